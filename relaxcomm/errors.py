@@ -1,0 +1,48 @@
+"""Every exception that relaxcomm raises, in one tree.
+
+    RelaxcommError
+    ├── ConfigError            a YAML key, value or name that is not allowed (also a ValueError)
+    ├── CompositionError       primitives that cannot work together, or with this model or optimizer
+    ├── TopologyError          a graph that cannot carry the exchange that was asked for
+    ├── PluginError            an entry point that cannot be loaded or declares what it does not do
+    ├── UsageError             the training loop does what the engine cannot honour
+    │   └── NonFiniteError     a gradient or parameter holds NaN or infinity
+    └── CommunicationError     a peer failed, is missing, or is somewhere else in the run
+        └── DeadlockError      in-process ranks wait for each other for ever
+"""
+
+
+class RelaxcommError(Exception):
+    """Base of every error that relaxcomm raises on purpose."""
+
+
+class ConfigError(RelaxcommError, ValueError):
+    """A configuration key, value or name is not allowed; the message lists what is."""
+
+
+class CompositionError(RelaxcommError, ValueError):
+    """A rule or algorithm was refused when it was built; the message names a legal neighbour."""
+
+
+class TopologyError(RelaxcommError, ValueError):
+    """A graph cannot carry the exchange that was asked for."""
+
+
+class PluginError(RelaxcommError):
+    """A plug-in could not be loaded or breaks the protocol that it declares."""
+
+
+class UsageError(RelaxcommError, RuntimeError):
+    """The training loop did something that the engine cannot honour without skipping work."""
+
+
+class NonFiniteError(UsageError):
+    """A gradient or parameter that was exchanged holds NaN or infinity."""
+
+
+class CommunicationError(RelaxcommError, RuntimeError):
+    """A peer failed, did not arrive in time, or issued another operation."""
+
+
+class DeadlockError(CommunicationError):
+    """Every in-process rank waits for another one; the message says who waits for whom."""
