@@ -1,0 +1,1 @@
+"""The bundled algorithms, one file each, found through entry points as a third party's are."""

@@ -1,0 +1,1 @@
+"""The bundled primitives, one file a role."""

@@ -1,0 +1,39 @@
+# make demo PIP_ARGS='--index-url …' passes arguments to pip, such as PyTorch's CPU index.
+PIP_ARGS ?=
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-slow check clean FORCE
+
+demo: $(STAMP)
+	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p relaxcomm -p relaxcomm_algorithms
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Strict editable mode lets mypy see the package, but links each file: a new one needs an installation.
+$(STAMP): pyproject.toml constraints.txt $(VENV)/.sources
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name it: make PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt \
+		--config-settings editable_mode=strict --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.sources: FORCE
+	@mkdir -p $(VENV)
+	@find relaxcomm algorithms -type f ! -path '*/__pycache__/*' | LC_ALL=C sort > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi

@@ -1,0 +1,33 @@
+"""DiLoCo."""
+
+from relaxcomm import Algorithm, Fraction, Rate, Rule, Steps, all_reduce, deltas, every, nesterov
+
+
+def diloco(steps: Steps = 500, lr: Rate = 0.7, momentum: Fraction = 0.9) -> Algorithm:
+    """Long local phases whose mean progress is a pseudo-gradient for Nesterov momentum.
+
+    Every `steps` local steps: `delta = (1/N) sum_n (x0 - x_n)`, `m <- momentum m + delta`,
+    `x0 <- x0 - lr (delta + momentum m)`, and all workers go on from `x0`.
+
+    Args:
+        steps: local steps from one exchange to the next, in optimizer steps; the paper's local
+            optimizer is AdamW.
+        lr: outer learning rate.
+        momentum: outer momentum, in [0, 1).
+
+    Returns: the algorithm.
+
+    Example:
+        >>> diloco(steps=100).rules[0].outer
+        nesterov(lr=0.7, momentum=0.9)
+
+    Reference: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
+    arXiv 2311.08105.
+    """
+    rule = Rule(
+        trigger=every(steps=steps),
+        payload=deltas(),
+        exchange=all_reduce(),
+        outer=nesterov(lr=lr, momentum=momentum),
+    )
+    return Algorithm((rule,), name="diloco")

@@ -1,0 +1,31 @@
+"""Post-local SGD."""
+
+from relaxcomm import Algorithm, Rule, Steps, all_reduce, every, gradients, parameters
+
+
+def post_local_sgd(*, steps: Steps = 16, after_steps: Steps) -> Algorithm:
+    """Average gradients in every step at first, parameters every `steps` steps later on.
+
+    `H = 1` while `t < after_steps`, then `H = steps`. The paper switches at the first decay of the
+    learning rate, which is what `after_steps` should be.
+
+    Args:
+        steps: local steps from one average to the next in the second phase, in optimizer steps.
+        after_steps: optimizer steps of the synchronous phase.
+
+    Returns: the algorithm.
+
+    Example:
+        >>> [rule.active for rule in post_local_sgd(after_steps=100).rules]
+        [(0, 100), (100, None)]
+
+    Reference: Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
+    """
+    synchronous = Rule(payload=gradients(), exchange=all_reduce(), active=(0, after_steps))
+    local = Rule(
+        trigger=every(steps=steps),
+        payload=parameters(),
+        exchange=all_reduce(),
+        active=(after_steps, None),
+    )
+    return Algorithm((synchronous, local), name="post_local_sgd")

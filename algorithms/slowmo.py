@@ -1,0 +1,36 @@
+"""SlowMo."""
+
+from relaxcomm import Algorithm, Fraction, Rate, Rule, Steps, all_reduce, deltas, every
+from relaxcomm import slowmo as slow_momentum
+
+
+def slowmo(steps: Steps = 48, lr: Rate = 1.0, momentum: Fraction = 0.5) -> Algorithm:
+    """Local SGD whose averages are moved by slow momentum.
+
+    Every `steps` local steps, with anchor `x0`, average `x` and local learning rate gamma:
+    `u <- momentum u + (x0 - x) / gamma`, `x0 <- x0 - lr gamma u`, and all workers go on from `x0`.
+
+    Args:
+        steps: local steps from one exchange to the next, in optimizer steps.
+        lr: the slow learning rate; 1 with momentum 0 is Local SGD.
+        momentum: the slow momentum, in [0, 1).
+
+    Returns: the algorithm.
+
+    Example:
+        >>> slowmo().rules[0].outer
+        slowmo(lr=1.0, momentum=0.5)
+
+    Reference: Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow
+    Momentum", ICLR 2020.
+
+    Differs from the paper: the local optimizer's own momentum is kept over an exchange (the paper's
+    "maintain" strategy), neither reset nor averaged.
+    """
+    rule = Rule(
+        trigger=every(steps=steps),
+        payload=deltas(),
+        exchange=all_reduce(),
+        outer=slow_momentum(lr=lr, momentum=momentum),
+    )
+    return Algorithm((rule,), name="slowmo")

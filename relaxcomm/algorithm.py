@@ -1,0 +1,134 @@
+"""Rule and Algorithm: an algorithm is a tuple of rules."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import KW_ONLY, field
+from typing import Annotated
+
+from pydantic import Field
+
+from relaxcomm import legality
+from relaxcomm.errors import CompositionError
+from relaxcomm.frozen import frozen
+from relaxcomm.primitives.compressors import identity
+from relaxcomm.primitives.outers import average
+from relaxcomm.primitives.triggers import every_step
+from relaxcomm.protocol import Compressor, Exchange, Outer, Payload, Primitive, Trigger
+
+StepCount = Annotated[int, Field(ge=0)]
+
+
+@frozen
+class Rule:
+    """When, what, how, over what, how late, and what then.
+
+    Args:
+        payload: what is exchanged.
+        exchange: over what and with whom.
+        trigger: when; every step unless given.
+        compressor: how it is encoded; full precision unless given.
+        delay: how many optimizer steps late the result is applied.
+        outer: how the result moves the model; plain averaging unless given.
+        select: parameter names, exact or as glob patterns such as `"encoder.*"`; None for all.
+        active: first step in which the rule is active, and the first in which it no longer is (or None).
+
+    Raises: ConfigError for an argument of the wrong type or range; CompositionError for primitives
+        that cannot work together.
+
+    Example:
+        >>> from relaxcomm import Rule, all_reduce, every, parameters
+        >>> Rule(payload=parameters(), exchange=all_reduce(), trigger=every(steps=16))
+        Rule(every(steps=16), parameters(), all_reduce())
+    """
+
+    _: KW_ONLY
+    payload: Payload
+    exchange: Exchange
+    trigger: Trigger = field(default_factory=every_step)
+    compressor: Compressor = field(default_factory=identity)
+    delay: StepCount = 0
+    outer: Outer = field(default_factory=average)
+    select: tuple[str, ...] | None = None
+    active: tuple[StepCount, StepCount | None] = (0, None)
+
+    def __post_init__(self) -> None:
+        legality.check_rule(self)
+
+    @property
+    def primitives(self) -> dict[str, Primitive]:
+        """The primitives by role, in the order of the sentence."""
+        return {
+            "trigger": self.trigger,
+            "payload": self.payload,
+            "compressor": self.compressor,
+            "exchange": self.exchange,
+            "outer": self.outer,
+        }
+
+    def is_active(self, step: int) -> bool:
+        """Whether `step` lies in the rule's range."""
+        start, stop = self.active
+        return start <= step and (stop is None or step < stop)
+
+    def covers(self, name: str) -> bool:
+        """Whether the rule applies to the parameter `name`."""
+        return self.select is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.select)
+
+    def __repr__(self) -> str:
+        defaults = {"compressor": identity(), "outer": average()}
+        shown = [repr(value) for role, value in self.primitives.items() if defaults.get(role) != value]
+        shown += [f"delay={self.delay}"] if self.delay else []
+        shown += [f"select={list(self.select)}"] if self.select is not None else []
+        shown += [f"active={self.active}"] if self.active != (0, None) else []
+        return f"Rule({', '.join(shown)})"
+
+
+@frozen
+class Algorithm:
+    """A named tuple of rules, checked when it is built.
+
+    Args:
+        rules: run in this order wherever several act in one step.
+        name: what listings and metrics call it.
+
+    Raises: CompositionError for rules that cannot work together.
+
+    Example:
+        >>> from relaxcomm import Algorithm, Rule, all_reduce, gradients
+        >>> Algorithm((Rule(payload=gradients(), exchange=all_reduce()),), name="mine")
+        Algorithm(mine: Rule(every_step(), gradients(), all_reduce()))
+    """
+
+    rules: tuple[Rule, ...]
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        legality.check_rules(self.rules)
+
+    def at(self, site: str) -> tuple[tuple[int, Rule], ...]:
+        """The rules whose payload is read at `site`, with their index."""
+        return tuple((index, rule) for index, rule in enumerate(self.rules) if rule.payload.site == site)
+
+    def covering(self, name: str) -> tuple[int, ...]:
+        """Indices of the rules that apply to the parameter `name`.
+
+        Raises: CompositionError if there is none, since its replicas would drift apart in silence,
+            or if two of them cannot work together.
+        """
+        found = tuple(index for index, rule in enumerate(self.rules) if rule.covers(name))
+        if not found:
+            raise CompositionError(
+                f"no rule selects the parameter {name!r}, so its replicas would drift apart; widen a "
+                f"rule's select, which are now: {[rule.select for rule in self.rules]}"
+            )
+        legality.check_together([self.rules[index] for index in found], name)
+        return found
+
+    @property
+    def lets_replicas_differ(self) -> bool:
+        """Whether workers may hold different parameters between two exchanges."""
+        return any(rule.payload.site == "step" for rule in self.rules)
+
+    def __repr__(self) -> str:
+        return f"Algorithm({self.name}: {'; '.join(map(repr, self.rules))})"

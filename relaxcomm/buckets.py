@@ -1,0 +1,158 @@
+"""Which tensor lies where in which flat buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relaxcomm.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Item:
+    """One named tensor that a bucket holds a place for."""
+
+    name: str
+    tensor: Tensor
+
+
+def _dense_strides(tensor: Tensor) -> bool:
+    """Whether the strides fill the memory without gaps or overlap (channels-last does, a slice does not)."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class Bucket:
+    """A flat buffer layout over tensors of one dtype and device.
+
+    Args:
+        index: position in the layout; buckets are exchanged in this order on all ranks.
+        items: the tensors, in the order in which they lie in the flat buffer.
+    """
+
+    def __init__(self, index: int, items: Sequence[Item]) -> None:
+        self.index = index
+        self.items = tuple(items)
+        first = self.items[0].tensor
+        self.dtype, self.device = first.dtype, first.device
+        self.offsets: list[int] = []
+        self.numel = 0
+        for item in self.items:
+            self.offsets.append(self.numel)
+            self.numel += item.tensor.numel()
+        self._scratch: Tensor | None = None
+        self._scratch_views: list[Tensor] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tensors, in flat order."""
+        return tuple(item.name for item in self.items)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors themselves, in flat order, outside autograd."""
+        return [item.tensor.detach() for item in self.items]
+
+    def empty(self) -> Tensor:
+        """A new flat buffer, `[numel]`."""
+        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
+
+    def zeros(self) -> Tensor:
+        """A new flat buffer of zeros, `[numel]`."""
+        return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """One view of `flat` for each tensor, with its shape and, where they are dense, its strides."""
+        result = []
+        for item, offset in zip(self.items, self.offsets, strict=True):
+            tensor = item.tensor
+            if _dense_strides(tensor) and tensor.numel():
+                view = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset() + offset)
+            else:
+                view = flat[offset : offset + tensor.numel()].view(tensor.shape)
+            result.append(view)
+        return result
+
+    def scratch(self) -> Tensor:
+        """The bucket's own message buffer, made once; one exchange at a time may use it."""
+        if self._scratch is None:
+            self._scratch = self.empty()
+            self._scratch_views = self.views(self._scratch)
+        return self._scratch
+
+    def gather(self, out: Tensor) -> Tensor:
+        """Copy the tensors into the flat buffer `out` and return it."""
+        self.check_unchanged()
+        torch._foreach_copy_(self._views_of(out), self.tensors)
+        return out
+
+    def scatter(self, flat: Tensor) -> None:
+        """Copy the flat buffer into the tensors."""
+        torch._foreach_copy_(self.tensors, self._views_of(flat))
+
+    def add(self, flat: Tensor) -> None:
+        """Add the flat buffer to the tensors."""
+        torch._foreach_add_(self.tensors, self._views_of(flat))
+
+    def check_unchanged(self) -> None:
+        """Raise UsageError if a tensor was converted or moved since the layout was made."""
+        for item in self.items:
+            if item.tensor.dtype != self.dtype or item.tensor.device != self.device:
+                raise UsageError(
+                    f"{item.name} is now {item.tensor.dtype} on {item.tensor.device}, at attach it was "
+                    f"{self.dtype} on {self.device}; close the engine, convert the model, attach again"
+                )
+
+    def _views_of(self, flat: Tensor) -> list[Tensor]:
+        return self._scratch_views if flat is self._scratch else self.views(flat)
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.index}: {len(self.items)} tensors, {self.numel} x {self.dtype}, {self.device})"
+
+
+def _no_key(item: Item) -> Hashable:
+    return None
+
+
+def build_buckets(
+    items: Iterable[Item],
+    *,
+    bucket_bytes: int,
+    key: Callable[[Item], Hashable] = _no_key,
+) -> list[Bucket]:
+    """Fill buckets of at most `bucket_bytes` in the given order.
+
+    A bucket holds one dtype, one device and one `key` (the rules that cover its tensors); a tensor
+    larger than `bucket_bytes` has a bucket of its own.
+
+    Args:
+        items: tensors in the order in which they become ready.
+        bucket_bytes: capacity in bytes.
+        key: tensors with different keys never share a bucket.
+
+    Returns:
+        Buckets in the order in which they become complete.
+    """
+    open_buckets: dict[Hashable, list[Item]] = {}
+    sizes: dict[Hashable, int] = {}
+    complete: list[list[Item]] = []
+    for item in items:
+        place = (item.tensor.dtype, item.tensor.device, key(item))
+        size = item.tensor.numel() * item.tensor.element_size()
+        if place in open_buckets and sizes[place] + size > bucket_bytes:
+            complete.append(open_buckets.pop(place))
+        if place not in open_buckets:
+            open_buckets[place], sizes[place] = [], 0
+        open_buckets[place].append(item)
+        sizes[place] += size
+    complete.extend(open_buckets.values())
+    return [Bucket(index, content) for index, content in enumerate(complete)]

@@ -1,0 +1,25 @@
+"""`relaxcomm algorithms`: what is installed."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from relaxcomm import registry
+
+
+def algorithms() -> None:
+    """List every algorithm that was found, with its parameters and their defaults."""
+    entries = [registry.algorithms()[name] for name in sorted(registry.algorithms())]
+    console = Console()
+    if not console.is_terminal:
+        for entry in entries:
+            print(f"{entry.name}  ({entry.parameters})  {entry.summary}")
+        return
+    table = Table()
+    table.add_column("algorithm", no_wrap=True)
+    table.add_column("parameters")
+    table.add_column("what it does")
+    for entry in entries:
+        table.add_row(entry.name, entry.parameters, entry.summary)
+    console.print(table)

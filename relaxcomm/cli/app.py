@@ -1,0 +1,24 @@
+"""The application that the commands belong to, and its entry point."""
+
+from __future__ import annotations
+
+import typer
+
+from relaxcomm.cli.algorithms import algorithms
+from relaxcomm.cli.compare import compare
+from relaxcomm.cli.train import train
+
+app = typer.Typer(
+    help="Train data-parallel PyTorch models over slow networks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(train)
+app.command()(compare)
+app.command()(algorithms)
+
+
+def main() -> None:
+    """Run the command line; exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
+    app(prog_name="relaxcomm")

@@ -1,0 +1,64 @@
+"""From exceptions to one readable message and an exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import SignalException
+
+from relaxcomm.errors import CompositionError, ConfigError, PluginError, RelaxcommError, TopologyError
+
+BAD_INPUT = (ConfigError, CompositionError, TopologyError, PluginError)
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+class RunFailed(Exception):
+    """A worker failed.
+
+    Args:
+        message: what to tell the user.
+        details: the worker's traceback.
+        bad_input: whether the input is to blame.
+    """
+
+    def __init__(self, message: str, details: str = "", *, bad_input: bool = False) -> None:
+        super().__init__(message)
+        self.details = details
+        self.bad_input = bad_input
+
+
+def describe(error: BaseException) -> str:
+    """The message of `error`; for an error that is not relaxcomm's own also its type and place."""
+    if isinstance(error, RelaxcommError | RunFailed):
+        return str(error)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    place = f" (at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith(_PACKAGE) and "site-packages" not in filename and filename[0] != "<"
+
+
+@contextmanager
+def readable(show_traceback: bool, prefix: str = "") -> Iterator[None]:
+    """Turn whatever a command raises into a message on standard error and the exit code."""
+    try:
+        yield
+    except (KeyboardInterrupt, SignalException) as error:
+        print("relaxcomm: interrupted; all workers are ended", file=sys.stderr)
+        number = error.sigval if isinstance(error, SignalException) else signal.SIGINT
+        raise SystemExit(128 + number) from None
+    except Exception as error:
+        bad_input = isinstance(error, BAD_INPUT) or (isinstance(error, RunFailed) and error.bad_input)
+        if show_traceback:
+            print(getattr(error, "details", "") or traceback.format_exc(), file=sys.stderr)
+        print(f"relaxcomm: error: {prefix}{describe(error)}", file=sys.stderr)
+        if not (show_traceback or bad_input):
+            print("relaxcomm: --traceback shows where it happened", file=sys.stderr)
+        raise SystemExit(2 if bad_input else 1) from None

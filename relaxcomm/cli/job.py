@@ -1,0 +1,113 @@
+"""A job: a configuration file, what overrides it, and the checks before any worker starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from relaxcomm import config
+from relaxcomm.config import Config
+from relaxcomm.errors import ConfigError
+from relaxcomm.tasks.loading import find_task
+from relaxcomm.tasks.training import choose_device
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, metavar="N", help="Local processes.", show_default=False)
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key: data.batch_size=64; repeatable."),
+]
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error happened.")]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to load its configuration; picklable.
+
+    Args:
+        source: the YAML file.
+        overrides: values by dotted key that win over the file.
+    """
+
+    source: Path
+    overrides: Mapping[str, Any]
+
+    def load(self) -> Config:
+        """The checked configuration.
+
+        Raises: ConfigError or CompositionError.
+        """
+        return config.load(self.source, self.overrides)
+
+    def load_for_training(self) -> Config:
+        """The configuration, and a look at everything that would fail in the workers.
+
+        Raises: ConfigError or CompositionError.
+        """
+        loaded = self.load()
+        find_task(loaded.task)
+        choose_device(loaded, int(os.environ.get("LOCAL_WORLD_SIZE", loaded.workers)))
+        return loaded
+
+
+def make_job(
+    source: Path, workers: int | None, sets: Sequence[str] | None, algorithm: str | None = None
+) -> Job:
+    """The job that the command line describes.
+
+    `--algorithm` comes before `--set`, so that `--set algorithm.steps=8` speaks of that algorithm; a name
+    that is the configuration's own keeps its parameters.
+
+    Raises: ConfigError for a `--set` that is not KEY=VALUE, or a configuration that is not allowed.
+    """
+    overrides: dict[str, Any] = {}
+    if algorithm is not None and config.load(source).algorithm.name != algorithm:
+        overrides["algorithm"] = algorithm
+    overrides |= dict(parse_set(text) for text in sets or ())
+    if workers is not None:
+        overrides["workers"] = workers
+    return Job(source, overrides)
+
+
+def parse_set(text: str) -> tuple[str, Any]:
+    """Split `a.b=value`; the value is read as YAML.
+
+    Raises: ConfigError.
+
+    Example:
+        >>> parse_set("data.batch_size=64")
+        ('data.batch_size', 64)
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise ConfigError(f"--set {text!r} is not allowed; write KEY=VALUE, such as --set data.batch_size=64")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text!r}: the value is not YAML: {' '.join(str(error).split())}") from None
+
+
+def is_worker() -> bool:
+    """Whether a launcher such as torchrun has started this process as one rank of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def check_world_size(loaded: Config) -> None:
+    """Refuse a `workers` that was asked for and is not what the launcher started.
+
+    Raises: ConfigError.
+    """
+    world_size = int(os.environ["WORLD_SIZE"])
+    if "workers" in loaded.model_fields_set and loaded.workers != world_size:
+        raise ConfigError(
+            f"workers is {loaded.workers}, but the launcher started {world_size} (WORLD_SIZE); "
+            f"leave workers out, or start {loaded.workers}"
+        )

@@ -1,0 +1,75 @@
+"""Results as a table: drawn on a terminal, plain aligned lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from relaxcomm.tasks.result import Result
+
+
+def show(results: Sequence[Result]) -> None:
+    """Print one row a result, the algorithm's name first."""
+    header, rows = cells(results)
+    console = Console()
+    table = Table(title=title(results[0]))
+    for column, heading in enumerate(header):
+        table.add_column(heading, justify="right" if column else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    if console.is_terminal and console.measure(table).maximum <= console.width:
+        console.print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        padded = (f"{cell:<{widths[0]}}" if not i else f"{cell:>{widths[i]}}" for i, cell in enumerate(row))
+        print("  ".join(padded))
+
+
+def title(result: Result) -> str:
+    """What all results of a comparison share."""
+    return f"{result.task} on {result.workers} worker" + ("s" if result.workers != 1 else "")
+
+
+def cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """The table's heading and rows as text."""
+    header = [
+        "algorithm",
+        results[0].metric,
+        "time",
+        "steps",
+        "synchronisations",
+        "sent",
+        "full synchronisation",
+        "reduction",
+    ]
+    rows = [
+        [
+            result.algorithm,
+            f"{result.measure:.4f}",
+            f"{result.seconds:.2f} s",
+            f"{result.steps}",
+            f"{result.synchronisations}",
+            data_size(result.bytes_sent),
+            data_size(result.bytes_uncompressed),
+            f"{result.reduction:.1f}x" if result.reduction is not None else "-",
+        ]
+        for result in results
+    ]
+    return header, rows
+
+
+def data_size(number_bytes: float) -> str:
+    """Bytes in decimal units.
+
+    Example:
+        >>> data_size(1_234_567)
+        '1.23 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(number_bytes) < 1000:
+            return f"{number_bytes:.3g} {unit}"
+        number_bytes /= 1000
+    return f"{number_bytes:.3g} TB"

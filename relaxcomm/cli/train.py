@@ -1,0 +1,61 @@
+"""`relaxcomm train`: train one task with one algorithm."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Annotated
+
+import torch
+import typer
+
+from relaxcomm.cli.failures import readable
+from relaxcomm.cli.job import ConfigPath, Sets, Traceback, Workers, check_world_size, is_worker, make_job
+from relaxcomm.cli.launcher import launch
+from relaxcomm.cli.table import show
+from relaxcomm.config import Config
+from relaxcomm.tasks import training
+from relaxcomm.tasks.result import Result
+
+
+def train(
+    config: ConfigPath,
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Instead of the configuration's.", show_default=False)
+    ] = None,
+    workers: Workers = None,
+    sets: Sets = None,
+    traceback: Traceback = False,
+) -> None:
+    """Train the configured task, on local workers or as one rank that torchrun has started."""
+    if is_worker():
+        rank = int(os.environ["RANK"])
+        with readable(traceback, prefix=f"rank {rank}: "):
+            job = make_job(config, workers, sets, algorithm)
+            loaded = job.load_for_training()
+            check_world_size(loaded)
+            result = training.train(loaded)
+            if rank == 0:
+                finish(loaded, [result])
+        return
+    with readable(traceback):
+        job = make_job(config, workers, sets, algorithm)
+        loaded = job.load_for_training()
+        finish(loaded, [launch(job, loaded.workers, verbose=traceback)])
+
+
+def finish(loaded: Config, results: list[Result]) -> None:
+    """Show the results, and write them to the output folder if there is one."""
+    show(results)
+    if loaded.output is not None:
+        for result in results:
+            print(f"result: {result.write(loaded.output, provenance(loaded))}")
+
+
+def provenance(loaded: Config) -> dict[str, object]:
+    """What a result must carry so that it can be made again."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "configuration": loaded.model_dump(exclude={"algorithm"}),
+    }

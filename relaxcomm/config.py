@@ -1,0 +1,148 @@
+"""YAML to validated, frozen configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from relaxcomm.algorithm import Algorithm
+from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.grammar import parse_algorithm
+from relaxcomm.validation import closest
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class DataConfig(_Section):
+    """How the training data are read.
+
+    Args:
+        batch_size: samples a worker and step; None for the task's own.
+        partition: how samples are shared out; "iid" shuffles them over all workers in every epoch.
+    """
+
+    batch_size: Positive | None = None
+    partition: Literal["iid"] = "iid"
+
+
+class Config(_Section):
+    """Everything that a YAML file may say.
+
+    Args:
+        algorithm: a name, a name with parameters, or rules.
+        topology: the graph of the workers.
+        task: what `relaxcomm train` trains: a bundled task, one with options, or "package.module:make".
+        workers: local processes that `relaxcomm train` starts.
+        backend: "auto" takes NCCL for CUDA parameters and Gloo for CPU ones.
+        seed: of the task's data and model.
+        bucket_bytes: capacity of a bucket, in bytes.
+        data: how the training data are read.
+        timeout_seconds: the longest that a rank waits for another.
+        output: folder for results, or None.
+        debug: compare labels, shapes and dtypes before every operation (slow).
+    """
+
+    algorithm: Algorithm
+    topology: Literal["complete"] = "complete"
+    task: str | dict[str, Any] | None = None
+    workers: Positive = 2
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    seed: Annotated[int, Field(ge=0)] = 0
+    bucket_bytes: Positive = 26_214_400
+    data: DataConfig = DataConfig()
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
+    output: str | None = None
+    debug: bool = False
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _parse_algorithm(cls, value: object) -> Algorithm:
+        return parse_algorithm(value)
+
+
+def load(
+    source: str | PathLike[str] | Mapping[str, Any] | Algorithm, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """Read and check a configuration.
+
+    Args:
+        source: a YAML file, a mapping of the same shape, or an algorithm.
+        overrides: values by dotted key, such as `{"data.batch_size": 64}`, that win over the file.
+
+    Returns: the frozen configuration.
+
+    Raises: ConfigError or CompositionError: what was got, what is allowed, what to do.
+
+    Example:
+        >>> load({"algorithm": "bsp"}).workers
+        2
+    """
+    values, origin = _read(source)
+    for key, value in (overrides or {}).items():
+        _put(values, key, value)
+    if "algorithm" not in values:
+        raise ConfigError(f"{origin}: 'algorithm' is missing; name one, such as algorithm: bsp")
+    try:
+        return Config(**values)
+    except RelaxcommError as error:
+        raise type(error)(f"{origin}: {error}") from None
+    except ValidationError as error:
+        raise _readable(error, origin) from None
+
+
+def _read(source: object) -> tuple[dict[str, Any], str]:
+    if isinstance(source, Algorithm):
+        return {"algorithm": source}, "configuration"
+    if isinstance(source, Mapping):
+        return {str(key): value for key, value in source.items()}, "configuration"
+    if not isinstance(source, str | PathLike):
+        raise ConfigError(f"a configuration is a path, a mapping or an Algorithm, got {source!r}")
+    path = Path(source)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a configuration is a mapping such as 'algorithm: bsp', got {values!r}")
+    return {str(key): value for key, value in values.items()}, str(path)
+
+
+def _put(values: dict[str, Any], key: str, value: object) -> None:
+    """Set a dotted key; an algorithm or task that is a bare name becomes `{name: …}` to hold a parameter."""
+    *path, last = key.split(".")
+    place = values
+    for part in path:
+        inner = place.get(part)
+        if part == "algorithm" and isinstance(inner, str):
+            inner = {"name": inner}
+        if inner is not None and not isinstance(inner, Mapping):
+            raise ConfigError(f"{key}: {part} is {inner!r} and holds no keys")
+        place[part] = dict(inner or {})
+        place = place[part]
+    place[last] = value
+
+
+def _readable(error: ValidationError, origin: str) -> RelaxcommError:
+    lines = []
+    for fault in error.errors():
+        place = ".".join(str(part) for part in fault["loc"])
+        cause = fault.get("ctx", {}).get("error")
+        if isinstance(cause, RelaxcommError):
+            return type(cause)(f"{origin}: {cause}")
+        if fault["type"] == "extra_forbidden":
+            section = DataConfig if len(fault["loc"]) > 1 and fault["loc"][0] == "data" else Config
+            lines.append(f"{origin}: unknown key {place!r}{closest(str(fault['loc'][-1]), section.model_fields)}")
+        else:
+            lines.append(f"{origin}: {place}: {fault['input']!r} is not allowed: {fault['msg']}")
+    return ConfigError("\n".join(lines))

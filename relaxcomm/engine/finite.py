@@ -1,0 +1,41 @@
+"""Whether exchanged tensors are finite, at the price of one read of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+from relaxcomm.errors import NonFiniteError
+
+_SHOWN = 3
+
+
+def is_finite(flat: Tensor) -> bool:
+    """Whether every entry is finite.
+
+    A sum is not finite if an entry is not, and reads memory once (isfinite is 20 times slower on
+    CPU); a sum that overflows although all entries are finite is looked at again, exactly.
+    """
+    if not flat.is_floating_point() or not flat.numel():
+        return True
+    wide = torch.float32 if flat.dtype in (torch.float16, torch.bfloat16) else None
+    return bool(torch.isfinite(flat.sum(dtype=wide))) or bool(torch.isfinite(flat).all())
+
+
+def non_finite_error(what: str, found: Iterable[tuple[Bucket, Tensor]], step: int) -> NonFiniteError:
+    """An error that names the tensors that hold NaN or infinity."""
+    names = [
+        name
+        for bucket, flat in found
+        for name, view in zip(bucket.names, bucket.views(flat), strict=True)
+        if not is_finite(view)
+    ]
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return NonFiniteError(
+        f"step {step}: the {what} of {shown} hold NaN or infinity after the exchange, so some worker made "
+        "them; nothing of this exchange was kept. Lower the learning rate or clip gradients; if a "
+        "GradScaler is used, pass it: attach(..., scaler=scaler)"
+    )

@@ -1,0 +1,104 @@
+"""Exchanges on their way: issued in an order that depends on launches only, never on completion."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.engine.statistics import Statistics
+from relaxcomm.operations import Label, Operation, Received
+from relaxcomm.transport.base import Pending, Transport
+
+Program: TypeAlias = Generator[tuple[int, Operation], Received, Tensor]
+"""Yields `(rule, operation)`, is sent what was received, returns the result."""
+
+
+class Flight:
+    """The exchange of one bucket.
+
+    Args:
+        program: what to issue.
+        operations: how many operations it will issue, as its primitives declare.
+    """
+
+    def __init__(self, program: Program, *, step: int, unit: int, operations: int) -> None:
+        self._program = program
+        self._step, self._unit = step, unit
+        self._stage = 0
+        self._left = operations
+        self._pending: Pending | None = None
+        self._result: Tensor | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return self._result is not None
+
+    @property
+    def result(self) -> Tensor:
+        """What the program returned."""
+        assert self._result is not None, "the flight has not landed"
+        return self._result
+
+    @property
+    def has_more_to_issue(self) -> bool:
+        """Whether another operation follows the one on its way."""
+        return not self.done and self._left > 0
+
+    def launch(self, transport: Transport) -> None:
+        """Issue the first operation."""
+        self._resume(transport, None)
+
+    def advance(self, transport: Transport, statistics: Statistics) -> None:
+        """Wait for the operation on its way and issue the next, or take the result."""
+        assert self._pending is not None, "advance before launch"
+        with statistics.waiting():
+            received = self._pending.wait()
+        self._resume(transport, received)
+
+    def land(self, transport: Transport, statistics: Statistics) -> Tensor:
+        """Advance to the end."""
+        while not self.done:
+            self.advance(transport, statistics)
+        return self.result
+
+    def _resume(self, transport: Transport, received: Received | None) -> None:
+        try:
+            rule, operation = next(self._program) if received is None else self._program.send(received)
+        except StopIteration as stop:
+            self._pending, self._result = None, stop.value
+            return
+        label = Label(self._step, str(rule), self._unit, self._stage)
+        self._pending = transport.issue(operation, label)
+        self._stage += 1
+        self._left -= 1
+
+
+class Pipeline:
+    """Flights of one window: while a bucket is launched, the one before it goes on by one stage."""
+
+    def __init__(self, transport: Transport, statistics: Statistics) -> None:
+        self._transport, self._statistics = transport, statistics
+        self._flights: list[Flight] = []
+
+    def launch(self, flight: Flight) -> None:
+        """Issue a flight's first operation, then the next one of the flight before it.
+
+        A flight whose last operation is on its way is left alone: waiting for it would hold up
+        backward for nothing.
+        """
+        flight.launch(self._transport)
+        if self._flights and self._flights[-1].has_more_to_issue:
+            self._flights[-1].advance(self._transport, self._statistics)
+        self._flights.append(flight)
+
+    def finish(self) -> None:
+        """Advance all flights in turn until every one has landed."""
+        flying = [flight for flight in self._flights if not flight.done]
+        while flying:
+            for flight in flying:
+                flight.advance(self._transport, self._statistics)
+            flying = [flight for flight in flying if not flight.done]
+        self._flights.clear()

@@ -1,0 +1,154 @@
+"""What all parts of the engine share: the model, the rules, the clock, the layout and the state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from relaxcomm.algorithm import Algorithm, Rule
+from relaxcomm.buckets import Bucket, Item, build_buckets
+from relaxcomm.engine.flights import Flight, Program
+from relaxcomm.engine.slots import RuleState
+from relaxcomm.engine.statistics import Statistics
+from relaxcomm.errors import UsageError
+from relaxcomm.operations import AllReduce
+from relaxcomm.protocol import Context
+from relaxcomm.transport.base import Transport
+
+
+class Run:
+    """One attached training run on one rank."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        algorithm: Algorithm,
+        transport: Transport,
+        *,
+        scaler: GradScaler | None,
+        bucket_bytes: int,
+    ) -> None:
+        self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
+        self.transport, self.scaler, self.bucket_bytes = transport, scaler, bucket_bytes
+        self.statistics = Statistics(transport.counters)
+        self.step = 0
+        self.exchanged = False
+        self.gradient_scale: Tensor | None = None
+        self.parameters = trainable(model)
+        self.frozen = [
+            Item(name, p) for name, p in named_parameters(model) if not p.requires_grad
+        ]
+        self.buckets: list[Bucket] | None = None
+        self.state: dict[tuple[int, int], RuleState] = {}
+        self._uncompressed_bytes = 0
+
+    def lay_out(self, order: Sequence[str]) -> list[Bucket]:
+        """Build the buckets in an order that all ranks have agreed on, and the state of every rule."""
+        by_name = {item.name: item for item in self.parameters}
+        self.buckets = build_buckets(
+            (by_name[name] for name in order),
+            bucket_bytes=self.bucket_bytes,
+            key=lambda item: self.algorithm.covering(item.name),
+        )
+        for bucket in self.buckets:
+            for index in self.rules_of(bucket):
+                self.state[index, bucket.index] = RuleState(self.algorithm.rules[index], bucket)
+        self._uncompressed_bytes = sum(self._dense_bytes(bucket) for bucket in self.buckets)
+        return self.buckets
+
+    def rules_of(self, bucket: Bucket) -> tuple[int, ...]:
+        """Indices of the rules that cover a bucket."""
+        return self.algorithm.covering(bucket.names[0])
+
+    def firing(self, rule: Rule, bucket: Bucket) -> bool:
+        """Whether a rule exchanges a bucket in this step."""
+        return rule.is_active(self.step) and rule.trigger.fires(self.context(rule), bucket)
+
+    def context(self, rule: Rule) -> Context:
+        """What the primitives of a rule may see now."""
+        return Context(
+            step=self.step,
+            start=rule.active[0],
+            membership=self.transport.membership,
+            learning_rate=self._learning_rate,
+            gradient_scale=self.gradient_scale,
+        )
+
+    def program(self, index: int, bucket: Bucket, tensor: Tensor) -> Program:
+        """The exchange of one rule for one bucket, as a program that a flight runs."""
+        rule = self.algorithm.rules[index]
+        state = self.state[index, bucket.index]
+        running = rule.exchange.run(self.context(rule), tensor, rule.compressor, state["compressor"])
+        try:
+            operation = next(running)
+            while True:
+                received = yield index, operation
+                operation = running.send(received)
+        except StopIteration as stop:
+            result: Tensor = stop.value
+            return result
+
+    def flight(self, index: int, bucket: Bucket, tensor: Tensor) -> Flight:
+        """A flight of one rule for one bucket."""
+        return Flight(
+            self.program(index, bucket, tensor),
+            step=self.step,
+            unit=bucket.index,
+            operations=self.operations(index),
+        )
+
+    def operations(self, index: int) -> int:
+        """How many operations a rule issues for a bucket, as its primitives declare."""
+        rule = self.algorithm.rules[index]
+        return rule.compressor.rounds * rule.exchange.operations
+
+    def tick(self) -> None:
+        """Close the step: the clock goes on."""
+        self.statistics.tick(self.exchanged, self._uncompressed_bytes)
+        self.step += 1
+        self.exchanged = False
+
+    def check_parameters(self) -> None:
+        """Raise UsageError if a parameter was unfrozen or added to the optimizer after attach."""
+        for item in self.frozen:
+            if item.tensor.requires_grad:
+                raise UsageError(
+                    f"{item.name} was frozen when the engine was attached and now requires a gradient, which "
+                    "nothing would exchange; close the engine and attach again after unfreezing"
+                )
+
+    def _dense_bytes(self, bucket: Bucket) -> int:
+        shape = torch.empty(bucket.numel, dtype=bucket.dtype, device="meta")
+        return self.transport.traffic(AllReduce(shape))[0]
+
+    def _learning_rate(self, bucket: Bucket) -> float | Tensor:
+        assert self.optimizer is not None, "attach refuses outers that need an optimizer without one"
+        known = {
+            id(p): float(group["lr"]) for group in self.optimizer.param_groups for p in group["params"]
+        }
+        rates = [known.get(id(item.tensor), 0.0) for item in bucket.items]
+        if len(set(rates)) == 1:
+            return rates[0]
+        sizes = torch.tensor([item.tensor.numel() for item in bucket.items])
+        return torch.repeat_interleave(torch.tensor(rates, dtype=torch.float64), sizes)
+
+
+def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Parameters with the names that they have before `torch.compile`; a tied one appears once."""
+    return [(name.removeprefix("_orig_mod."), p) for name, p in model.named_parameters()]
+
+
+def trainable(model: nn.Module) -> list[Item]:
+    """The parameters that require a gradient, in the reverse of their registration, as backward meets them."""
+    return [Item(name, p) for name, p in reversed(named_parameters(model)) if p.requires_grad]
+
+
+def optimizer_parameters(optimizer: Optimizer) -> list[Any]:
+    """Every parameter of every group."""
+    return [p for group in optimizer.param_groups for p in group["params"]]

@@ -1,0 +1,73 @@
+"""State of primitives: written in a window, kept only if the whole window is good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+
+import torch
+from torch import Tensor
+
+from relaxcomm.algorithm import Rule
+from relaxcomm.buckets import Bucket
+
+
+class Slots(MutableMapping[str, Tensor]):
+    """The slots of one primitive for one bucket; assignments wait for `commit`."""
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        self._kept = dict(values)
+        self._staged: dict[str, Tensor] = {}
+
+    def __getitem__(self, slot: str) -> Tensor:
+        return self._staged[slot] if slot in self._staged else self._kept[slot]
+
+    def __setitem__(self, slot: str, value: Tensor) -> None:
+        if slot not in self._kept:
+            raise KeyError(f"slot {slot!r} was not made by init, which made {sorted(self._kept)}")
+        self._staged[slot] = value
+
+    def __delitem__(self, slot: str) -> None:
+        raise TypeError("slots live as long as the rule")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def commit(self, good: bool | Tensor) -> None:
+        """Keep what was assigned if `good`; a tensor decides on its device, without waiting for it."""
+        for slot, value in self._staged.items():
+            if isinstance(good, Tensor):
+                self._kept[slot] = torch.where(good, value, self._kept[slot])
+            elif good:
+                self._kept[slot] = value
+        self._staged.clear()
+
+
+class RuleState:
+    """The slots of all primitives of one rule for one bucket."""
+
+    def __init__(self, rule: Rule, bucket: Bucket) -> None:
+        self.roles = {role: Slots(made.init(bucket)) for role, made in rule.primitives.items()}
+
+    def __getitem__(self, role: str) -> Slots:
+        return self.roles[role]
+
+    def commit(self, good: bool | Tensor) -> None:
+        """Keep or drop the assignments of all primitives."""
+        for slots in self.roles.values():
+            slots.commit(good)
+
+    def export(self) -> dict[str, dict[str, Tensor]]:
+        """A copy of every slot by role and name."""
+        return {
+            role: {slot: slots[slot].clone() for slot in slots} for role, slots in self.roles.items() if slots
+        }
+
+    def restore(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Put exported slots back."""
+        for role, slots in saved.items():
+            for slot, value in slots.items():
+                self.roles[role][slot] = value.to(self.roles[role][slot].device).clone()
+        self.commit(True)

@@ -1,0 +1,58 @@
+"""How primitives and rules are declared: frozen dataclasses whose arguments are checked when made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.validation import describe
+
+Steps: TypeAlias = Annotated[int, Field(ge=1)]
+"""A positive number of optimizer steps."""
+
+Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A positive, finite learning rate."""
+
+Fraction: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+"""A number in [0, 1)."""
+
+C = TypeVar("C", bound=type)
+
+_CHECKS = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+@dataclass_transform(frozen_default=True)
+def frozen(cls: C) -> C:
+    """Make `cls` a frozen dataclass whose constructor checks types and ranges.
+
+    A primitive's class name is its name in YAML and in `repr`, so it is written in lower case.
+
+    Raises: ConfigError from the constructor, naming the argument, what it got and what is allowed.
+
+    Example:
+        >>> @frozen
+        ... class every_other(Trigger):
+        ...     offset: Steps = 1
+    """
+    made: Any = dataclass(frozen=True, config=_CHECKS)(cls)
+    made.__init__ = _explained(made.__init__)
+    return made  # type: ignore[no-any-return]  # pydantic's decorator has no precise type for a TypeVar
+
+
+def _explained(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def checked(self: object, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except ValidationError as error:
+            own = [fault["ctx"]["error"] for fault in error.errors() if fault["type"] == "value_error"]
+            if own and isinstance(own[0], RelaxcommError):
+                raise own[0] from None
+            raise ConfigError(describe(error, type(self).__name__, type(self))) from None
+
+    return checked

@@ -1,0 +1,132 @@
+"""The YAML grammar of primitives and algorithms: one form for all of them, see `parse_primitive`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from relaxcomm import registry
+from relaxcomm.algorithm import Algorithm, Rule
+from relaxcomm.errors import ConfigError
+from relaxcomm.protocol import Primitive
+from relaxcomm.validation import closest
+
+_ROLES = ("trigger", "payload", "compressor", "exchange", "outer")
+_RULE_KEYS = ("trigger", "payload", "compressor", "exchange", "delay", "outer", "select", "active")
+
+
+def parse_algorithm(value: object) -> Algorithm:
+    """An algorithm from YAML: a name, `{name: …, parameter: …}`, or `{rules: [ … ]}`.
+
+    Raises: ConfigError or CompositionError.
+
+    Example:
+        >>> parse_algorithm({"name": "local_sgd", "steps": 8}).name
+        'local_sgd'
+    """
+    if isinstance(value, Algorithm):
+        return value
+    if isinstance(value, str):
+        return registry.algorithm(value)()
+    if isinstance(value, Mapping) and "rules" in value:
+        return _parse_rules(value)
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        parameters = {str(key): item for key, item in value.items() if key != "name"}
+        return registry.algorithm(value["name"])(**parameters)
+    raise ConfigError(
+        f"algorithm: {value!r} is not allowed; write a name, {{name: local_sgd, steps: 8}}, or "
+        "{rules: [{payload: gradients, exchange: all_reduce}]}"
+    )
+
+
+def parse_primitive(role: str, value: object) -> Primitive:
+    """A primitive from YAML.
+
+    Its name if it takes no arguments, a one-key mapping to its arguments otherwise; one that wraps
+    another takes that one, or a list of them, as the value, or its arguments in the long form.
+
+    Raises: ConfigError.
+
+    Example:
+        >>> parse_primitive("trigger", {"every": {"steps": 16}})
+        every(steps=16)
+    """
+    if isinstance(value, Primitive) and value.role == role:
+        return value
+    if isinstance(value, str):
+        return registry.primitive(role, value)()
+    if isinstance(value, Mapping) and len(value) == 1:
+        name, arguments = next(iter(value.items()))
+        cls = registry.primitive(role, str(name))
+        return cls(**_arguments(cls, arguments))
+    raise ConfigError(f"{role}: {value!r} is not allowed; write a name, or one name with its arguments: {{name: {{…}}}}")
+
+
+def _parse_rules(value: Mapping[Any, Any]) -> Algorithm:
+    unknown = set(value) - {"rules", "name"}
+    if unknown:
+        raise ConfigError(f"algorithm: {sorted(map(str, unknown))} beside 'rules' is not allowed; only 'name' is")
+    rules = value["rules"]
+    if not isinstance(rules, list):
+        raise ConfigError(f"algorithm: rules must be a list, got {rules!r}")
+    return Algorithm(tuple(_parse_rule(rule) for rule in rules), **_named(value))
+
+
+def _named(value: Mapping[Any, Any]) -> dict[str, Any]:
+    return {"name": value["name"]} if "name" in value else {}
+
+
+def _parse_rule(value: object) -> Rule:
+    if isinstance(value, Rule):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"a rule is a mapping such as {{payload: gradients, exchange: all_reduce}}, got {value!r}")
+    arguments: dict[str, Any] = {}
+    for key, item in value.items():
+        if key not in _RULE_KEYS:
+            raise ConfigError(f"unknown key {key!r} in a rule{closest(str(key), _RULE_KEYS)}")
+        arguments[key] = parse_primitive(key, item) if key in _ROLES else _sequence(key, item)
+    return Rule(**arguments)
+
+
+def _sequence(key: str, item: object) -> object:
+    """YAML lists where a rule holds tuples; a single `select` pattern may stand alone."""
+    if key == "select" and isinstance(item, str):
+        return (item,)
+    return tuple(item) if isinstance(item, list) else item
+
+
+def _arguments(cls: type[Primitive], value: object) -> dict[str, Any]:
+    wrapped = _wrapped_fields(cls)
+    if wrapped and not (isinstance(value, Mapping) and set(value) & set(_field_names(cls))):
+        value = {next(iter(wrapped)): value}
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{cls.__name__}: {value!r} is not allowed; write its arguments by name: "
+            f"{{{cls.__name__}: {{{', '.join(f'{name}: …' for name in _field_names(cls))}}}}}"
+        )
+    return {str(key): _parse_field(wrapped.get(str(key)), item) for key, item in value.items()}
+
+
+def _parse_field(role: str | None, item: object) -> object:
+    if role is None:
+        return item
+    return tuple(parse_primitive(role, one) for one in item) if isinstance(item, list) else parse_primitive(role, item)
+
+
+def _field_names(cls: type[Primitive]) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # made by @frozen
+
+
+def _wrapped_fields(cls: type[Primitive]) -> dict[str, str]:
+    """Fields that hold primitives, with the role that they hold."""
+    hints = typing.get_type_hints(cls)
+    found = {}
+    for name in _field_names(cls):
+        for held in (hints[name], *typing.get_args(hints[name])):
+            if inspect.isclass(held) and issubclass(held, Primitive):
+                found[name] = held.role
+    return found

@@ -1,0 +1,102 @@
+"""Which compositions can work, decided from declared facts and never from a list of names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from relaxcomm.errors import CompositionError
+
+if TYPE_CHECKING:
+    from relaxcomm.algorithm import Rule
+
+
+def check_rule(rule: Rule) -> None:
+    """Refuse a rule whose primitives cannot work together.
+
+    Raises: CompositionError, with what was got, what is allowed and what to do.
+    """
+    _check_kinds(rule)
+    _check_outer(rule)
+    _check_delay(rule)
+    _check_range(rule)
+
+
+def check_rules(rules: Sequence[Rule]) -> None:
+    """Refuse rules that cannot work beside each other.
+
+    Raises: CompositionError, with what was got, what is allowed and what to do.
+    """
+    if not rules:
+        raise CompositionError("an algorithm needs at least one rule; bsp is gradients over all_reduce")
+    check_together([rule for rule in rules if rule.select is None], "all parameters")
+
+
+def check_together(rules: Sequence[Rule], name: str) -> None:
+    """Refuse rules that cannot both apply to the parameter `name`.
+
+    Raises: CompositionError, naming the two rules.
+    """
+    at_backward = [rule for rule in rules if rule.payload.site == "backward"]
+    for one in at_backward:
+        for other in at_backward:
+            if one is not other and one.delay and _meet(one, other):
+                raise CompositionError(
+                    f"{one!r} replaces gradients of {name} by late ones that {other!r} also exchanges; give "
+                    "them disjoint active ranges or selects, or delay 0"
+                )
+
+
+def _check_kinds(rule: Rule) -> None:
+    refused = rule.compressor.kinds - rule.exchange.accepts
+    if refused:
+        raise CompositionError(
+            f"{rule.compressor!r} makes {_listed(refused)} messages, which {rule.exchange!r} cannot combine: "
+            f"it takes {_listed(rule.exchange.accepts)}; choose a compressor of such messages, or an "
+            "exchange that gathers"
+        )
+
+
+def _check_outer(rule: Rule) -> None:
+    if rule.outer.needs_base and not rule.payload.has_base:
+        raise CompositionError(
+            f"{rule.outer!r} moves from the parameters of the last exchange, which {rule.payload!r} does "
+            "not keep; use the payload deltas() or the outer average()"
+        )
+
+
+def _check_delay(rule: Rule) -> None:
+    period = rule.trigger.period_steps
+    if rule.payload.site == "backward":
+        if rule.delay and period != 1:
+            raise CompositionError(
+                f"delay {rule.delay} with {rule.trigger!r}: late gradients take the place of the step's own, "
+                "so they need the trigger every_step(); or use deltas() instead of gradients()"
+            )
+    elif rule.delay > period:
+        raise CompositionError(
+            f"delay {rule.delay} is longer than the {period} step(s) between two exchanges of "
+            f"{rule.trigger!r}, and then replicas part for good; use a delay of at most {period}, or every("
+            f"steps={rule.delay}) or more"
+        )
+
+
+def _check_range(rule: Rule) -> None:
+    start, stop = rule.active
+    if stop is not None and stop <= start:
+        raise CompositionError(
+            f"active={rule.active} is empty: the second number is the first step in which the rule is no "
+            f"longer active, so it must be above {start}, or None"
+        )
+    if rule.select == ():
+        raise CompositionError("select=() selects nothing; name parameters or patterns, or leave it out")
+
+
+def _meet(one: Rule, other: Rule) -> bool:
+    """Whether there is a step in which both are active."""
+    stops = [stop for stop in (one.active[1], other.active[1]) if stop is not None]
+    return not stops or max(one.active[0], other.active[0]) < min(stops)
+
+
+def _listed(kinds: frozenset[str]) -> str:
+    return " or ".join(sorted(kinds))

@@ -1,0 +1,128 @@
+"""Outer optimizers: how a combined result moves the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+from relaxcomm.frozen import Fraction, Rate, frozen
+from relaxcomm.protocol import Context, Outer, State
+
+MOMENTUM = "momentum"
+
+
+def _based(base: Tensor | None) -> Tensor:
+    assert base is not None, "the legality check lets only payloads with a base through"
+    return base
+
+
+@frozen
+class average(Outer):
+    """Take the combined result as it is; of deltas, `p = anchor - mean delta`.
+
+    Example:
+        >>> average()
+        average()
+    """
+
+    def apply(
+        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
+    ) -> Tensor:
+        return result if base is None else base - result
+
+
+@frozen
+class sgd(Outer):
+    """Move the anchor against the mean delta: `p = anchor - lr delta`.
+
+    Args:
+        lr: outer learning rate, positive; 1 is plain averaging.
+
+    Example:
+        >>> sgd(lr=0.7)
+        sgd(lr=0.7)
+    """
+
+    lr: Rate
+
+    needs_base: ClassVar[bool] = True
+
+    def apply(
+        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
+    ) -> Tensor:
+        return torch.sub(_based(base), result, alpha=self.lr)
+
+
+@frozen
+class nesterov(Outer):
+    """Nesterov momentum on deltas: `m <- momentum m + delta`, `p = anchor - lr (delta + momentum m)`.
+
+    Args:
+        lr: outer learning rate, positive.
+        momentum: in [0, 1).
+
+    Example:
+        >>> nesterov(lr=0.7, momentum=0.9)
+        nesterov(lr=0.7, momentum=0.9)
+
+    Reference: Douillard et al., "DiLoCo", arXiv 2311.08105.
+    """
+
+    lr: Rate
+    momentum: Fraction
+
+    needs_base: ClassVar[bool] = True
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {MOMENTUM: bucket.zeros()}
+
+    def apply(
+        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
+    ) -> Tensor:
+        moving = torch.add(result, state[MOMENTUM], alpha=self.momentum)
+        state[MOMENTUM] = moving
+        step = torch.add(result, moving, alpha=self.momentum)
+        return torch.sub(_based(base), step, alpha=self.lr)
+
+
+@frozen
+class slowmo(Outer):
+    """Slow momentum: `u <- momentum u + delta / gamma`, `p = anchor - lr gamma u`.
+
+    gamma is the local optimizer's learning rate at the exchange, of each parameter's own group.
+    Where a schedule has brought it to 0 the formula's limit is taken: `p = anchor - lr delta`, and
+    `u` only decays.
+
+    Args:
+        lr: the slow learning rate alpha, positive.
+        momentum: the slow momentum beta, in [0, 1).
+
+    Example:
+        >>> slowmo(lr=1.0, momentum=0.5)
+        slowmo(lr=1.0, momentum=0.5)
+
+    Reference: Wang et al., "SlowMo", ICLR 2020.
+    """
+
+    lr: Rate
+    momentum: Fraction
+
+    needs_base: ClassVar[bool] = True
+    needs_optimizer: ClassVar[bool] = True
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {MOMENTUM: bucket.zeros()}
+
+    def apply(
+        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
+    ) -> Tensor:
+        rate = torch.as_tensor(cx.learning_rate(bucket), dtype=bucket.dtype, device=bucket.device)
+        slowed = state[MOMENTUM] * self.momentum
+        stopped = rate == 0
+        state[MOMENTUM] = torch.where(stopped, slowed, slowed + result / rate)
+        step = torch.where(stopped, result, rate * state[MOMENTUM])
+        return torch.sub(_based(base), step, alpha=self.lr)

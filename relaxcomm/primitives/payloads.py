@@ -1,0 +1,115 @@
+"""Payloads: what a rule exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+from relaxcomm.frozen import frozen
+from relaxcomm.protocol import Context, Payload, State
+
+ANCHOR = "anchor"
+
+
+@frozen
+class gradients(Payload):
+    """The gradients, bucket by bucket while backward goes on; the result becomes `.grad`.
+
+    With a GradScaler they are exchanged unscaled, `g / scale`, since workers may hold different
+    scales, and rescaled when written.
+
+    Example:
+        >>> gradients()
+        gradients()
+    """
+
+    site: ClassVar[Literal["backward", "step"]] = "backward"
+
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        if cx.gradient_scale is not None:
+            out.div_(cx.gradient_scale)
+        return out
+
+    def write(
+        self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
+    ) -> None:
+        if cx.gradient_scale is not None:
+            value.mul_(cx.gradient_scale)
+
+
+@frozen
+class parameters(Payload):
+    """The parameters, after the optimizer's step.
+
+    A result that comes `delay` steps late keeps the progress made meanwhile:
+    `p <- p + (result - p at the time of reading)`.
+
+    Example:
+        >>> parameters()
+        parameters()
+    """
+
+    site: ClassVar[Literal["backward", "step"]] = "step"
+    averages_buffers: ClassVar[bool] = True
+
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        return bucket.gather(out)
+
+    def write(
+        self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
+    ) -> None:
+        if snapshot is None:
+            bucket.scatter(value)
+        else:
+            bucket.add(value - snapshot)
+
+
+@frozen
+class deltas(Payload):
+    """What the parameters have moved since the last exchange, `anchor - p` (a pseudo-gradient).
+
+    The anchor is a copy of the parameters as they were after the last exchange, the same on all
+    ranks. The outer optimizer moves it by the combined deltas; the parameters follow:
+    `p <- anchor`, or `p <- (1 - merge) anchor + merge p`, or, when the result comes late and
+    `merge` is None, `p <- p + (anchor - p at the time of reading)`.
+
+    Args:
+        merge: weight of the local parameters when the result is written, in [0, 1].
+
+    Example:
+        >>> deltas(merge=0.5)
+        deltas(merge=0.5)
+
+    Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
+    """
+
+    merge: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    site: ClassVar[Literal["backward", "step"]] = "step"
+    has_base: ClassVar[bool] = True
+    averages_buffers: ClassVar[bool] = True
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {ANCHOR: bucket.gather(bucket.empty())}
+
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        return torch.sub(state[ANCHOR], bucket.gather(out), out=out)
+
+    def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:
+        return state[ANCHOR]
+
+    def write(
+        self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
+    ) -> None:
+        state[ANCHOR] = value
+        if self.merge is not None:
+            bucket.scatter(torch.lerp(value, bucket.gather(bucket.empty()), self.merge))
+        elif snapshot is None:
+            bucket.scatter(value)
+        else:
+            bucket.add(value - snapshot)

@@ -1,0 +1,177 @@
+"""What a primitive is: the roles in a rule, free of I/O, and what they see of the run.
+
+Primitives are frozen and stateless. Their state lives in slots that the engine keeps per rule and
+bucket, made by `init` and checkpointed by the engine. Exchanges and compressors are generators:
+a compressor yields messages to the exchange, an exchange yields operations to the engine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+from relaxcomm.messages import Message
+from relaxcomm.operations import Operation, Received
+from relaxcomm.transport.base import Membership
+
+PROTOCOL_VERSION = 1
+
+State: TypeAlias = MutableMapping[str, Tensor]
+"""Slots of one primitive for one bucket. Assign a new tensor to change a slot, never write into the
+old one: the engine keeps an assignment only if the whole window is finite on all ranks."""
+
+Parts: TypeAlias = Sequence[tuple[float, Message]]
+"""Weighted messages; the combined result is the weighted sum of what they decode to. An all-reduce
+gives one part of weight 1, an all-gather one part a worker."""
+
+Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | None]]
+"""Yields a message, is sent the parts that came back, returns `(result, own)`."""
+
+Exchanging: TypeAlias = Generator[Operation, Received, Tensor]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a primitive may know of the run: never the engine itself.
+
+    Args:
+        step: the clock, the number of optimizer steps that are complete.
+        start: the first step in which the rule is active.
+        membership: rank and world size now.
+        learning_rate: the optimizer's current rate for a bucket, a float or a flat `[numel]` tensor.
+        gradient_scale: the GradScaler's scale, a scalar tensor, or None without a scaler.
+    """
+
+    step: int
+    start: int
+    membership: Membership
+    learning_rate: Callable[[Bucket], float | Tensor]
+    gradient_scale: Tensor | None = None
+
+
+class Primitive(ABC):
+    """Base of all roles. Subclasses are made with `@frozen`: frozen dataclasses."""
+
+    role: ClassVar[str]
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        """The slots that this primitive keeps for a bucket, at their first values."""
+        return {}
+
+
+class Trigger(Primitive):
+    """When a rule exchanges."""
+
+    role: ClassVar[str] = "trigger"
+
+    @property
+    @abstractmethod
+    def period_steps(self) -> int:
+        """The least number of steps from one firing to the next."""
+
+    @abstractmethod
+    def fires(self, cx: Context, bucket: Bucket) -> bool:
+        """Whether the rule exchanges `bucket` in this step; the same on all ranks by construction."""
+
+
+class Payload(Primitive):
+    """What a rule exchanges.
+
+    `site` is where it is read: "backward", as gradients become ready, or "step", after the optimizer.
+    """
+
+    role: ClassVar[str] = "payload"
+    site: ClassVar[Literal["backward", "step"]]
+    has_base: ClassVar[bool] = False
+    averages_buffers: ClassVar[bool] = False
+
+    @abstractmethod
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        """Fill `out` (`[numel]`) with what is to be exchanged and return it."""
+
+    def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:
+        """The point from which an outer optimizer moves, or None."""
+        return None
+
+    @abstractmethod
+    def write(
+        self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
+    ) -> None:
+        """Apply `value`; `snapshot` is what the parameters were at `read` if the result comes late."""
+
+
+class Compressor(Primitive):
+    """How a tensor is encoded.
+
+    Facts, declared here and held against observation by the contract tests:
+        kinds: message kinds that it may yield.
+        rounds: messages a tensor.
+        linear: `code(a + b) = code(a) + code(b)`, to rounding, and no state is kept.
+        elementwise: entries are coded one by one, so that an entry more changes no other.
+    """
+
+    role: ClassVar[str] = "compressor"
+    kinds: ClassVar[frozenset[str]]
+    rounds: ClassVar[int] = 1
+    linear: ClassVar[bool] = False
+    elementwise: ClassVar[bool] = False
+
+    @abstractmethod
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        """Encode `tensor` (`[numel]`), yield messages, decode what comes back.
+
+        Returns the decoded result and, if `keep_own`, what this worker's own messages decode to.
+        """
+
+    @abstractmethod
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        """Bytes of all messages for a tensor of `numel` entries of `element_bytes` each."""
+
+
+class Exchange(Primitive):
+    """Over what and with whom messages are combined.
+
+    Facts:
+        accepts: message kinds that it can combine.
+        collective: all ranks take part in each round.
+        same_result: every rank ends with the same tensor.
+        operations: operations a message.
+    """
+
+    role: ClassVar[str] = "exchange"
+    accepts: ClassVar[frozenset[str]]
+    collective: ClassVar[bool] = True
+    same_result: ClassVar[bool] = True
+    operations: ClassVar[int] = 1
+
+    @abstractmethod
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        """Exchange `tensor` (`[numel]`, which it may overwrite); returns the combined tensor."""
+
+    @abstractmethod
+    def bytes_sent(self, message_bytes: int, world_size: int) -> float:
+        """Bytes that a rank sends, on average over the ranks, for messages of `message_bytes`."""
+
+
+class Outer(Primitive):
+    """What then: how a combined result moves the model.
+
+    `needs_base` outers move from the payload's base along the result; `needs_optimizer` ones read
+    the local optimizer's learning rate.
+    """
+
+    role: ClassVar[str] = "outer"
+    needs_base: ClassVar[bool] = False
+    needs_optimizer: ClassVar[bool] = False
+
+    @abstractmethod
+    def apply(
+        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
+    ) -> Tensor:
+        """The new value of the payload, `[numel]`."""
+

@@ -1,0 +1,130 @@
+"""Names to primitives and algorithms: the bundled ones and third parties' are found the same way."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from pydantic import ConfigDict, ValidationError, validate_call
+
+from relaxcomm.algorithm import Algorithm
+from relaxcomm.errors import ConfigError, PluginError
+from relaxcomm.protocol import Primitive
+from relaxcomm.validation import closest, describe, signature_of
+
+ALGORITHMS = "relaxcomm.algorithms"
+PRIMITIVES = "relaxcomm.primitives"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An algorithm that was found by its entry point.
+
+    Args:
+        name: what users type.
+        build: called with the user's parameters, returns an Algorithm.
+        origin: the distribution that provides it.
+    """
+
+    name: str
+    build: Callable[..., Algorithm]
+    origin: str
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring."""
+        return (inspect.getdoc(self.build) or "").partition("\n")[0]
+
+    @property
+    def parameters(self) -> str:
+        """The parameters with their defaults."""
+        return signature_of(self.build)
+
+    def __call__(self, **parameters: object) -> Algorithm:
+        """Build the algorithm.
+
+        Raises: ConfigError for an unknown, missing or wrong parameter.
+        """
+        checked = validate_call(config=ConfigDict(strict=True))(self.build)
+        try:
+            built = checked(**parameters)
+        except ValidationError as error:
+            raise ConfigError(describe(error, f"algorithm {self.name}", self.build)) from None
+        if not isinstance(built, Algorithm):
+            raise PluginError(f"algorithm {self.name} ({self.origin}) returned {built!r}, not an Algorithm")
+        return built
+
+
+@functools.cache
+def algorithms() -> Mapping[str, Entry]:
+    """Every discovered algorithm by name; one that cannot be loaded is warned about and left out."""
+    found: dict[str, Entry] = {}
+    for point, loaded in _load(ALGORITHMS):
+        if callable(loaded):
+            found[point.name] = Entry(point.name, loaded, _origin(point))
+        else:
+            _complain(point, f"{loaded!r} is not a function that returns an Algorithm")
+    return found
+
+
+@functools.cache
+def primitives() -> Mapping[str, Mapping[str, type[Primitive]]]:
+    """Every discovered primitive by role and name."""
+    found: dict[str, dict[str, type[Primitive]]] = {}
+    for point, loaded in _load(PRIMITIVES):
+        if inspect.isclass(loaded) and issubclass(loaded, Primitive) and not inspect.isabstract(loaded):
+            found.setdefault(loaded.role, {})[point.name] = loaded
+        else:
+            _complain(point, f"{loaded!r} is not a complete Trigger, Payload, Compressor, Exchange or Outer")
+    return found
+
+
+def algorithm(name: str) -> Entry:
+    """The algorithm `name`.
+
+    Raises: ConfigError with the closest match for an unknown name.
+    """
+    if name not in algorithms():
+        raise ConfigError(f"unknown algorithm {name!r}{closest(name, algorithms())}")
+    return algorithms()[name]
+
+
+def primitive(role: str, name: str) -> type[Primitive]:
+    """The primitive `name` for a role such as "trigger".
+
+    Raises: ConfigError with the closest match for an unknown name, or the role that it has.
+    """
+    known = primitives()
+    if name in known.get(role, {}):
+        return known[role][name]
+    elsewhere = [other for other, names in known.items() if name in names]
+    if elsewhere:
+        raise ConfigError(f"{name!r} is a {elsewhere[0]}, not a {role}{closest(name, known.get(role, {}))}")
+    raise ConfigError(f"unknown {role} {name!r}{closest(name, known.get(role, {}))}")
+
+
+def _load(group: str) -> list[tuple[EntryPoint, Any]]:
+    loaded: dict[str, tuple[EntryPoint, Any]] = {}
+    for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
+        if point.name in loaded:
+            if point.value != loaded[point.name][0].value:
+                _complain(point, f"the name is already taken by {loaded[point.name][0].value}")
+            continue
+        try:
+            loaded[point.name] = (point, point.load())
+        except Exception as error:  # a broken plug-in must not take the others down
+            _complain(point, f"{type(error).__name__}: {error}")
+    return list(loaded.values())
+
+
+def _complain(point: EntryPoint, reason: str) -> None:
+    warnings.warn(f"plug-in {point.name!r} of {_origin(point)} is left out: {reason}", stacklevel=3)
+
+
+def _origin(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value

@@ -1,0 +1,49 @@
+"""One readable message for bad input: what was got, what is allowed, what to do."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+
+def signature_of(target: Callable[..., Any]) -> str:
+    """The parameters of a class or function with their defaults, as a user would type them.
+
+    Example:
+        >>> signature_of(lambda steps=16: None)
+        'steps=16'
+    """
+    shown = []
+    for parameter in inspect.signature(target).parameters.values():
+        required = parameter.default is inspect.Parameter.empty
+        shown.append(parameter.name if required else f"{parameter.name}={parameter.default!r}")
+    return ", ".join(shown) or "no parameters"
+
+
+def closest(got: str, allowed: Iterable[str]) -> str:
+    """A hint: the name that the user probably meant, and all that are allowed."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(got, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{hint or ';'} allowed: {', '.join(names)}"
+
+
+def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -> str:
+    """Turn pydantic's report on the arguments of `target` into one line for each fault."""
+    lines = []
+    names = list(inspect.signature(target).parameters)
+    for fault in error.errors():
+        place = fault["loc"][0] if fault["loc"] else ""
+        argument = names[place] if isinstance(place, int) and place < len(names) else str(place)
+        if fault["type"] in ("unexpected_keyword_argument", "unexpected_positional_argument"):
+            lines.append(f"{subject} has no parameter {argument!r}; it takes: {signature_of(target)}")
+        elif fault["type"] in ("missing", "missing_argument"):
+            lines.append(f"{subject} needs {argument!r}; it takes: {signature_of(target)}")
+        else:
+            path = ".".join(str(part) for part in (argument, *fault["loc"][1:]))
+            lines.append(f"{subject}: {path} = {fault['input']!r} is not allowed: {fault['msg']}")
+    return "\n".join(lines)

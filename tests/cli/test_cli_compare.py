@@ -1,0 +1,130 @@
+"""`relaxcomm compare` and `relaxcomm algorithms`, and what they print off a terminal."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from relaxcomm import registry
+from relaxcomm.cli.app import app
+from relaxcomm.cli.compare import make_jobs, split_names
+from relaxcomm.cli.job import parse_set
+from relaxcomm.cli.plot import plot
+from relaxcomm.cli.table import cells, data_size
+from relaxcomm.errors import ConfigError
+from relaxcomm.tasks.result import Point, Result
+
+
+def result(name: str, sent: int) -> Result:
+    return Result(
+        algorithm=name,
+        composition="…",
+        task="digits",
+        metric="accuracy",
+        higher_is_better=True,
+        measure=0.98,
+        workers=2,
+        seed=0,
+        seconds=1.5,
+        steps=10,
+        synchronisations=5,
+        lssr=0.5,
+        bytes_sent=sent,
+        bytes_received=sent,
+        bytes_uncompressed=4_000_000,
+        step_seconds=0.1,
+        exposed_communication_seconds=0.0,
+        history=(Point(5, 0.7, sent // 2, 0.9), Point(10, 1.5, sent, 0.98)),
+    )
+
+
+@pytest.mark.ranks
+def test_compare_prints_a_row_each_and_draws(start, folder):
+    arguments = ("--algorithms", "bsp,local_sgd", "--set", "algorithm.steps=23", "--set", "output=compared")
+    finished = start("compare", "quick.yaml", *arguments).finish(90)
+    assert (finished.code, finished.left_over) == (0, False), finished.err
+    lines = finished.out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["algorithm", "bsp", "local_sgd"]
+    assert len({len(line) for line in lines[:3]}) == 1, "columns are aligned and nothing is wrapped"
+    assert lines[-1] == "plot: compared/quick.png"
+    assert (folder / "compared" / "quick.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    bsp, local = (
+        json.loads((folder / "compared" / f"{name}.json").read_text()) for name in ("bsp", "local_sgd")
+    )
+    assert (bsp["synchronisations"], local["synchronisations"]) == (46, 2)
+    # Above 1 is what attach and close send once.
+    assert 1 <= bsp["bytes_sent"] / bsp["bytes_uncompressed"] < 1.1
+    assert bsp["bytes_uncompressed"] == local["bytes_uncompressed"]
+    assert local["bytes_sent"] < bsp["bytes_sent"] / 5
+
+
+def test_own_algorithm_keeps_its_parameters_and_takes_the_sets(folder):
+    own, bare = (
+        job.load().algorithm
+        for job in make_jobs(folder / "quick.yaml", ["local_sgd", "slowmo"], None, ["algorithm.steps=5"])
+    )
+    assert "every(steps=5)" in repr(own)
+    assert "every(steps=48)" in repr(bare)
+    kept = make_jobs(folder / "quick.yaml", ["local_sgd"], 3, [])[0].load()
+    assert "every(steps=4)" in repr(kept.algorithm)
+    assert kept.workers == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "sets", "message"),
+    [
+        (["bsp"], ["algorithm.steps=5"], "speaks of the configuration's local_sgd"),
+        (["bsp"], ["algorithm=slowmo"], "takes its algorithms from --algorithms"),
+    ],
+)
+def test_sets_that_speak_of_no_compared_algorithm_are_refused(folder, names, sets, message):
+    with pytest.raises(ConfigError, match=message):
+        make_jobs(folder / "quick.yaml", names, None, sets)
+
+
+@pytest.mark.parametrize("text", ["", " , ", "bsp,bsp"])
+def test_lists_of_names_that_are_refused(text):
+    with pytest.raises(ConfigError, match="write different names"):
+        split_names(text)
+
+
+def test_algorithms_prints_one_plain_line_each():
+    shown = CliRunner().invoke(app, ["algorithms"])
+    lines = shown.stdout.splitlines()
+    assert shown.exit_code == 0
+    assert [line.split()[0] for line in lines] == sorted(registry.algorithms())
+    local = next(line for line in lines if line.startswith("local_sgd "))
+    assert "steps=16" in local
+    assert registry.algorithms()["local_sgd"].summary in local
+
+
+def test_cells_show_units():
+    header, rows = cells([result("bsp", 4_000_000), result("none", 0)])
+    assert header[:3] == ["algorithm", "accuracy", "time"]
+    assert rows[0] == ["bsp", "0.9800", "1.50 s", "10", "5", "4 MB", "4 MB", "1.0x"]
+    assert rows[1][-1] == "-", "there is no ratio to nothing"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e9, "2.5 GB"), (3e15, "3e+03 TB")]
+)
+def test_data_size(size, text):
+    assert data_size(size) == text
+
+
+def test_plot_of_runs_that_sent_nothing(tmp_path):
+    assert plot([result("bsp", 0)], tmp_path / "a" / "b.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [("a.b=3", ("a.b", 3)), ("a=x=y", ("a", "x=y")), ("a=", ("a", None)), ("t=[1, 2]", ("t", [1, 2]))],
+)
+def test_parse_set(text, pair):
+    assert parse_set(text) == pair
+
+
+@pytest.mark.parametrize("text", ["a", "=3", "a..b=3", ".=1", "a={"])
+def test_parse_set_refuses(text):
+    with pytest.raises(ConfigError, match="--set"):
+        parse_set(text)

@@ -1,0 +1,104 @@
+"""Runs a scenario on real gloo processes or on in-process ranks, and trains the small models there.
+
+A scenario is `scenario(world, *args)` at module level; it returns something picklable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tests.ranks import run_ranks
+from torch import nn
+
+import relaxcomm
+from tests.models import CASES, make_optimizer
+from tests.references import Workers, flatten
+
+Scenario = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class World:
+    """Where a scenario runs: its rank, how many there are, and what attach is given."""
+
+    rank: int
+    size: int
+    group: Any = None
+
+    def attach(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, config: Any, **options: Any
+    ) -> relaxcomm.Engine:
+        """`relaxcomm.attach` on this world's ranks; a mapping gets small buckets unless it says otherwise."""
+        if isinstance(config, dict):
+            config = {"bucket_bytes": 512, "timeout_seconds": 20, **config}
+        return relaxcomm.attach(model, optimizer, config, process_group=self.group, **options)
+
+
+def in_rank_process(rank: int, scenario: Scenario, size: int, args: tuple[Any, ...]) -> Any:
+    """The function that a pool process runs."""
+    return scenario(World(rank, size), *args)
+
+
+def on_gloo(scenario: Scenario, size: int, *args: Any, debug: bool = False, timeout: float = 60) -> list[Any]:
+    """Results of `scenario` on `size` processes."""
+    return run_ranks(in_rank_process, size, scenario, size, args, debug=debug, timeout=timeout)
+
+
+def in_process(scenario: Scenario, size: int, *args: Any) -> list[Any]:
+    """Results of `scenario` on `size` ranks in threads."""
+    return relaxcomm.simulate(lambda group: scenario(World(group.rank(), size, group), *args), size)
+
+
+def values(model: nn.Module) -> NDArray[np.float64]:
+    """All trainable parameters in one vector."""
+    return flatten([parameter for parameter in model.parameters() if parameter.requires_grad])
+
+
+def train(
+    world: World, config: Any, steps: int, optimizer: str = "momentum", case: str = "toy", decay: float = 1.0
+) -> list[NDArray[np.float64]]:
+    """The parameters after every step and after close; the ranks start from different parameters."""
+    task = CASES[case]
+    model = task.model(seed=world.rank)
+    optim = make_optimizer(optimizer, model)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optim, decay)
+    history = []
+    with world.attach(model, optim, config):
+        for step in range(steps):
+            task.local_loss(model, step, world.rank).backward()
+            optim.step()
+            scheduler.step()
+            optim.zero_grad()
+            history.append(values(model))
+    return [*history, values(model)]
+
+
+def simulated_workers(
+    size: int, optimizer: str = "momentum", case: str = "toy", decay: float = 1.0
+) -> Workers:
+    """The workers of a reference, all starting from the parameters of rank 0."""
+    task = CASES[case]
+    models = [task.model(seed=0) for _ in range(size)]
+    optimizers = [make_optimizer(optimizer, model) for model in models]
+    return Workers(models, optimizers, task.local_loss, decay)
+
+
+def assert_histories_agree(
+    results: list[list[NDArray[np.float64]]], expected: list[NDArray[np.float64]], tolerance: float = 1e-9
+) -> None:
+    """Hold the history of every rank against the rows of the reference."""
+    for step, rows in enumerate(expected):
+        for rank, history in enumerate(results):
+            np.testing.assert_allclose(
+                history[step],
+                rows[rank],
+                rtol=tolerance,
+                atol=tolerance,
+                err_msg=f"rank {rank}, after step {step}",
+            )
+    assert all(len(history) == len(expected) for history in results)

@@ -1,0 +1,104 @@
+"""Ranks with different numbers of batches: who has run out shadows the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.harness import World, simulated_workers, values
+from tests.models import CASES, make_optimizer
+
+BATCHES = (4, 7, 9)
+
+
+def run(world: World, algorithm, optimizer_name: str, case_name: str, epochs: int):
+    """Parameters after each epoch, buffers at the end of the first, and the step count."""
+    case = CASES[case_name]
+    model = case.model(seed=world.rank)
+    optimizer = make_optimizer(optimizer_name, model)
+    ends = []
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        for epoch in range(epochs):
+            with engine.join():
+                for step in range(BATCHES[world.rank]):
+                    case.local_loss(model, 100 * epoch + step, world.rank).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            ends.append(values(model))
+        buffers = [b.clone() for b in model.buffers() if b.is_floating_point()]
+        steps = engine.statistics["steps"]
+    return ends, buffers, steps
+
+
+def reference(algorithm: str, optimizer_name: str, period: int, epochs: int):
+    """Row of the rank that trains longest after each epoch."""
+    workers = simulated_workers(3, optimizer_name)
+    ends, clock = [], 0
+    for epoch in range(epochs):
+        for step in range(max(BATCHES)):
+            active = np.array([[step < batches] for batches in BATCHES])
+            gradients = np.where(active, workers.gradients(100 * epoch + step), 0.0)
+            held = workers.parameters
+            workers.update(gradients.mean(axis=0) if algorithm == "bsp" else gradients)
+            workers.parameters = np.where(active, workers.parameters, held)  # a shadow does not step
+            clock += 1
+            if algorithm == "local_sgd" and clock % period == 0:
+                workers.parameters = workers.parameters.mean(axis=0)
+        workers.parameters = workers.parameters[-1]
+        ends.append(workers.parameters[0])
+    return ends, clock
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", "local_sgd"])
+@pytest.mark.parametrize(("optimizer", "epochs"), [("momentum", 1), ("plain", 3)])
+def test_join_equals_the_reference_on_every_rank(network, algorithm, optimizer, epochs):
+    config = "bsp" if algorithm == "bsp" else {"name": "local_sgd", "steps": 2}
+    expected, clock = reference(algorithm, optimizer, 2, epochs)
+    for rank, (ends, _, steps) in enumerate(network(run, 3, config, optimizer, "toy", epochs)):
+        assert steps == clock
+        for epoch, (end, wanted) in enumerate(zip(ends, expected, strict=True)):
+            np.testing.assert_allclose(
+                end, wanted, rtol=1e-9, atol=1e-9, err_msg=f"rank {rank}, epoch {epoch}"
+            )
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 4}], ids=["bsp", "local_sgd"])
+def test_join_leaves_the_same_parameters_and_buffers_everywhere(network, algorithm):
+    results = network(run, 3, algorithm, "momentum", "convnet", 1)
+    for ends, buffers, _ in results[1:]:
+        np.testing.assert_array_equal(ends[0], results[0][0][0])
+        for found, expected in zip(buffers, results[0][1], strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("algorithm", ["diloco", "slowmo", "post_local_sgd"])
+def test_every_algorithm_ends_a_join_with_equal_replicas(network, algorithm):
+    options = {"steps": 3} | ({"after_steps": 3} if algorithm == "post_local_sgd" else {})
+    results = network(run, 3, {"name": algorithm, **options}, "momentum", "toy", 2)
+    for ends, _, steps in results:
+        assert steps == 2 * max(BATCHES)
+        assert np.isfinite(ends[-1]).all()
+        np.testing.assert_array_equal(ends[-1], results[0][0][-1])
+
+
+def without_data(world: World):
+    """A rank that has no batch at all."""
+    case = CASES["toy"]
+    model = case.model(seed=world.rank)
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+        with engine.join():
+            for step in range(0 if world.rank == 0 else 3):
+                case.local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return values(model)
+
+
+def test_a_rank_without_any_batch_shadows_from_the_start(network):
+    workers = simulated_workers(3, "plain")
+    for step in range(3):
+        workers.update(np.where([[False], [True], [True]], workers.gradients(step), 0.0).mean(axis=0))
+    for end in network(without_data, 3):
+        np.testing.assert_allclose(end, workers.parameters[0], rtol=1e-9, atol=1e-9)

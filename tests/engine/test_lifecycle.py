@@ -1,0 +1,221 @@
+"""Attach and close leave no trace; what the engine cannot honour is refused with a reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.ranks import RankError
+from torch import nn
+
+from tests import references
+from tests.engine.harness import World, in_process, on_gloo, simulated_workers, values
+from tests.models import CASES, make_optimizer
+
+LOCAL = {"name": "local_sgd", "steps": 2}
+
+
+def hook_counts(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """How many hooks hang on every module, parameter and on the optimizer."""
+    counts = {}
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if "hook" in attribute and hasattr(value, "__len__"):
+                counts[f"{name}.{attribute}"] = len(value)
+    for name, parameter in model.named_parameters():
+        for attribute in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            counts[f"{name}.{attribute}"] = len(getattr(parameter, attribute) or ())
+    for attribute, value in vars(optimizer).items():
+        if "hook" in attribute and hasattr(value, "__len__"):
+            counts[f"optimizer.{attribute}"] = len(value)
+    return counts
+
+
+def traces(world: World, algorithm, fail: bool):
+    case = CASES["transformer"]
+    model = case.model(seed=0)
+    optimizer = make_optimizer("momentum", model)
+    names = set(vars(model)), set(vars(optimizer)), {name: id(p) for name, p in model.named_parameters()}
+    step_method = getattr(optimizer.step, "__func__", optimizer.step)
+    before = hook_counts(model, optimizer)
+    try:
+        with world.attach(model, optimizer, {"algorithm": algorithm}):
+            attached = hook_counts(model, optimizer)
+            for step in range(3):
+                case.local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if fail:
+                raise KeyError("the user's own mistake")
+    except KeyError:
+        assert fail
+    after_names = (
+        set(vars(model)),
+        set(vars(optimizer)),
+        {name: id(p) for name, p in model.named_parameters()},
+    )
+    same_step = getattr(optimizer.step, "__func__", optimizer.step) is step_method
+    model.zero_grad()
+    case.local_loss(model, 9, world.rank).backward()
+    return before, attached, hook_counts(model, optimizer), names == after_names, same_step
+
+
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize(
+    "algorithm", ["bsp", LOCAL, {"name": "diloco", "steps": 2}], ids=["bsp", "local_sgd", "diloco"]
+)
+def test_close_leaves_no_hook_and_no_attribute(network, algorithm, fail):
+    for before, attached, after, same_names, same_step in network(traces, 3, algorithm, fail):
+        assert attached != before
+        assert after == before
+        assert same_names
+        assert same_step
+
+
+def attach_again(world: World):
+    """Close and attach again, with another algorithm, on the same objects."""
+    case = CASES["toy"]
+    model = case.model(seed=world.rank)
+    optimizer = make_optimizer("momentum", model)
+    for algorithm, span in (("bsp", range(4)), (LOCAL, range(4, 8))):
+        with world.attach(model, optimizer, {"algorithm": algorithm}):
+            for step in span:
+                case.local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    return values(model)
+
+
+def test_attach_again_with_another_algorithm(network):
+    expected = references.post_local_sgd(simulated_workers(3), 8, 2, after=4)[-1][0]
+    for end in network(attach_again, 3):
+        np.testing.assert_allclose(end, expected, rtol=1e-9, atol=1e-9)
+
+
+def attach_twice(world: World):
+    model = CASES["toy"].model(seed=0)
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}):
+        world.attach(model, optimizer, {"algorithm": "bsp"})
+
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 3, sparse=True)
+
+    def forward(self, tokens):
+        return self.table(tokens)
+
+
+def sparse(world: World):
+    model = Sparse()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}):
+        model(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+
+
+def closure(world: World):
+    case = CASES["toy"]
+    model = case.model(seed=0)
+    optimizer = make_optimizer("plain", model)
+
+    def evaluate():
+        optimizer.zero_grad()
+        loss = case.local_loss(model, 0, world.rank)
+        loss.backward()
+        return loss
+
+    with world.attach(model, optimizer, {"algorithm": "bsp"}):
+        optimizer.step(evaluate)
+
+
+def unfreeze(world: World):
+    case = CASES["toy"]
+    model = case.model(seed=0)
+    model[2].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}):
+        for step in range(4):
+            if step == 2:
+                model[2].requires_grad_(True)
+            case.local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def convert(world: World):
+    model = CASES["mlp"].model(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}):
+        for step in range(4):
+            if step == 2:
+                model.to(torch.float64)
+            inputs, targets = (
+                tensor.to(model[0].weight.dtype) for tensor in CASES["mlp"].data(step, world.rank)
+            )
+            nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def create_graph(world: World):
+    case = CASES["toy"]
+    model = case.model(seed=0)
+    with world.attach(model, make_optimizer("plain", model), {"algorithm": "bsp"}):
+        case.local_loss(model, 0, world.rank).backward(create_graph=True)
+
+
+def only_local_backwards(world: World):
+    case = CASES["toy"]
+    model = case.model(seed=0)
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+        with engine.no_sync():
+            case.local_loss(model, 0, world.rank).backward()
+        optimizer.step()
+
+
+def local_without_optimizer(world: World):
+    world.attach(CASES["toy"].model(seed=0), None, {"algorithm": LOCAL})
+
+
+REFUSED = {
+    attach_twice: "",
+    sparse: "table.weight",
+    closure: "closure",
+    unfreeze: "2.weight",
+    convert: "",
+    create_graph: "create_graph",
+    only_local_backwards: "no_sync",
+    local_without_optimizer: "optimizer",
+}
+
+
+@pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.__name__)
+def test_what_cannot_be_honoured_is_refused_alone(scenario):
+    """One rank, in this process: the error itself."""
+    with pytest.raises(Exception, match=REFUSED[scenario]) as caught:
+        scenario(World(0, 1))
+    assert type(caught.value).__name__ in {"UsageError", "CompositionError"}, repr(caught.value)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.__name__)
+def test_what_cannot_be_honoured_is_refused_on_every_rank(scenario):
+    with pytest.raises(RankError) as caught:
+        on_gloo(scenario, 3)
+    assert set(caught.value.errors) == {0, 1, 2}
+    for kind, message in caught.value.errors.values():
+        assert kind in {"UsageError", "CompositionError"}, message
+        assert REFUSED[scenario] in message
+
+
+def rank_of_first_error(world: World):
+    raise ValueError(f"rank {world.rank} fails by itself")
+
+
+def test_the_error_of_an_in_process_rank_reaches_the_test():
+    with pytest.raises(Exception, match="fails by itself"):
+        in_process(rank_of_first_error, 3)

@@ -1,0 +1,266 @@
+"""Single-process references: N simulated workers, NumPy arithmetic, nothing from relaxcomm.
+
+A worker is a plain model with a plain optimizer. Parameters and gradients of all workers are
+matrices `[workers, d]` of float64; each algorithm is a loop that a reader can hold against its paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+Matrix = NDArray[np.float64]
+History = list[Matrix]
+
+
+class Workers:
+    """N models with their optimizers and losses, trained in turn in this process.
+
+    Args:
+        models: one a worker, equal at the start.
+        optimizers: one a worker.
+        loss: `loss(model, step, worker)`.
+        decay: factor on every learning rate after each update, as ExponentialLR applies it.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        loss: Callable[[nn.Module, int, int], torch.Tensor],
+        decay: float = 1.0,
+    ) -> None:
+        self.models, self.optimizers, self.loss, self.decay = models, optimizers, loss, decay
+        self.trained = [[p for p in model.parameters() if p.requires_grad] for model in models]
+
+    @property
+    def parameters(self) -> Matrix:
+        """All parameters, a row for each worker."""
+        return np.stack([flatten(parameters) for parameters in self.trained])
+
+    @parameters.setter
+    def parameters(self, matrix: Matrix) -> None:
+        for row, parameters in zip(np.broadcast_to(matrix, self.parameters.shape), self.trained, strict=True):
+            for parameter, values in zip(parameters, split(row, parameters), strict=True):
+                parameter.data.copy_(torch.from_numpy(values))
+
+    @property
+    def learning_rates(self) -> Matrix:
+        """The current learning rate of every parameter entry, `[d]`."""
+        rates = {id(p): group["lr"] for group in self.optimizers[0].param_groups for p in group["params"]}
+        return np.concatenate([np.full(p.numel(), rates[id(p)]) for p in self.trained[0]])
+
+    def gradients(self, step: int) -> Matrix:
+        """Every worker's own gradient at its own parameters."""
+        rows = []
+        for worker, (model, parameters) in enumerate(zip(self.models, self.trained, strict=True)):
+            loss = self.loss(model, step, worker)
+            rows.append(flatten(torch.autograd.grad(loss, parameters)))
+        return np.stack(rows)
+
+    def update(self, gradients: Matrix) -> None:
+        """One optimizer step of every worker with the given gradients, `[d]` or `[workers, d]`."""
+        for row, parameters, optimizer in zip(
+            np.broadcast_to(gradients, self.parameters.shape), self.trained, self.optimizers, strict=True
+        ):
+            for parameter, values in zip(parameters, split(row, parameters), strict=True):
+                parameter.grad = torch.from_numpy(values).to(parameter.dtype)
+            optimizer.step()
+            for group in optimizer.param_groups:
+                group["lr"] *= self.decay
+
+
+def flatten(tensors: Sequence[torch.Tensor]) -> Matrix:
+    """One float64 vector of all entries."""
+    return np.concatenate([tensor.detach().double().reshape(-1).numpy() for tensor in tensors])
+
+
+def split(row: Matrix, like: Sequence[torch.Tensor]) -> Iterator[Matrix]:
+    """Cut a vector into arrays of the shapes of `like`."""
+    start = 0
+    for tensor in like:
+        yield row[start : start + tensor.numel()].reshape(tuple(tensor.shape)).copy()
+        start += tensor.numel()
+
+
+def finish(workers: Workers, history: History) -> History:
+    """What close() does to replicas that differ: the mean of the parameters."""
+    workers.parameters = workers.parameters.mean(axis=0)
+    return [*history, workers.parameters]
+
+
+def bsp(workers: Workers, steps: int) -> History:
+    """Every step: the mean gradient."""
+    history = []
+    for step in range(steps):
+        workers.update(workers.gradients(step).mean(axis=0))
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def local_sgd(workers: Workers, steps: int, period: int) -> History:
+    """After every `period` local steps: the mean of the parameters."""
+    return post_local_sgd(workers, steps, period, after=0)
+
+
+def post_local_sgd(workers: Workers, steps: int, period: int, after: int) -> History:
+    """BSP for `after` steps, local SGD from there."""
+    history = []
+    for step in range(steps):
+        gradients = workers.gradients(step)
+        workers.update(gradients.mean(axis=0) if step < after else gradients)
+        if step >= after and (step - after + 1) % period == 0:
+            workers.parameters = workers.parameters.mean(axis=0)
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def slowmo(workers: Workers, steps: int, period: int, lr: float, momentum: float) -> History:
+    """SlowMo (Wang et al. 2020): x̄ = mean, u ← beta u + (x0 - x̄)/gamma, x0 ← x0 - alpha gamma u."""
+    history = []
+    outer = workers.parameters[0]
+    slow = np.zeros_like(outer)
+    for step in range(steps):
+        gamma = workers.learning_rates
+        workers.update(workers.gradients(step))
+        if (step + 1) % period == 0:
+            slow = momentum * slow + (outer - workers.parameters.mean(axis=0)) / gamma
+            outer = outer - lr * gamma * slow
+            workers.parameters = outer
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def diloco(workers: Workers, steps: int, period: int, lr: float, momentum: float) -> History:
+    """DiLoCo: torch's own Nesterov SGD on the mean of θ₀ - θ_H."""
+    history = []
+    outer = torch.from_numpy(workers.parameters[0].copy()).requires_grad_()
+    optimizer = torch.optim.SGD([outer], lr=lr, momentum=momentum, nesterov=momentum > 0)
+    for step in range(steps):
+        workers.update(workers.gradients(step))
+        if (step + 1) % period == 0:
+            outer.grad = outer.detach() - torch.from_numpy(workers.parameters.mean(axis=0))
+            optimizer.step()
+            workers.parameters = outer.detach().numpy().copy()
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def delayed_gradients(workers: Workers, steps: int, delay: int) -> History:
+    """Step t applies the mean gradient of step t - delay, zero at first; close applies the rest in order."""
+    history: History = []
+    waiting = [np.zeros_like(workers.parameters[0])] * delay
+    for step in range(steps):
+        waiting.append(workers.gradients(step).mean(axis=0))
+        workers.update(waiting.pop(0))
+        history.append(workers.parameters)
+    for gradient in waiting:
+        workers.update(gradient)
+    return finish(workers, history)
+
+
+def late_average(
+    workers: Workers, steps: int, period: int, delay: int, merge: float | None = None
+) -> History:
+    """The mean of step t reaches the parameters just before the update of step t + delay.
+
+    The progress made meanwhile is kept (p += mean - own snapshot), or, with `merge`, mixed:
+    p = (1 - merge)·mean + merge·p.
+    """
+    history: History = []
+    flights: list[tuple[int, Matrix, Matrix]] = []
+
+    def land(now: int) -> None:
+        while flights and flights[0][0] <= now:
+            _, mean, snapshot = flights.pop(0)
+            current = workers.parameters
+            if merge is None:
+                workers.parameters = current + mean - snapshot
+            else:
+                workers.parameters = (1 - merge) * mean + merge * current
+
+    for step in range(steps):
+        gradients = workers.gradients(step)  # taken before the late result is written
+        land(step)
+        workers.update(gradients)
+        if (step + 1) % period == 0:
+            flights.append((step + delay, workers.parameters.mean(axis=0), workers.parameters))
+            if delay == 0:
+                land(step)
+        history.append(workers.parameters)
+    land(steps + delay)
+    return finish(workers, history)
+
+
+def late_nesterov(
+    workers: Workers, steps: int, period: int, delay: int, lr: float, momentum: float, merge: float
+) -> History:
+    """Streaming DiLoCo with one fragment: θ = (1 - alpha)·θ_global + alpha·θ_local, `delay` steps late."""
+    history: History = []
+    outer = workers.parameters[0]
+    velocity = np.zeros_like(outer)
+    due = -1
+    for step in range(steps):
+        gradients = workers.gradients(step)
+        if step == due:
+            workers.parameters = (1 - merge) * outer + merge * workers.parameters
+        workers.update(gradients)
+        if (step + 1) % period == 0:
+            delta = outer - workers.parameters.mean(axis=0)
+            velocity = momentum * velocity + delta
+            outer = outer - lr * (delta + momentum * velocity)
+            due = step + delay
+        history.append(workers.parameters)
+    if due >= steps:
+        workers.parameters = (1 - merge) * outer + merge * workers.parameters
+    return finish(workers, history)
+
+
+def merged_nesterov(
+    workers: Workers, steps: int, period: int, lr: float, momentum: float, merge: float
+) -> History:
+    """Outer Nesterov steps of which every worker takes 1 - alpha, keeping alpha of its own parameters."""
+    history = []
+    outer = workers.parameters[0]
+    velocity = np.zeros_like(outer)
+    for step in range(steps):
+        workers.update(workers.gradients(step))
+        if (step + 1) % period == 0:
+            delta = outer - workers.parameters.mean(axis=0)
+            velocity = momentum * velocity + delta
+            outer = outer - lr * (delta + momentum * velocity)
+            workers.parameters = (1 - merge) * outer + merge * workers.parameters
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def gradients_and_deltas(workers: Workers, steps: int, period: int, lr: float, momentum: float) -> History:
+    """The mean gradient every step, and an outer Nesterov step every `period` steps."""
+    history = []
+    outer = workers.parameters[0]
+    velocity = np.zeros_like(outer)
+    for step in range(steps):
+        workers.update(workers.gradients(step).mean(axis=0))
+        if (step + 1) % period == 0:
+            delta = outer - workers.parameters.mean(axis=0)
+            velocity = momentum * velocity + delta
+            outer = outer - lr * (delta + momentum * velocity)
+            workers.parameters = outer
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def phases(workers: Workers, steps: int, first: int, period: int, last: int) -> History:
+    """Mean gradients before `first`, mean parameters every `period` steps until `last`, then gradients."""
+    history = []
+    for step in range(steps):
+        gradients = workers.gradients(step)
+        workers.update(gradients if first <= step < last else gradients.mean(axis=0))
+        if first <= step < last and (step - first + 1) % period == 0:
+            workers.parameters = workers.parameters.mean(axis=0)
+        history.append(workers.parameters)
+    return finish(workers, history)

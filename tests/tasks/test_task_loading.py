@@ -1,0 +1,96 @@
+"""From `task:` to a Task: names, options, own modules, and what is said when they are wrong."""
+
+import sys
+import textwrap
+
+import pytest
+
+from relaxcomm.errors import ConfigError
+from relaxcomm.tasks import Task, load_task
+from relaxcomm.tasks.loading import find_task
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A user's package in the current directory."""
+    package = tmp_path / "jobs_of_mine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "job.py").write_text(
+        textwrap.dedent(
+            """
+            from relaxcomm.tasks.digits import make as digits
+            def make(seed: int, epochs: int = 3):
+                return digits(seed, epochs=epochs, hidden=[8])
+            def nothing(seed):
+                return 5
+            """
+        )
+    )
+    (package / "broken.py").write_text("1 / 0")
+    (package / "needy.py").write_text("import a_module_that_nobody_has")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    yield "jobs_of_mine"
+    for name in [name for name in sys.modules if name.startswith("jobs_of_mine")]:
+        del sys.modules[name]
+
+
+def test_bundled_task_with_options():
+    task = load_task({"digits": {"epochs": 2, "hidden": [16, 8], "learning_rate": 1}}, seed=0)
+    assert isinstance(task, Task)
+    assert task.epochs == 2
+    assert [tuple(p.shape) for p in task.model.parameters() if p.dim() == 2] == [(16, 64), (8, 16), (10, 8)]
+    assert task.optimizer.param_groups[0]["lr"] == 1
+
+
+@pytest.mark.parametrize("value", ["{}.job:make", {"{}.job:make": None}, {"{}.job:make": {"epochs": 3}}])
+def test_own_task_in_the_current_directory(own_module, value):
+    if isinstance(value, str):
+        value = value.format(own_module)
+    else:
+        value = {key.format(own_module): options for key, options in value.items()}
+    assert load_task(value, seed=0).epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "'task' is missing.*bundled: digits"),
+        ("digit", "unknown task 'digit'; did you mean 'digits'"),
+        (3, "3 is not allowed; write a bundled task's name"),
+        ({"digits": 3}, "is not allowed; write"),
+        ({"digits": {}, "other": {}}, "is not allowed; write"),
+        ({"digits": {"lr": 1}}, r"no parameter 'lr'; it takes:.*learning_rate=0\.05"),
+        ({"digits": {"epochs": "3"}}, "epochs = '3' is not allowed"),
+        ({"digits": {"epochs": 0}}, "epochs = 0 is not allowed.*greater than or equal to 1"),
+        ({"digits": {"hidden": [4, 0]}}, "hidden.1 = 0 is not allowed"),
+        ({"digits": {"seed": 3}}, "the seed is set at the top level"),
+        ("no_such_module:make", "no module 'no_such_module'"),
+        ("jobs_of_mine.nowhere:make", "no module 'jobs_of_mine.nowhere'"),
+        ("jobs_of_mine.job:mak", "no function 'mak'; did you mean 'make'"),
+        ("jobs_of_mine.broken:make", "cannot be imported: ZeroDivisionError"),
+        ("jobs_of_mine.needy:make", "needs what is not installed.*a_module_that_nobody_has"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_built(own_module, value, message):
+    with pytest.raises(ConfigError, match=message):
+        find_task(value)
+
+
+def test_a_task_of_another_type_is_refused(own_module):
+    with pytest.raises(ConfigError, match=r"returned 5; it must return a relaxcomm\.tasks\.Task"):
+        load_task(f"{own_module}.job:nothing", seed=0)
+
+
+def test_task_refuses_numbers_that_are_not_positive():
+    task = load_task({"digits": {"hidden": [4]}}, seed=0)
+    with pytest.raises(ConfigError, match=r"Task\.epochs is 0"):
+        Task(
+            model=task.model,
+            optimizer=task.optimizer,
+            train_data=task.train_data,
+            loss=task.loss,
+            evaluate=task.evaluate,
+            epochs=0,
+        )

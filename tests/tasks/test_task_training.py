@@ -1,0 +1,122 @@
+"""The training job on one rank, and how the ranks' records become the job's result."""
+
+import json
+import time
+from collections import namedtuple
+
+import pytest
+import torch
+
+from relaxcomm import config
+from relaxcomm.errors import ConfigError
+from relaxcomm.tasks.progress import Lines
+from relaxcomm.tasks.result import Point, RankRecord, merge
+from relaxcomm.tasks.training import Clock, choose_device, move, train
+
+SMALL = {"algorithm": "bsp", "task": {"digits": {"epochs": 3, "hidden": [32]}}, "backend": "gloo"}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def record(seconds: float, sent: int, measures=(0.5, 0.75)) -> RankRecord:
+    statistics = {
+        "steps": 8,
+        "synchronisations": 2,
+        "lssr": 0.75,
+        "bytes_sent": sent,
+        "bytes_received": sent + 1,
+        "bytes_uncompressed": 4 * sent,
+        "step_seconds": seconds / 8,
+        "exposed_communication_seconds": 0.25,
+    }
+    half = Point(4, seconds / 2, sent // 2, measures[0])
+    return RankRecord((half, Point(8, seconds, sent, measures[1])), seconds, statistics)
+
+
+def merged(records):
+    facts = {
+        "algorithm": "a/b",
+        "composition": "…",
+        "task": "t",
+        "metric": "m",
+        "higher_is_better": True,
+        "seed": 1,
+    }
+    return merge(records, **facts)
+
+
+def test_merge_sums_bytes_and_takes_the_slowest_time():
+    result = merged([record(2.0, 100), record(4.0, 50)])
+    assert result.workers == 2
+    assert result.seconds == 4.0
+    assert (result.bytes_sent, result.bytes_received, result.bytes_uncompressed) == (150, 152, 600)
+    assert result.reduction == 4.0
+    assert result.history == (Point(4, 2.0, 75, 0.5), Point(8, 4.0, 150, 0.75))
+    assert result.measure == 0.75
+    assert result.step_seconds == pytest.approx(0.375)
+    assert (result.steps, result.synchronisations, result.lssr) == (8, 2, 0.75)
+
+
+def test_result_is_written_as_json(tmp_path):
+    path = merged([record(2.0, 100)]).write(tmp_path / "new" / "folder", {"date": "today"})
+    assert path.name == "a_b.json"
+    written = json.loads(path.read_text())
+    assert written["date"] == "today"
+    assert written["history"][1] == {"step": 8, "seconds": 2.0, "bytes_sent": 100, "measure": 0.75}
+
+
+def test_one_rank_trains_and_the_same_seed_gives_the_same_run():
+    first, second = (train(config.load(SMALL | {"seed": 4})) for _ in range(2))
+    assert first.measure == second.measure > 0.6
+    assert first.steps == 3 * 45
+    assert [point.step for point in first.history] == [20, 40, 60, 80, 100, 120, 135]
+    assert [point.measure for point in first.history] == [point.measure for point in second.history]
+    assert (first.workers, first.bytes_sent) == (1, 0)
+    assert first.history[-1].seconds == pytest.approx(first.seconds)
+
+
+def test_batch_size_of_the_configuration_wins():
+    assert train(config.load(SMALL | {"data": {"batch_size": 480}})).steps == 3 * 3
+
+
+def test_clock_leaves_out_what_is_between_stop_and_start():
+    clock = Clock(torch.device("cpu"))
+    clock.start()
+    time.sleep(0.02)
+    clock.stop()
+    held = clock.seconds
+    time.sleep(0.05)
+    assert clock.seconds == held >= 0.02
+    clock.start()
+    time.sleep(0.01)
+    assert held + 0.01 <= clock.seconds
+
+
+def test_move_keeps_the_shape_of_a_batch():
+    pair = namedtuple("pair", "x y")  # what a user's collate function may return
+    batch = {"a": [torch.zeros(2), "text"], "b": pair(torch.ones(1), (torch.ones(2),))}
+    moved = move(batch, torch.device("meta"))
+    assert moved["a"][0].device.type == moved["b"].x.device.type == moved["b"].y[0].device.type == "meta"
+    assert moved["a"][1] == "text"
+    assert isinstance(moved["b"], pair)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_nccl_without_gpus_is_refused():
+    with pytest.raises(ConfigError, match="each of the 3 local workers, PyTorch sees 0; use"):
+        choose_device(config.load(SMALL | {"backend": "nccl"}), 3)
+
+
+def test_plain_progress_is_sparse_and_ends_with_the_last_step(capsys):
+    lines = Lines("bsp", 200, "accuracy")
+    for step in range(1, 201):
+        lines.step(step, torch.tensor(0.5))
+        if step % 5 == 0:
+            lines.evaluated(step, 0.25, step / 100)
+    shown = capsys.readouterr().err.splitlines()
+    assert 5 < len(shown) < 15
+    assert shown[-1] == "bsp  step 200/200  loss 0.5000  accuracy 0.2500  100 step/s"

@@ -1,0 +1,117 @@
+"""The shares of a data set: disjoint, equal, complete over two epochs, deterministic."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
+
+from relaxcomm.data import ShareSampler, make_loader
+from relaxcomm.errors import ConfigError
+from relaxcomm.transport.base import Membership
+
+
+@st.composite
+def layouts(draw):
+    world_size = draw(st.integers(1, 6))
+    batch_size = draw(st.integers(1, 9))
+    drop_last = draw(st.booleans())
+    size = draw(st.integers(world_size * batch_size, 150))
+    return {"size": size, "batch_size": batch_size, "drop_last": drop_last}, world_size
+
+
+def samplers(settings, world_size, seed=3):
+    return [
+        ShareSampler(**settings, membership=Membership(r, world_size), seed=seed) for r in range(world_size)
+    ]
+
+
+@given(layouts())
+def test_shares_are_disjoint_and_equal_and_nearly_complete(layout):
+    settings, world_size = layout
+    batches = [list(sampler) for sampler in samplers(settings, world_size)]
+    shapes = [[len(batch) for batch in rank] for rank in batches]
+    seen = [index for rank in batches for batch in rank for index in batch]
+    unit = world_size * (settings["batch_size"] if settings["drop_last"] else 1)
+    assert all(shape == shapes[0] for shape in shapes)
+    assert [len(sampler) for sampler in samplers(settings, world_size)] == [len(shapes[0])] * world_size
+    assert len(set(seen)) == len(seen) == settings["size"] // unit * unit
+    assert set(seen) <= set(range(settings["size"]))
+    if settings["drop_last"]:
+        assert set(shapes[0]) == {settings["batch_size"]}
+
+
+@given(layouts(), st.integers(0, 40))
+def test_two_consecutive_epochs_hold_every_sample(layout, epoch):
+    settings, world_size = layout
+    seen = {i for s in samplers(settings, world_size) for e in (epoch, epoch + 1) for i in s.share(e)}
+    assert seen == set(range(settings["size"]))
+
+
+@given(layouts())
+def test_samples_sit_out_equally_often(layout):
+    settings, world_size = layout
+    counts = dict.fromkeys(range(settings["size"]), 0)
+    for sampler in samplers(settings, world_size):
+        for epoch in range(settings["size"]):  # after `size` epochs the rotation has come full circle
+            for index in sampler.share(epoch):
+                counts[index] += 1
+    assert len(set(counts.values())) == 1
+
+
+def test_epoch_advances_at_each_iter_and_is_deterministic():
+    def run():
+        return make_loader(range(20), batch_size=4, membership=Membership(1, 2), seed=5)
+
+    first, second = run(), run()
+    history = [[batch.tolist() for batch in first] for _ in range(3)]
+    assert history == [[batch.tolist() for batch in second] for _ in range(3)]
+    assert history[0] != history[1] != history[2]
+    iter(second)  # abandoned before its first batch: it counts all the same, so ranks cannot fall apart
+    assert second.batch_sampler.epoch == 4
+    second.batch_sampler.epoch = 1
+    assert [batch.tolist() for batch in second] == history[1]
+
+
+def test_seed_changes_the_order():
+    orders = [samplers({"size": 30, "batch_size": 30}, 1, seed=seed)[0].share(0) for seed in (0, 1)]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(30))
+
+
+def test_iterating_leaves_the_global_random_stream_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    list(make_loader(range(8), batch_size=2, membership=Membership(0, 2), seed=1))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_loader_options_reach_the_loader():
+    loader = make_loader(
+        range(4), batch_size=2, membership=Membership(0, 1), seed=0, collate_fn=tuple, num_workers=1
+    )
+    assert loader.num_workers == 1
+    assert [type(batch) for batch in loader] == [tuple, tuple]
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "message"),
+    [
+        (2, {"batch_size": 1}, "2 samples, too few for 3 workers; use fewer"),
+        (5, {"batch_size": 2, "drop_last": True}, "full batches of 2; lower"),
+        (5, {"batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_too_few_samples_are_refused(size, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_loader(range(size), membership=Membership(0, 3), seed=0, **settings)
+
+
+def test_a_data_set_without_length_is_refused():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+    with pytest.raises(ConfigError, match="Stream has no length"):
+        make_loader(Stream(), batch_size=1, membership=Membership(0, 1), seed=0)
