@@ -47,8 +47,8 @@ def measure_memory(model_name: str, workers: int, plan: Plan) -> dict[str, Any]:
     ranks = {side: run_ranks(memory_rank, workers, model_name, side, plan) for side in ("ddp", "relaxcomm")}
 
     def ratio(kind: str) -> float:
-        ours, theirs = (statistics.mean(rank[kind] for rank in ranks[side]) for side in ("relaxcomm", "ddp"))
-        return ours / theirs
+        mean = {side: statistics.mean(float(rank[kind]) for rank in ranks[side]) for side in ranks}
+        return mean["relaxcomm"] / mean["ddp"]
 
     return {
         "relaxcomm_to_ddp": ratio("above_baseline_bytes"),

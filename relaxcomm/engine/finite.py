@@ -39,3 +39,35 @@ def non_finite_error(what: str, found: Iterable[tuple[Bucket, Tensor]], step: in
         "them; nothing of this exchange was kept. Lower the learning rate or clip gradients; if a "
         "GradScaler is used, pass it: attach(..., scaler=scaler)"
     )
+
+
+class DeferredCheck:
+    """The same check on a GPU, without making the host wait: an error comes one step late."""
+
+    def __init__(self) -> None:
+        self._flag: Tensor | None = None
+        self._copied: torch.cuda.Event | None = None
+        self._step = 0
+
+    def look(self, tensors: list[Tensor], *, step: int, is_error: bool) -> Tensor:
+        """Whether all entries are finite, as a tensor on their device; remembered if it is an error."""
+        good = torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
+        if is_error:
+            self._flag = torch.empty((), dtype=torch.bool, pin_memory=True)
+            self._flag.copy_(good, non_blocking=True)
+            self._copied, self._step = torch.cuda.Event(), step
+            self._copied.record()
+        return good
+
+    def raise_if_bad(self) -> None:
+        """Raise NonFiniteError if the last look found NaN or infinity."""
+        if self._flag is None or self._copied is None:
+            return
+        self._copied.synchronize()
+        good, self._flag = bool(self._flag), None
+        if not good:
+            raise NonFiniteError(
+                f"step {self._step}: exchanged gradients hold NaN or infinity (seen one step late, so that the "
+                "host need not wait for the GPU); no state of this exchange was kept. Lower the learning rate "
+                "or clip gradients; if a GradScaler is used, pass it: attach(..., scaler=scaler)"
+            )

@@ -11,7 +11,7 @@ from relaxcomm.engine.statistics import Statistics
 from relaxcomm.operations import Label, Operation, Received
 from relaxcomm.transport.base import Pending, Transport
 
-Program: TypeAlias = Generator[tuple[int, Operation], Received, Tensor]
+Program: TypeAlias = Generator[tuple[str, Operation], Received, Tensor]
 """Yields `(rule, operation)`, is sent what was received, returns the result."""
 
 
@@ -70,7 +70,7 @@ class Flight:
         except StopIteration as stop:
             self._pending, self._result = None, stop.value
             return
-        label = Label(self._step, str(rule), self._unit, self._stage)
+        label = Label(self._step, rule, self._unit, self._stage)
         self._pending = transport.issue(operation, label)
         self._stage += 1
         self._left -= 1

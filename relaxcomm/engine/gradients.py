@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,8 +22,8 @@ class GradientBuffer:
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self.parameters = [item.tensor for item in bucket.items]
-        whole = torch.zeros(bucket.numel + len(bucket.items), dtype=bucket.dtype, device=bucket.device)
-        self.whole, self.main, self.flags = whole, whole[: bucket.numel], whole[bucket.numel :]
+        self.whole = torch.zeros(bucket.numel + len(bucket.items), dtype=bucket.dtype, device=bucket.device)
+        self.main, self.flags = self.whole[: bucket.numel], self.whole[bucket.numel :]
         self.views = bucket.views(self.main)
         self.unused: list[int] = []
 
@@ -44,32 +46,21 @@ class GradientBuffer:
             self.views[index].zero_()
             self.flags[index] = 0
 
-    def settle(self, value: Tensor, used: Tensor) -> None:
-        """Take the exchanged gradients, and decide what `.grad` of locally unused parameters is.
-
-        Args:
-            value: `[numel]`, combined gradients.
-            used: `[tensors]`, above 0 where some rank has a gradient.
-        """
+    def take(self, value: Tensor, flags: Tensor) -> None:
+        """Copy an exchange's result, and the flags that came with it, unless they lie here already."""
         if value.data_ptr() != self.main.data_ptr():
             self.main.copy_(value)
-        if self.unused:
-            used_by_some = used.tolist()
-            for index in self.unused:
-                if used_by_some[index] > 0:
-                    self.parameters[index].grad = self.views[index]
+        if flags.numel() and flags.data_ptr() != self.flags.data_ptr():
+            self.flags.copy_(flags)
 
-    def replace(self, value: Tensor | None) -> None:
-        """Put another flat gradient (zeros for None) in the place of this step's own."""
-        if value is None:
-            self.main.zero_()
-        else:
-            self.main.copy_(value)
+    def settle(self, used: Sequence[float]) -> None:
+        """Give locally unused parameters a `.grad` where `used` says that some rank has a gradient."""
+        self.expose([index for index in self.unused if used[index] > 0])
 
-    def expose_all(self) -> None:
-        """Give every parameter its view as `.grad`."""
-        for parameter, view in zip(self.parameters, self.views, strict=True):
-            parameter.grad = view
+    def expose(self, indices: Iterable[int]) -> None:
+        """Make the views `.grad` of some parameters."""
+        for index in indices:
+            self.parameters[index].grad = self.views[index]
 
     def release(self) -> None:
         """Give gradients that are views their own memory, as before attach."""
@@ -90,5 +81,4 @@ class GradientBuffer:
             gradients.append(gradient)
         self.bucket.check_unchanged()
         torch._foreach_copy_([self.views[index] for index in fresh], gradients)
-        for index in fresh:
-            self.parameters[index].grad = self.views[index]
+        self.expose(fresh)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -12,7 +10,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.buckets import Bucket, Item, build_buckets
-from relaxcomm.engine.flights import Flight, Program
+from relaxcomm.engine.flights import Program
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.errors import UsageError
@@ -38,7 +36,10 @@ class Run:
         self.transport, self.scaler, self.bucket_bytes = transport, scaler, bucket_bytes
         self.statistics = Statistics(transport.counters)
         self.step = 0
-        self.exchanged = False
+        self.exchanged = False  # something was exchanged in this step
+        self.synchronised = False  # a backward of this step was exchanged
+        self.unsynchronised = False  # a backward of this step ran under no_sync
+        self.paused = False
         self.gradient_scale: Tensor | None = None
         self.parameters = trainable(model)
         self.frozen = [
@@ -80,39 +81,23 @@ class Run:
             gradient_scale=self.gradient_scale,
         )
 
-    def program(self, index: int, bucket: Bucket, tensor: Tensor) -> Program:
+    def program(self, name: str, rule: Rule, state: RuleState, tensor: Tensor) -> Program:
         """The exchange of one rule for one bucket, as a program that a flight runs."""
-        rule = self.algorithm.rules[index]
-        state = self.state[index, bucket.index]
         running = rule.exchange.run(self.context(rule), tensor, rule.compressor, state["compressor"])
         try:
             operation = next(running)
             while True:
-                received = yield index, operation
+                received = yield name, operation
                 operation = running.send(received)
         except StopIteration as stop:
             result: Tensor = stop.value
             return result
 
-    def flight(self, index: int, bucket: Bucket, tensor: Tensor) -> Flight:
-        """A flight of one rule for one bucket."""
-        return Flight(
-            self.program(index, bucket, tensor),
-            step=self.step,
-            unit=bucket.index,
-            operations=self.operations(index),
-        )
-
-    def operations(self, index: int) -> int:
-        """How many operations a rule issues for a bucket, as its primitives declare."""
-        rule = self.algorithm.rules[index]
-        return rule.compressor.rounds * rule.exchange.operations
-
     def tick(self) -> None:
         """Close the step: the clock goes on."""
         self.statistics.tick(self.exchanged, self._uncompressed_bytes)
         self.step += 1
-        self.exchanged = False
+        self.exchanged = self.synchronised = self.unsynchronised = False
 
     def check_parameters(self) -> None:
         """Raise UsageError if a parameter was unfrozen or added to the optimizer after attach."""
@@ -149,6 +134,6 @@ def trainable(model: nn.Module) -> list[Item]:
     return [Item(name, p) for name, p in reversed(named_parameters(model)) if p.requires_grad]
 
 
-def optimizer_parameters(optimizer: Optimizer) -> list[Any]:
-    """Every parameter of every group."""
-    return [p for group in optimizer.param_groups for p in group["params"]]
+def float_buffers(model: nn.Module) -> list[Item]:
+    """Floating-point buffers such as BatchNorm's running statistics, looked up afresh: `.to()` replaces them."""
+    return [Item(name, b) for name, b in model.named_buffers() if b.is_floating_point()]

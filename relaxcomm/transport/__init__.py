@@ -1,0 +1,17 @@
+"""Networks: torch.distributed, and N ranks in one process for tests."""
+
+from relaxcomm.transport.base import ByteCounters, Membership, Pending, Transport
+from relaxcomm.transport.in_process import InProcessGroup, Link, simulate, single
+from relaxcomm.transport.torch_distributed import TorchTransport
+
+__all__ = [
+    "ByteCounters",
+    "InProcessGroup",
+    "Link",
+    "Membership",
+    "Pending",
+    "TorchTransport",
+    "Transport",
+    "simulate",
+    "single",
+]

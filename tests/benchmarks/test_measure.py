@@ -1,6 +1,5 @@
 """The statistics, the memory reading and the process launcher that the benchmarks stand on."""
 
-import importlib.util
 import json
 import os
 import sys
@@ -9,14 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-_spec = importlib.util.spec_from_file_location(
-    "measure", Path(__file__).parents[2] / "benchmarks" / "measure.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-measure = importlib.util.module_from_spec(_spec)
-sys.modules["measure"] = measure  # spawned ranks find its functions by this name
-_spec.loader.exec_module(measure)
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # spawned ranks get this path too
+import measure
 
 
 def noisy_rounds(scale: float, seed: int, drift: np.ndarray) -> list[list[float]]:

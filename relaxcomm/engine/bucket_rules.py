@@ -1,0 +1,128 @@
+"""The gradient rules of one bucket in one window, and the late ones among them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from relaxcomm.algorithm import Rule
+from relaxcomm.buckets import Bucket
+from relaxcomm.engine.flights import Flight, Pipeline, Program
+from relaxcomm.engine.gradients import GradientBuffer
+from relaxcomm.engine.run import Run
+
+
+@dataclass(frozen=True)
+class LateGradient:
+    """A gradient exchange whose result takes effect in the step `due`."""
+
+    due: int
+    index: int
+    flight: Flight
+
+
+class BucketRules:
+    """Runs the gradient rules that cover a bucket."""
+
+    def __init__(self, run: Run, bucket: Bucket) -> None:
+        self.run, self.bucket = run, bucket
+        self.buffer = GradientBuffer(bucket)
+        self.indices = [i for i in run.rules_of(bucket) if self._rule(i).payload.site == "backward"]
+        self.late: deque[LateGradient] = deque()
+        self.firing: list[int] = []
+
+    def plan(self) -> bool:
+        """Decide which rules fire in this step; whether there is anything to do for the bucket."""
+        self.firing = [i for i in self.indices if self.run.firing(self._rule(i), self.bucket)]
+        return bool(self.firing) or any(late.due <= self.run.step for late in self.late)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a second backward in one step would add up to the same as one."""
+        return all(self._rule(i).compressor.linear and not self._rule(i).delay for i in self.firing)
+
+    @property
+    def flags_travel(self) -> bool:
+        """Whether used-flags reach all ranks inside the messages."""
+        return all(self._rule(i).compressor.elementwise for i in self.firing)
+
+    def launch(self, pipeline: Pipeline) -> None:
+        """Collect the gradients and issue the first operation."""
+        self.buffer.collect()
+        late = [i for i in self.firing if self._rule(i).delay]
+        if late:
+            self._launch_late(late[0])
+        elif self.firing:
+            operations = sum(self._operations(i) for i in self.firing)
+            pipeline.launch(
+                Flight(self._program(), step=self.run.step, unit=self.bucket.index, operations=operations)
+            )
+
+    def land_late(self) -> None:
+        """Put the gradient that is due in the place of this step's own, or zeros while none is due."""
+        due = [late for late in self.late if late.due <= self.run.step]
+        replaces = any(self._rule(i).delay for i in self.firing)
+        if replaces:
+            self.buffer.main.zero_()
+        for late in due:
+            self.late.remove(late)
+            self.buffer.main.add_(self._late_value(late))
+
+    def drain(self) -> bool:
+        """Put the oldest late gradient into `.grad`; whether there was one."""
+        if not self.late:
+            return False
+        self.buffer.main.copy_(self._late_value(self.late.popleft()))
+        self.buffer.expose(range(len(self.bucket.items)))
+        return True
+
+    def commit(self, good: bool | Tensor) -> None:
+        """Keep or drop what the primitives wrote to their slots."""
+        for index in self.indices:
+            self.run.state[index, self.bucket.index].commit(good)
+
+    def _rule(self, index: int) -> Rule:
+        return self.run.algorithm.rules[index]
+
+    def _operations(self, index: int) -> int:
+        rule = self._rule(index)
+        return rule.compressor.rounds * rule.exchange.operations
+
+    def _program(self) -> Program:
+        buffer, numel = self.buffer, self.bucket.numel
+        for index in self.firing:
+            rule, state = self._rule(index), self.run.state[index, self.bucket.index]
+            cx = self.run.context(rule)
+            rule.payload.read(cx, self.bucket, state["payload"], buffer.main)
+            result = yield from self.run.program(str(index), rule, state, self._message(rule))
+            value = rule.outer.apply(cx, self.bucket, state["outer"], result[:numel], None)
+            buffer.take(value, result[numel:])
+            rule.payload.write(cx, self.bucket, state["payload"], buffer.main, None)
+        return buffer.main
+
+    def _message(self, rule: Rule) -> Tensor:
+        return self.buffer.whole if rule.compressor.elementwise else self.buffer.main
+
+    def _launch_late(self, index: int) -> None:
+        rule, state = self._rule(index), self.run.state[index, self.bucket.index]
+        rule.payload.read(self.run.context(rule), self.bucket, state["payload"], self.buffer.main)
+        flight = Flight(
+            self.run.program(str(index), rule, state, self._message(rule).clone()),
+            step=self.run.step,
+            unit=self.bucket.index,
+            operations=self._operations(index),
+        )
+        flight.launch(self.run.transport)
+        self.late.append(LateGradient(self.run.step + rule.delay, index, flight))
+
+    def _late_value(self, late: LateGradient) -> Tensor:
+        rule, state = self._rule(late.index), self.run.state[late.index, self.bucket.index]
+        cx, numel = self.run.context(rule), self.bucket.numel
+        result = late.flight.land(self.run.transport, self.run.statistics)
+        value = rule.outer.apply(cx, self.bucket, state["outer"], result[:numel], None)
+        rule.payload.write(cx, self.bucket, state["payload"], value, None)
+        if result.numel() > numel:
+            self.buffer.expose([i for i, flag in enumerate(result[numel:].tolist()) if flag > 0])
+        return value

@@ -1,0 +1,121 @@
+"""The rules that run after the optimizer's step, on parameters or what they have moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from relaxcomm.algorithm import Rule
+from relaxcomm.buckets import Bucket, build_buckets
+from relaxcomm.engine.finite import is_finite, non_finite_error
+from relaxcomm.engine.flights import Flight, Pipeline
+from relaxcomm.engine.run import Run, float_buffers
+from relaxcomm.engine.slots import RuleState
+from relaxcomm.primitives.payloads import parameters
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """An exchange on its way: its result is applied in the step `due`."""
+
+    due: int
+    rule: Rule
+    state: RuleState
+    bucket: Bucket
+    flight: Flight
+    snapshot: Tensor | None
+
+
+class Step:
+    """Runs step rules in declared order; each reads what the one before wrote."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rules = run.algorithm.at("step")
+        self.late: list[Exchange] = []
+
+    def is_due(self) -> bool:
+        """Whether anything is exchanged or applied in this step, the same on all ranks."""
+        buckets = self.run.buckets or []
+        return any(
+            index in self.run.rules_of(bucket) and self.run.firing(rule, bucket)
+            for index, rule in self.rules
+            for bucket in buckets
+        )
+
+    def apply_due(self) -> None:
+        """Apply late results that are due."""
+        due = [late for late in self.late if late.due <= self.run.step]
+        self.late = [late for late in self.late if late.due > self.run.step]
+        self._apply(due)
+
+    def exchange(self) -> None:
+        """Run the rules that fire in this step."""
+        if not self.rules:
+            return
+        if self.run.buckets is None:
+            self.run.lay_out([item.name for item in self.run.parameters])
+        for index, rule in self.rules:
+            fired = [
+                bucket
+                for bucket in self.run.buckets or []
+                if index in self.run.rules_of(bucket) and self.run.firing(rule, bucket)
+            ]
+            if fired:
+                self.run.check_parameters()
+                self.run.exchanged = True
+                self._exchange(index, rule, fired)
+
+    def drain(self) -> None:
+        """Apply everything that is on its way."""
+        late, self.late = self.late, []
+        self._apply(late)
+
+    def _exchange(self, index: int, rule: Rule, buckets: list[Bucket]) -> None:
+        pipeline = Pipeline(self.run.transport, self.run.statistics)
+        made = [self._launch(pipeline, str(index), rule, self.run.state[index, b.index], b) for b in buckets]
+        if rule.payload.averages_buffers:
+            plain = Rule(payload=parameters(), exchange=rule.exchange, trigger=rule.trigger, delay=rule.delay)
+            places = build_buckets(float_buffers(self.run.model), bucket_bytes=self.run.bucket_bytes)
+            made += [self._launch(pipeline, "buffers", plain, RuleState(plain, b), b) for b in places]
+        if rule.delay:
+            self.late += made
+        else:
+            pipeline.finish()
+            self._apply(made)
+
+    def _launch(self, pipeline: Pipeline, name: str, rule: Rule, state: RuleState, bucket: Bucket) -> Exchange:
+        late = rule.delay > 0
+        cx = self.run.context(rule)
+        tensor = rule.payload.read(cx, bucket, state["payload"], bucket.empty() if late else bucket.scratch())
+        flight = Flight(
+            self.run.program(name, rule, state, tensor),
+            step=self.run.step,
+            unit=bucket.index,
+            operations=rule.compressor.rounds * rule.exchange.operations,
+        )
+        if late:
+            flight.launch(self.run.transport)
+        else:
+            pipeline.launch(flight)
+        snapshot = bucket.gather(bucket.empty()) if late else None
+        return Exchange(self.run.step + rule.delay, rule, state, bucket, flight, snapshot)
+
+    def _apply(self, made: list[Exchange]) -> None:
+        """Write results to the model and keep state, all or nothing."""
+        for one in made:
+            one.flight.land(self.run.transport, self.run.statistics)
+        bad = [(one.bucket, one.flight.result) for one in made if not is_finite(one.flight.result)]
+        if bad:
+            for one in made:
+                one.state.commit(False)
+            raise non_finite_error("parameters", bad, self.run.step)
+        for one in made:
+            cx, payload, state = self.run.context(one.rule), one.rule.payload, one.state
+            base = payload.base(cx, one.bucket, state["payload"])
+            value = one.rule.outer.apply(cx, one.bucket, state["outer"], one.flight.result, base)
+            payload.write(cx, one.bucket, state["payload"], value, one.snapshot)
+            state.commit(True)
+
+

@@ -1,0 +1,190 @@
+"""Operations over torch.distributed, on process groups of the engine's own."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Label, Operation, Received
+from relaxcomm.transport.base import ByteCounters, Membership, Pending, Transport
+from relaxcomm.transport.traffic import ring_traffic
+
+_REDUCTIONS = {"mean": dist.ReduceOp.AVG, "sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+_SLICE_SECONDS = 1.0
+_GRACE_SECONDS = 0.5
+_numbers = itertools.count()
+
+
+class TorchTransport(Transport):
+    """NCCL or Gloo.
+
+    Args:
+        process_group: the ranks that take part; None for all. Nothing is sent on it.
+        device: where the model is.
+        backend: "auto" takes NCCL for CUDA and Gloo for the CPU.
+        timeout_seconds: the longest wait for another rank.
+        debug: compare labels, kinds, shapes and dtypes before every operation.
+
+    Raises: ConfigError for NCCL without CUDA tensors.
+    """
+
+    def __init__(
+        self, process_group: Any, *, device: torch.device, backend: str, timeout_seconds: float, debug: bool
+    ) -> None:
+        chosen = {"auto": "nccl" if device.type == "cuda" else "gloo"}.get(backend, backend)
+        if chosen == "nccl" and device.type != "cuda":
+            raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
+        ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
+        self._timeout, self._debug = timeout_seconds, debug
+        limit = timedelta(seconds=timeout_seconds + 5)  # ours fires first and says more
+        self._group = dist.new_group(ranks, backend=chosen, timeout=limit, use_local_synchronization=True)
+        self._host = self._group
+        if chosen != "gloo":
+            self._host = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=True)
+        self._ranks, self._on_cpu = ranks, chosen == "gloo"
+        name = f"relaxcomm/{'-'.join(map(str, ranks))}/{next(_numbers)}"
+        # The store of the default group has no public accessor.
+        self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        self._broken = False
+        self.counters = ByteCounters()
+
+    @property
+    def membership(self) -> Membership:
+        return Membership(dist.get_rank(self._group), dist.get_world_size(self._group))
+
+    def traffic(self, operation: Operation) -> tuple[int, int]:
+        return ring_traffic(operation, len(self._ranks))
+
+    def issue(self, operation: Operation, label: Label) -> Pending:
+        if self._debug:
+            self._compare(operation, label)
+        sent, received = self.traffic(operation)
+        self.counters.sent += sent
+        self.counters.received += received
+        try:
+            works, result = self._start(operation)
+        except RuntimeError as error:
+            raise self._failure(label, error) from error
+        return _TorchPending(self, works, result, label, on_cpu=self._on_cpu or isinstance(operation, Agree))
+
+    def gather_objects(self, value: object) -> list[object]:
+        gathered: list[object] = [None] * len(self._ranks)
+        try:
+            dist.all_gather_object(gathered, value, group=self._host)
+        except RuntimeError as error:
+            raise self._failure("gather objects", error) from error
+        return gathered
+
+    def announce(self, status: str) -> None:
+        try:
+            self._store.set(f"status/{self.membership.rank}", status)
+        except RuntimeError:  # the store's host is gone, and with it whoever would read this
+            self._broken = True
+
+    def close(self) -> None:
+        groups = [] if self._broken or not dist.is_initialized() else {self._group, self._host}
+        for group in groups:
+            dist.destroy_process_group(group)
+        self._broken = True
+
+    def wait(self, work: Any, label: Label) -> None:
+        """Wait in slices; between them, look whether another rank has failed or gone."""
+        deadline, completed, noticed = time.monotonic() + self._timeout, False, ""
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                work.wait(timedelta(seconds=max(0.001, min(_SLICE_SECONDS, left))))
+                return
+            except RuntimeError as error:
+                if completed:  # the operation itself failed; a slice that ran out is not completed
+                    raise self._failure(label, error) from error
+                completed = work.is_completed()
+            gone = self._gone()
+            if gone and gone == noticed:  # seen twice, so it is not on its way out behind this operation
+                raise self._failure(label, gone)
+            noticed = gone
+            if time.monotonic() >= deadline and not completed:
+                raise self._late(label)
+
+    def _start(self, operation: Operation) -> tuple[list[Any], Received]:
+        group, world = self._group, len(self._ranks)
+        if isinstance(operation, AllReduce | Agree):
+            where = self._host if isinstance(operation, Agree) else group
+            op = _REDUCTIONS[operation.reduction]
+            return [dist.all_reduce(operation.tensor, op, group=where, async_op=True)], operation.tensor
+        if isinstance(operation, AllGather):
+            rows = operation.tensor.new_empty((world, *operation.tensor.shape))
+            work = dist.all_gather(list(rows.unbind(0)), operation.tensor, group=group, async_op=True)
+            return [work], rows
+        if isinstance(operation, AllToAll):
+            rows = torch.empty_like(operation.tensor)
+            return [dist.all_to_all_single(rows, operation.tensor, group=group, async_op=True)], rows
+        if isinstance(operation, Broadcast):
+            root = self._ranks[operation.root]
+            return [dist.broadcast(operation.tensor, root, group=group, async_op=True)], operation.tensor
+        sends = [dist.P2POp(dist.isend, t, self._ranks[r], group) for r, t in sorted(operation.sends.items())]
+        takes = [dist.P2POp(dist.irecv, t, self._ranks[r], group) for r, t in sorted(operation.receives.items())]
+        works = dist.batch_isend_irecv(sends + takes) if sends or takes else []
+        return works, dict(operation.receives)
+
+    def _compare(self, operation: Operation, label: Label) -> None:
+        shape = list(operation.tensor.shape) if hasattr(operation, "tensor") else ""
+        dtype = operation.tensor.dtype if hasattr(operation, "tensor") else ""
+        mine = f"{type(operation).__name__} {shape} {dtype} at {label}"
+        everyone = self.gather_objects(mine)
+        if len(set(everyone)) > 1:
+            places = "; ".join(f"rank {rank} issues {what}" for rank, what in enumerate(everyone))
+            raise CommunicationError(f"ranks are not at the same place: {places}")
+
+    def _statuses(self) -> dict[int, str]:
+        me, found = self.membership.rank, {}
+        for rank in range(len(self._ranks)):
+            key = f"status/{rank}"
+            if rank != me and self._store.check([key]):
+                found[rank] = self._store.get(key).decode()
+        return found
+
+    def _gone(self) -> str:
+        try:
+            statuses = self._statuses()
+        except RuntimeError as error:
+            return f"the store does not answer, so the process that holds it has ended ({error})"
+        return "; ".join(f"rank {r} {s}" for r, s in statuses.items() if s.startswith(("failed", "closed")))
+
+    def _late(self, label: Label) -> CommunicationError:
+        self.announce(f"waits at {label}")
+        time.sleep(_GRACE_SECONDS)
+        known = self._statuses()
+        silent = [r for r in range(len(self._ranks)) if r not in known and r != self.membership.rank]
+        heard = "; ".join(f"rank {rank} {status}" for rank, status in known.items())
+        missing = f"nothing heard of ranks {silent}" if silent else "all others wait too"
+        return self._failure(
+            label, f"not complete after {self._timeout:g} s (timeout_seconds): {missing}{'; ' if heard else ''}{heard}"
+        )
+
+    def _failure(self, label: Label | str, cause: object) -> CommunicationError:
+        self._broken = True
+        return CommunicationError(f"rank {self.membership.rank} at {label}: {cause}")
+
+
+class _TorchPending(Pending):
+    def __init__(
+        self, transport: TorchTransport, works: list[Any], result: Received, label: Label, *, on_cpu: bool
+    ) -> None:
+        self._transport, self._works, self._result = transport, works, result
+        self._label, self._on_cpu = label, on_cpu
+
+    def wait(self) -> Received:
+        for work in self._works:
+            if self._on_cpu:
+                self._transport.wait(work, self._label)
+            else:
+                work.wait()  # orders the current stream behind the operation, the host goes on
+        return cast("Tensor", self._result)
