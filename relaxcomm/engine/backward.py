@@ -89,7 +89,7 @@ class Backward:
         self._deferred.raise_if_bad()
         self.run.check_parameters()
         if self.run.buckets is not None and not self.buckets:
-            self._bind()
+            self.bind()
         self._plan()
 
     def end(self) -> None:
@@ -139,9 +139,22 @@ class Backward:
         order = self.run.transport.gather_objects(seen + [name for name in names if name not in set(seen)])[0]
         assert isinstance(order, list)
         self.run.lay_out(order)
-        self._bind()
+        self.bind()
 
-    def _bind(self) -> None:
+    def is_due(self) -> bool:
+        """Whether a rule exchanges gradients in this step, the same on all ranks."""
+        rules = [rule for _, rule in self.run.algorithm.at("backward")]
+        if self.run.buckets is None:
+            return any(rule.is_active(self.run.step) for rule in rules)
+        return any(
+            self.run.firing(self.run.algorithm.rules[index], bucket)
+            for bucket in self.run.buckets
+            for index in self.run.rules_of(bucket)
+            if self.run.algorithm.rules[index] in rules
+        )
+
+    def bind(self) -> None:
+        """Make the flat buffers for a layout."""
         assert self.run.buckets is not None
         self.buckets = [BucketRules(self.run, bucket) for bucket in self.run.buckets]
         place = {name: bucket.index for bucket in self.run.buckets for name in bucket.names}

@@ -48,15 +48,25 @@ class Run:
         self.buckets: list[Bucket] | None = None
         self.state: dict[tuple[int, int], RuleState] = {}
         self._uncompressed_bytes = 0
+        if not algorithm.at("backward"):
+            self.lay_out([item.name for item in self.parameters])
 
     def lay_out(self, order: Sequence[str]) -> list[Bucket]:
         """Build the buckets in an order that all ranks have agreed on, and the state of every rule."""
         by_name = {item.name: item for item in self.parameters}
-        self.buckets = build_buckets(
+        buckets = build_buckets(
             (by_name[name] for name in order),
             bucket_bytes=self.bucket_bytes,
             key=lambda item: self.algorithm.covering(item.name),
         )
+        return self.lay_out_as([bucket.names for bucket in buckets])
+
+    def lay_out_as(self, names: Sequence[Sequence[str]]) -> list[Bucket]:
+        """Build buckets that hold just these parameters, and the state of every rule."""
+        by_name = {item.name: item for item in self.parameters}
+        self.buckets = [
+            Bucket(index, [by_name[name] for name in content]) for index, content in enumerate(names)
+        ]
         for bucket in self.buckets:
             for index in self.rules_of(bucket):
                 self.state[index, bucket.index] = RuleState(self.algorithm.rules[index], bucket)
@@ -126,7 +136,7 @@ class Run:
 
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Parameters with the names that they have before `torch.compile`; a tied one appears once."""
-    return [(name.removeprefix("_orig_mod."), p) for name, p in model.named_parameters()]
+    return [(name.replace("_orig_mod.", ""), p) for name, p in model.named_parameters()]
 
 
 def trainable(model: nn.Module) -> list[Item]:

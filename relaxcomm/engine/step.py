@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ class Exchange:
     """An exchange on its way: its result is applied in the step `due`."""
 
     due: int
+    index: int | None  # of the rule; None for the buffers that go with one
     rule: Rule
     state: RuleState
     bucket: Bucket
@@ -54,8 +56,6 @@ class Step:
         """Run the rules that fire in this step."""
         if not self.rules:
             return
-        if self.run.buckets is None:
-            self.run.lay_out([item.name for item in self.run.parameters])
         for index, rule in self.rules:
             fired = [
                 bucket
@@ -74,18 +74,35 @@ class Step:
 
     def _exchange(self, index: int, rule: Rule, buckets: list[Bucket]) -> None:
         pipeline = Pipeline(self.run.transport, self.run.statistics)
-        made = [self._launch(pipeline, str(index), rule, self.run.state[index, b.index], b) for b in buckets]
+        made = [self._launch(pipeline, index, rule, self.run.state[index, b.index], b) for b in buckets]
         if rule.payload.averages_buffers:
-            plain = Rule(payload=parameters(), exchange=rule.exchange, trigger=rule.trigger, delay=rule.delay)
-            places = build_buckets(float_buffers(self.run.model), bucket_bytes=self.run.bucket_bytes)
-            made += [self._launch(pipeline, "buffers", plain, RuleState(plain, b), b) for b in places]
+            plain = _plain(rule)
+            made += [self._launch(pipeline, None, plain, RuleState(plain, b), b) for b in self._buffer_buckets()]
         if rule.delay:
             self.late += made
         else:
             pipeline.finish()
             self._apply(made)
 
-    def _launch(self, pipeline: Pipeline, name: str, rule: Rule, state: RuleState, bucket: Bucket) -> Exchange:
+    def restored(self, saved: list[Any]) -> Exchange:
+        """An exchange that a checkpoint saved with its result."""
+        due, index, unit, result, snapshot = saved
+        flight = Flight.landed(result)
+        if index is None:
+            rule = _plain(self.rules[0][1])
+            bucket = self._buffer_buckets()[unit]
+            return Exchange(due, None, rule, RuleState(rule, bucket), bucket, flight, snapshot)
+        assert self.run.buckets is not None
+        bucket, state = self.run.buckets[unit], self.run.state[index, unit]
+        return Exchange(due, index, self.run.algorithm.rules[index], state, bucket, flight, snapshot)
+
+    def _buffer_buckets(self) -> list[Bucket]:
+        return build_buckets(float_buffers(self.run.model), bucket_bytes=self.run.bucket_bytes)
+
+    def _launch(
+        self, pipeline: Pipeline, index: int | None, rule: Rule, state: RuleState, bucket: Bucket
+    ) -> Exchange:
+        name = "buffers" if index is None else str(index)
         late = rule.delay > 0
         cx = self.run.context(rule)
         tensor = rule.payload.read(cx, bucket, state["payload"], bucket.empty() if late else bucket.scratch())
@@ -100,7 +117,7 @@ class Step:
         else:
             pipeline.launch(flight)
         snapshot = bucket.gather(bucket.empty()) if late else None
-        return Exchange(self.run.step + rule.delay, rule, state, bucket, flight, snapshot)
+        return Exchange(self.run.step + rule.delay, index, rule, state, bucket, flight, snapshot)
 
     def _apply(self, made: list[Exchange]) -> None:
         """Write results to the model and keep state, all or nothing."""
@@ -119,3 +136,6 @@ class Step:
             state.commit(True)
 
 
+def _plain(rule: Rule) -> Rule:
+    """How the buffers that go with a rule are averaged: in full precision, over the same exchange."""
+    return Rule(payload=parameters(), exchange=rule.exchange, trigger=rule.trigger, delay=rule.delay)

@@ -1,0 +1,152 @@
+"""Attaching the engine to a training loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from relaxcomm import errors
+from relaxcomm.algorithm import Algorithm
+from relaxcomm.config import Config, load
+from relaxcomm.engine import replicas
+from relaxcomm.engine.engine import Engine
+from relaxcomm.engine.run import Run, named_parameters, trainable
+from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError
+from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
+
+_FALLBACK = {"backend": "auto", "timeout_seconds": 300.0, "debug": False}
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    config: str | Path | Mapping[str, Any] | Algorithm | Config,
+    *,
+    scaler: GradScaler | None = None,
+    process_group: dist.ProcessGroup | InProcessGroup | None = None,
+) -> Engine:
+    """Let an algorithm exchange what this training loop makes.
+
+    Broadcasts parameters and buffers from rank 0, then follows the loop through hooks. Without a
+    process group it trains alone; under torchrun it initialises the default group itself, unless
+    that was done.
+
+    Args:
+        model: on its device, with its parameters frozen or not as they will be.
+        optimizer: of this model's parameters; None for algorithms that need only gradients.
+        config: a YAML file, a mapping, an Algorithm or a Config.
+        scaler: the GradScaler, if one is used.
+        process_group: the ranks that take part; None for all.
+
+    Returns: the engine; close it, or use it in a `with` block.
+
+    Raises: ConfigError, CompositionError: on every rank, also if only one rank's configuration is
+        wrong or differs.
+
+    Example:
+        >>> engine = relaxcomm.attach(model, optimizer, {"algorithm": "bsp"})
+    """
+    settings: Config | None = None
+    problem: RelaxcommError | None = None
+    try:
+        settings = config if isinstance(config, Config) else load(config)
+        _check(model, optimizer, settings.algorithm, settings.bucket_bytes)
+    except RelaxcommError as error:
+        problem = error
+    transport, owned = _connect(model, settings, process_group)
+    try:
+        _compare(transport, problem, {} if settings is None else _fingerprint(model, settings))
+        assert settings is not None
+        replicas.broadcast(model, transport, settings.bucket_bytes)
+        run = Run(
+            model,
+            optimizer,
+            settings.algorithm,
+            transport,
+            scaler=scaler,
+            bucket_bytes=settings.bucket_bytes,
+        )
+        return Engine(run, seed=settings.seed, owns_default_group=owned)
+    except BaseException:
+        transport.close()
+        raise
+
+
+def _check(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm, bucket_bytes: int) -> None:
+    """Refuse a model or an optimizer that the algorithm cannot work with."""
+    items = trainable(model)
+    if not items:
+        raise CompositionError("the model has no parameter that requires a gradient, so nothing can be exchanged")
+    for item in items:
+        algorithm.covering(item.name)
+    if optimizer is None:
+        needy = [rule for rule in algorithm.rules if rule.payload.site == "step" or rule.outer.needs_optimizer]
+        if needy or any(rule.delay for rule in algorithm.rules):
+            raise CompositionError(
+                f"{algorithm!r} acts around optimizer steps, but optimizer is None; pass it, or use an algorithm "
+                "of gradients without delay, such as bsp"
+            )
+        return
+    known = {id(p) for _, p in named_parameters(model)}
+    for index, group in enumerate(optimizer.param_groups):
+        foreign = sum(id(p) not in known for p in group["params"])
+        if foreign:
+            raise CompositionError(
+                f"{foreign} parameter(s) in the optimizer's group {index} are not in the model, so nothing would "
+                "exchange them; make them part of the model that is attached"
+            )
+
+
+def _connect(model: nn.Module, settings: Config | None, group: Any) -> tuple[Transport, bool]:
+    if isinstance(group, InProcessGroup):
+        return group.transport(), False
+    owned = False
+    if group is None and not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return single(), False
+        dist.init_process_group("gloo")
+        owned = True
+    options = {key: getattr(settings, key, value) for key, value in _FALLBACK.items()}
+    device = next((p.device for p in model.parameters()), None)
+    if device is None:
+        raise CompositionError("the model has no parameters")
+    return TorchTransport(group, device=device, **options), owned
+
+
+def _fingerprint(model: nn.Module, settings: Config) -> dict[str, str]:
+    """What must be the same on all ranks, as readable text."""
+    facts = {"algorithm": repr(settings.algorithm), "bucket_bytes": str(settings.bucket_bytes)}
+    for name, p in named_parameters(model):
+        kind = "trainable" if p.requires_grad else "frozen"
+        facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"
+    for name, b in model.named_buffers():
+        facts[f"buffer {name}"] = f"{list(b.shape)} {b.dtype}"
+    return facts
+
+
+def _compare(transport: Transport, problem: RelaxcommError | None, facts: dict[str, str]) -> None:
+    """Raise the same error on every rank if one has a problem or another configuration."""
+    mine = (type(problem).__name__, str(problem)) if problem else None
+    reports: list[Any] = transport.gather_objects((mine, facts))
+    problems = {rank: report[0] for rank, report in enumerate(reports) if report[0]}
+    if problems:
+        kinds = list(dict.fromkeys(problems.values()))
+        kind = getattr(errors, kinds[0][0])
+        if len(kinds) == 1 and len(problems) == len(reports):
+            raise kind(kinds[0][1])
+        raise kind("\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items()))
+    first = reports[0][1]
+    for rank, (_, theirs) in enumerate(reports):
+        for key in [*first, *theirs]:
+            if first.get(key) != theirs.get(key):
+                raise ConfigError(
+                    f"ranks disagree on {key}: rank 0 has {first.get(key, 'none')}, rank {rank} has "
+                    f"{theirs.get(key, 'none')}; give every rank the same model and configuration"
+                )

@@ -1,0 +1,82 @@
+"""The engine's state as plain tensors, numbers and strings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from relaxcomm.engine.bucket_rules import LateGradient
+from relaxcomm.engine.flights import Flight
+from relaxcomm.engine.step import Exchange
+from relaxcomm.engine.window import Window
+from relaxcomm.errors import ConfigError
+
+SCHEMA = 1
+
+
+def export(window: Window) -> dict[str, Any]:
+    """All state of this rank; results on their way are waited for and saved as results."""
+    run = window.run
+    membership = run.transport.membership
+    return {
+        "schema": SCHEMA,
+        "algorithm": repr(run.algorithm),
+        "rank": membership.rank,
+        "world_size": membership.world_size,
+        "step": run.step,
+        "layout": None if run.buckets is None else [list(bucket.names) for bucket in run.buckets],
+        "slots": [[rule, unit, state.export()] for (rule, unit), state in run.state.items()],
+        "late_gradients": [
+            [late.due, late.index, rules.bucket.index, _landed(window, late.flight)]
+            for rules in window.backward.buckets
+            for late in rules.late
+        ],
+        "late_parameters": [_export_late(window, late) for late in window.step.late],
+        "statistics": run.statistics.export(),
+    }
+
+
+def restore(window: Window, saved: Mapping[str, Any]) -> None:
+    """Put a rank's state back.
+
+    Raises: ConfigError for a state of another schema, algorithm, rank, world size or model.
+    """
+    run = window.run
+    membership = run.transport.membership
+    here = {
+        "schema": SCHEMA,
+        "algorithm": repr(run.algorithm),
+        "rank": membership.rank,
+        "world_size": membership.world_size,
+    }
+    for key, value in here.items():
+        if saved.get(key) != value:
+            raise ConfigError(
+                f"the saved engine state has {key} {saved.get(key)!r}, this run has {value!r}; load the state "
+                "that this rank saved"
+            )
+    run.step = saved["step"]
+    run.statistics.restore(saved["statistics"])
+    if saved["layout"] is None:
+        return
+    names = [name for bucket in saved["layout"] for name in bucket]
+    if sorted(names) != sorted(item.name for item in run.parameters):
+        raise ConfigError("the saved engine state is of a model with other trainable parameters")
+    run.lay_out_as(saved["layout"])
+    for rule, unit, slots in saved["slots"]:
+        run.state[rule, unit].restore(slots)
+    window.backward.bind()
+    for due, index, unit, result in saved["late_gradients"]:
+        window.backward.buckets[unit].late.append(LateGradient(due, index, Flight.landed(result)))
+    window.step.late = [window.step.restored(late) for late in saved["late_parameters"]]
+
+
+def _landed(window: Window, flight: Flight) -> Tensor:
+    return flight.land(window.run.transport, window.run.statistics).clone()
+
+
+def _export_late(window: Window, late: Exchange) -> list[Any]:
+    assert late.snapshot is not None
+    return [late.due, late.index, late.bucket.index, _landed(window, late.flight), late.snapshot.clone()]

@@ -1,0 +1,167 @@
+"""The engine that a training loop holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+from relaxcomm.algorithm import Algorithm
+from relaxcomm.data import make_loader
+from relaxcomm.engine import checkpoint, replicas
+from relaxcomm.engine.run import Run
+from relaxcomm.engine.statistics import Statistics
+from relaxcomm.engine.window import Window
+from relaxcomm.errors import UsageError
+
+
+class Engine:
+    """Runs an algorithm's rules inside an ordinary training loop; made by `relaxcomm.attach`.
+
+    Optimizer state (momentum, Adam's moments) stays local. Floating-point buffers are averaged
+    whenever a rule averages parameters or deltas, and by `averaged()` and `close()`; integer
+    buffers stay local.
+    """
+
+    def __init__(self, run: Run, *, seed: int, owns_default_group: bool) -> None:
+        self._run, self._seed, self._owns_default_group = run, seed, owns_default_group
+        self._window = Window(run)
+        self._closed = False
+        self._window.hook()
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What runs."""
+        return self._run.algorithm
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts of this rank, see `Statistics`; readable after `close`."""
+        return self._run.statistics
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients: a backward in here exchanges nothing.
+
+        Example:
+            >>> with engine.no_sync():
+            ...     loss(model(x), y).backward()
+        """
+        before, self._run.paused = self._run.paused, True
+        try:
+            yield
+        finally:
+            self._run.paused = before
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Hold the mean model inside, to evaluate or save it; every rank must enter.
+
+        Parameters and floating-point buffers come back bit for bit.
+        """
+        self._check_open()
+        self._window.settle()
+        self._run.statistics.pause()
+        kept = replicas.snapshot(self._run)
+        replicas.average(self._run)
+        try:
+            yield
+        finally:
+            for bucket, flat in kept:
+                bucket.scatter(flat)
+            self._run.statistics.pause()
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Let ranks run out of data at different times; every rank must enter.
+
+        A rank that leaves the block shadows the others: it contributes zero gradients (the mean is
+        still over all ranks, as in DDP) or its own parameters. In the end all have the model of a
+        rank that trained longest.
+        """
+        self._check_open()
+        joining = self._window.joining
+        joining.active = True
+        try:
+            yield
+            self._window.settle()
+            joining.shadow()
+        finally:
+            joining.active = False
+
+    def loader(self, dataset: Dataset[Any], batch_size: int, **options: Any) -> DataLoader[Any]:
+        """A DataLoader over this rank's share of `dataset`, see `relaxcomm.data.make_loader`."""
+        return make_loader(
+            dataset, batch_size=batch_size, membership=self._run.transport.membership, seed=self._seed, **options
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All state of this rank: clock, slots, results on their way. Save one for every rank."""
+        self._check_open()
+        self._window.settle()
+        return checkpoint.export(self._window)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that this rank saved; load model and optimizer first.
+
+        Raises: ConfigError if it belongs to another algorithm, model, rank or world size.
+        """
+        self._check_open()
+        checkpoint.restore(self._window, state)
+
+    def close(self, *, average: bool | None = None) -> None:
+        """Drain what is in flight, average the replicas, and restore model and optimizer.
+
+        Late gradients are applied in order by `optimizer.step()`.
+
+        Args:
+            average: whether to end with the mean model; by default if the algorithm lets replicas
+                differ or the model has floating-point buffers.
+        """
+        if self._closed:
+            return
+        self._window.settle()
+        self._detach()
+        self._window.step.drain()
+        while self._window.backward.drain():
+            assert self._run.optimizer is not None
+            self._run.optimizer.step()
+        buffers = any(True for _ in self._run.model.buffers())
+        if average or (average is None and (self.algorithm.lets_replicas_differ or buffers)):
+            replicas.average(self._run)
+        self._give_back(f"closed at step {self._run.step}")
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._closed:
+            self._detach()
+            self._give_back(f"failed: {type(error).__name__}: {error}")
+
+    def __repr__(self) -> str:
+        membership = self._run.transport.membership
+        return f"Engine({self.algorithm!r}, rank {membership.rank} of {membership.world_size}, step {self._run.step})"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the engine is closed; attach again")
+
+    def _detach(self) -> None:
+        self._closed = True
+        self._window.unhook()
+
+    def _give_back(self, status: str) -> None:
+        self._window.backward.release()
+        self._run.transport.announce(status)
+        self._run.transport.close()
+        if self._owns_default_group and not status.startswith("failed"):
+            dist.destroy_process_group()

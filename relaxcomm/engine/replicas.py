@@ -1,0 +1,48 @@
+"""Making replicas equal: the first broadcast, and averages outside the rules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from relaxcomm.buckets import Bucket, Item, build_buckets
+from relaxcomm.engine.run import Run, float_buffers, named_parameters
+from relaxcomm.operations import AllReduce, Broadcast, Label
+from relaxcomm.transport.base import Transport
+
+
+def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root: int = 0) -> None:
+    """Copy parameters and buffers of rank `root` to all ranks."""
+    items = [Item(name, p) for name, p in named_parameters(model)]
+    items += [Item(name, b) for name, b in model.named_buffers()]
+    for bucket in build_buckets(items, bucket_bytes=bucket_bytes):
+        flat = bucket.gather(bucket.empty())
+        raw = flat.view(torch.uint8)  # any dtype travels as bytes; Gloo refuses int16 and float8
+        if raw.numel():
+            transport.issue(Broadcast(raw, root), Label(0, "broadcast", bucket.index)).wait()
+            bucket.scatter(flat)
+
+
+def average(run: Run) -> None:
+    """Replace trainable parameters and floating-point buffers by their mean over all ranks."""
+    pending = []
+    for bucket in mean_buckets(run):
+        flat = bucket.gather(bucket.empty())
+        label = Label(run.step, "average", bucket.index)
+        pending.append((bucket, run.transport.issue(AllReduce(flat, "mean"), label)))
+    for bucket, operation in pending:
+        with run.statistics.waiting():
+            received = operation.wait()
+        assert isinstance(received, Tensor)
+        bucket.scatter(received)
+
+
+def mean_buckets(run: Run) -> list[Bucket]:
+    """Buckets of what an average takes the mean of."""
+    items = [*run.parameters, *float_buffers(run.model)]
+    return build_buckets(items, bucket_bytes=run.bucket_bytes)
+
+
+def snapshot(run: Run) -> list[tuple[Bucket, Tensor]]:
+    """A copy of what an average changes."""
+    return [(bucket, bucket.gather(bucket.empty())) for bucket in mean_buckets(run)]
