@@ -115,7 +115,7 @@ class Window:
             self.run.tick()
 
     def _step_begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        closure = kwargs.get("closure", args[0] if args else None)
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
         if closure is not None:
             raise UsageError(
                 "step(closure) is not supported: it runs backward inside the step; call backward, then step()"

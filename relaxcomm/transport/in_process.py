@@ -134,20 +134,27 @@ class InProcessGroup:
     """One rank's view of a simulation: pass it to `attach(..., process_group=group)`."""
 
     def __init__(self, world: _World, rank: int) -> None:
-        self._world, self.rank = world, rank
-        self.world_size = world.size
+        self._world, self._rank = world, rank
+
+    def rank(self) -> int:
+        """This rank, named as in a torch ProcessGroup."""
+        return self._rank
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._world.size
 
     def time(self) -> float:
         """This rank's virtual clock, in seconds."""
-        return self._world.clocks[self.rank]
+        return self._world.clocks[self._rank]
 
     def sleep(self, seconds: float) -> None:
         """Let this rank compute for `seconds` of virtual time."""
-        self._world.clocks[self.rank] += seconds
+        self._world.clocks[self._rank] += seconds
 
     def transport(self) -> InProcessTransport:
         """A transport for this rank."""
-        return InProcessTransport(self._world, self.rank)
+        return InProcessTransport(self._world, self._rank)
 
 
 class _InProcessPending(Pending):
@@ -211,7 +218,7 @@ def simulate(function: Callable[[InProcessGroup], T], world_size: int, *, link: 
     Raises: the error of the rank that failed first; DeadlockError if no rank could go on.
 
     Example:
-        >>> simulate(lambda group: group.rank, 3)
+        >>> simulate(lambda group: group.rank(), 3)
         [0, 1, 2]
     """
     world = _World(world_size, link or Link())

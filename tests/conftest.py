@@ -1,0 +1,11 @@
+"""Fixtures of the whole suite."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(params=[pytest.param(False, id="plain"), pytest.param(True, id="detail")])
+def debug(request: pytest.FixtureRequest) -> bool:
+    """Whether the ranks run under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    return bool(request.param)

@@ -1,0 +1,138 @@
+"""A pool of real Gloo processes, kept alive for the test session and respawned after a failure."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class RankError(Exception):
+    """At least one rank raised; `errors` has `(type name, message)` by rank."""
+
+    def __init__(self, errors: dict[int, tuple[str, str]], traces: list[str]) -> None:
+        self.errors = errors
+        super().__init__("\n".join(traces))
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_ranks(
+    function: Callable[..., Any], world_size: int, *args: Any, debug: bool = False, timeout: float = 60
+) -> list[Any]:
+    """Run `function(rank, *args)` on every rank of a pool; a hang is killed and is a failure."""
+    key = (world_size, debug)
+    if key not in _pools:
+        _pools[key] = _Pool(world_size, debug)
+    try:
+        return _pools[key].run(function, args, timeout)
+    except BaseException:
+        _pools.pop(key).kill()
+        raise
+
+
+def launch_script(source: str, world_size: int, timeout: float = 60) -> list[subprocess.CompletedProcess[str]]:
+    """Run a script on fresh processes with torchrun's environment variables."""
+    port = str(free_port())
+    processes = []
+    for rank in range(world_size):
+        env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        processes.append(subprocess.Popen([sys.executable, "-c", source], env=env, text=True, **pipes))
+    deadline, done = time.monotonic() + timeout, []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=max(1, deadline - time.monotonic()))
+            done.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+    return done
+
+
+class _Pool:
+    def __init__(self, world_size: int, debug: bool) -> None:
+        context, port = get_context("spawn"), free_port()
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(world_size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, rank, world_size, port, debug), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> list[Any]:
+        for pipe in self._pipes:
+            pipe.send((function, args))
+        deadline = time.monotonic() + timeout + 20  # starting takes some seconds
+        replies: dict[int, Any] = {}
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(max(0, deadline - time.monotonic())):
+                raise TimeoutError(f"rank {rank} did not answer in {timeout:g} s; answered: {sorted(replies)}")
+            try:
+                replies[rank] = pipe.recv()
+            except EOFError:
+                raise RuntimeError(f"the process of rank {rank} died") from None
+        failed = {rank: reply[1] for rank, reply in replies.items() if not reply[0]}
+        if failed:
+            traces = [f"rank {rank}: {trace}" for rank, (_, _, trace) in failed.items()]
+            raise RankError({rank: (kind, text) for rank, (kind, text, _) in failed.items()}, traces)
+        return [replies[rank][1] for rank in range(len(self._pipes))]
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join(5)
+
+
+_pools: dict[tuple[int, bool], _Pool] = {}
+
+
+@atexit.register
+def _kill_all() -> None:
+    for pool in _pools.values():
+        pool.kill()
+
+
+def _serve(pipe: Connection, rank: int, world_size: int, port: int, debug: bool) -> None:
+    sys.path.insert(0, _ROOT)
+    if debug:
+        os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+        dist.set_debug_level_from_env()
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            reply = (True, function(rank, *args))
+        except BaseException as error:  # reported to the test
+            reply = (False, (type(error).__name__, str(error), traceback.format_exc()))
+        pipe.send(reply)
