@@ -142,7 +142,9 @@ def _readable(error: ValidationError, origin: str) -> RelaxcommError:
             return type(cause)(f"{origin}: {cause}")
         if fault["type"] == "extra_forbidden":
             section = DataConfig if len(fault["loc"]) > 1 and fault["loc"][0] == "data" else Config
-            lines.append(f"{origin}: unknown key {place!r}{closest(str(fault['loc'][-1]), section.model_fields)}")
+            lines.append(
+                f"{origin}: unknown key {place!r}{closest(str(fault['loc'][-1]), section.model_fields)}"
+            )
         else:
             lines.append(f"{origin}: {place}: {fault['input']!r} is not allowed: {fault['msg']}")
     return ConfigError("\n".join(lines))

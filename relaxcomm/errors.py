@@ -1,14 +1,14 @@
 """Every exception that relaxcomm raises, in one tree.
 
-    RelaxcommError
-    ├── ConfigError            a YAML key, value or name that is not allowed (also a ValueError)
-    ├── CompositionError       primitives that cannot work together, or with this model or optimizer
-    ├── TopologyError          a graph that cannot carry the exchange that was asked for
-    ├── PluginError            an entry point that cannot be loaded or declares what it does not do
-    ├── UsageError             the training loop does what the engine cannot honour
-    │   └── NonFiniteError     a gradient or parameter holds NaN or infinity
-    └── CommunicationError     a peer failed, is missing, or is somewhere else in the run
-        └── DeadlockError      in-process ranks wait for each other for ever
+RelaxcommError
+├── ConfigError            a YAML key, value or name that is not allowed (also a ValueError)
+├── CompositionError       primitives that cannot work together, or with this model or optimizer
+├── TopologyError          a graph that cannot carry the exchange that was asked for
+├── PluginError            an entry point that cannot be loaded or declares what it does not do
+├── UsageError             the training loop does what the engine cannot honour
+│   └── NonFiniteError     a gradient or parameter holds NaN or infinity
+└── CommunicationError     a peer failed, is missing, or is somewhere else in the run
+    └── DeadlockError      in-process ranks wait for each other for ever
 """
 
 

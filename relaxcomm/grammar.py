@@ -62,13 +62,17 @@ def parse_primitive(role: str, value: object) -> Primitive:
         name, arguments = next(iter(value.items()))
         cls = registry.primitive(role, str(name))
         return cls(**_arguments(cls, arguments))
-    raise ConfigError(f"{role}: {value!r} is not allowed; write a name, or one name with its arguments: {{name: {{…}}}}")
+    raise ConfigError(
+        f"{role}: {value!r} is not allowed; write a name, or one name with its arguments: {{name: {{…}}}}"
+    )
 
 
 def _parse_rules(value: Mapping[Any, Any]) -> Algorithm:
     unknown = set(value) - {"rules", "name"}
     if unknown:
-        raise ConfigError(f"algorithm: {sorted(map(str, unknown))} beside 'rules' is not allowed; only 'name' is")
+        raise ConfigError(
+            f"algorithm: {sorted(map(str, unknown))} beside 'rules' is not allowed; only 'name' is"
+        )
     rules = value["rules"]
     if not isinstance(rules, list):
         raise ConfigError(f"algorithm: rules must be a list, got {rules!r}")
@@ -83,7 +87,9 @@ def _parse_rule(value: object) -> Rule:
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"a rule is a mapping such as {{payload: gradients, exchange: all_reduce}}, got {value!r}")
+        raise ConfigError(
+            f"a rule is a mapping such as {{payload: gradients, exchange: all_reduce}}, got {value!r}"
+        )
     arguments: dict[str, Any] = {}
     for key, item in value.items():
         if key not in _RULE_KEYS:
@@ -114,7 +120,11 @@ def _arguments(cls: type[Primitive], value: object) -> dict[str, Any]:
 def _parse_field(role: str | None, item: object) -> object:
     if role is None:
         return item
-    return tuple(parse_primitive(role, one) for one in item) if isinstance(item, list) else parse_primitive(role, item)
+    return (
+        tuple(parse_primitive(role, one) for one in item)
+        if isinstance(item, list)
+        else parse_primitive(role, item)
+    )
 
 
 def _field_names(cls: type[Primitive]) -> list[str]:

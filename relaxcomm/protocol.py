@@ -170,8 +170,5 @@ class Outer(Primitive):
     needs_optimizer: ClassVar[bool] = False
 
     @abstractmethod
-    def apply(
-        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
-    ) -> Tensor:
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         """The new value of the payload, `[numel]`."""
-

@@ -50,7 +50,9 @@ def run_ranks(
         raise
 
 
-def launch_script(source: str, world_size: int, timeout: float = 60) -> list[subprocess.CompletedProcess[str]]:
+def launch_script(
+    source: str, world_size: int, timeout: float = 60
+) -> list[subprocess.CompletedProcess[str]]:
     """Run a script on fresh processes with torchrun's environment variables."""
     port = str(free_port())
     processes = []
@@ -78,7 +80,9 @@ class _Pool:
         self._processes = []
         for rank in range(world_size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, world_size, port, debug), daemon=True)
+            process = context.Process(
+                target=_serve, args=(theirs, rank, world_size, port, debug), daemon=True
+            )
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -91,7 +95,9 @@ class _Pool:
         replies: dict[int, Any] = {}
         for rank, pipe in enumerate(self._pipes):
             if not pipe.poll(max(0, deadline - time.monotonic())):
-                raise TimeoutError(f"rank {rank} did not answer in {timeout:g} s; answered: {sorted(replies)}")
+                raise TimeoutError(
+                    f"rank {rank} did not answer in {timeout:g} s; answered: {sorted(replies)}"
+                )
             try:
                 replies[rank] = pipe.recv()
             except EOFError:

@@ -21,8 +21,6 @@ from relaxcomm.engine.run import Run, named_parameters, trainable
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
 
-_FALLBACK = {"backend": "auto", "timeout_seconds": 300.0, "debug": False}
-
 
 def attach(
     model: nn.Module,
@@ -83,15 +81,19 @@ def _check(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm, 
     """Refuse a model or an optimizer that the algorithm cannot work with."""
     items = trainable(model)
     if not items:
-        raise CompositionError("the model has no parameter that requires a gradient, so nothing can be exchanged")
+        raise CompositionError(
+            "the model has no parameter that requires a gradient, so nothing can be exchanged"
+        )
     for item in items:
         algorithm.covering(item.name)
     if optimizer is None:
-        needy = [rule for rule in algorithm.rules if rule.payload.site == "step" or rule.outer.needs_optimizer]
+        needy = [
+            rule for rule in algorithm.rules if rule.payload.site == "step" or rule.outer.needs_optimizer
+        ]
         if needy or any(rule.delay for rule in algorithm.rules):
             raise CompositionError(
-                f"{algorithm!r} acts around optimizer steps, but optimizer is None; pass it, or use an algorithm "
-                "of gradients without delay, such as bsp"
+                f"{algorithm!r} acts around optimizer steps, but optimizer is None; pass it, or use an "
+                "algorithm of gradients without delay, such as bsp"
             )
         return
     known = {id(p) for _, p in named_parameters(model)}
@@ -99,8 +101,8 @@ def _check(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm, 
         foreign = sum(id(p) not in known for p in group["params"])
         if foreign:
             raise CompositionError(
-                f"{foreign} parameter(s) in the optimizer's group {index} are not in the model, so nothing would "
-                "exchange them; make them part of the model that is attached"
+                f"{foreign} parameter(s) in the optimizer's group {index} are not in the model, so nothing "
+                "would exchange them; make them part of the model that is attached"
             )
 
 
@@ -113,11 +115,18 @@ def _connect(model: nn.Module, settings: Config | None, group: Any) -> tuple[Tra
             return single(), False
         dist.init_process_group("gloo")
         owned = True
-    options = {key: getattr(settings, key, value) for key, value in _FALLBACK.items()}
+    options = settings or load({"algorithm": "bsp"})  # a broken configuration is reported to the peers, too
     device = next((p.device for p in model.parameters()), None)
     if device is None:
         raise CompositionError("the model has no parameters")
-    return TorchTransport(group, device=device, **options), owned
+    transport = TorchTransport(
+        group,
+        device=device,
+        backend=options.backend,
+        timeout_seconds=options.timeout_seconds,
+        debug=options.debug,
+    )
+    return transport, owned
 
 
 def _fingerprint(model: nn.Module, settings: Config) -> dict[str, str]:

@@ -51,7 +51,8 @@ class Backward:
         if not self.has_rules:
             return []
         return [
-            item.tensor.register_post_accumulate_grad_hook(partial(self._arrived, index))
+            # torch leaves this method without types
+            item.tensor.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
             for index, item in enumerate(self.run.parameters)
         ]
 
@@ -60,7 +61,7 @@ class Backward:
             self.run.unsynchronised = True
             return
         if not self.begun:
-            self.begin()
+            self._begin()
         if not self._open:
             return
         if self._learning:
@@ -75,17 +76,32 @@ class Backward:
                     self._launch(until_missing=True)
         elif self._left[index] < 0 and self._bucket_of[index] < self._next:
             raise UsageError(
-                f"{self.run.parameters[index].name} got another gradient after its bucket was exchanged: it is "
-                "used more often in this backward than in the first one, inside reentrant checkpoints; use "
+                f"{self.run.parameters[index].name} got another gradient after its bucket was exchanged: it "
+                "is used more often in this backward than in the first one, inside reentrant checkpoints; use "
                 "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
             )
 
-    def begin(self) -> None:
-        """Open a window: decide what fires. Also called without a gradient, by a rank that only shadows."""
-        self.begun = True
+    def _begin(self) -> None:
         if torch.is_grad_enabled():
-            raise UsageError("backward(create_graph=True) is not supported: exchanged gradients carry no graph")
+            raise UsageError(
+                "backward(create_graph=True) is not supported: exchanged gradients carry no graph"
+            )
+        self.begun = True
         self._on_begin()
+        self._open_window()
+
+    def shadow(self) -> None:
+        """Take part in the others' backward with zero gradients; `.grad` ends up None."""
+        self._clear()
+        self._open_window()
+        self.end()
+        self._clear()
+
+    def _clear(self) -> None:
+        for item in self.run.parameters:
+            item.tensor.grad = None
+
+    def _open_window(self) -> None:
         self._deferred.raise_if_bad()
         self.run.check_parameters()
         if self.run.buckets is not None and not self.buckets:
@@ -108,7 +124,7 @@ class Backward:
 
     def drain(self) -> bool:
         """Put the oldest late gradients into `.grad`; whether there were any."""
-        return any([bucket.drain() for bucket in self.buckets])
+        return sum(bucket.drain() for bucket in self.buckets) > 0
 
     def release(self) -> None:
         """Detach `.grad` from the flat buffers."""
@@ -119,13 +135,13 @@ class Backward:
         if not self.buckets:
             self._open = True
             return
-        self._open = any([bucket.plan() for bucket in self.buckets])
+        self._open = sum(bucket.plan() for bucket in self.buckets) > 0
         if not self._open:
             return
         if self.run.synchronised and not all(bucket.accumulates for bucket in self.buckets):
             raise UsageError(
-                f"a second synchronising backward in step {self.run.step}: {self.run.algorithm!r} keeps state "
-                "or delays, so exchanging twice is not the same as exchanging the sum; accumulate under "
+                f"a second synchronising backward in step {self.run.step}: {self.run.algorithm!r} keeps "
+                "state or delays, so exchanging twice is not the same as exchanging the sum; accumulate under "
                 "engine.no_sync() and leave it for the last backward"
             )
         self.run.synchronised = self.run.exchanged = True
@@ -146,6 +162,8 @@ class Backward:
         rules = [rule for _, rule in self.run.algorithm.at("backward")]
         if self.run.buckets is None:
             return any(rule.is_active(self.run.step) for rule in rules)
+        if any(late.due <= self.run.step for bucket in self.buckets for late in bucket.late):
+            return True
         return any(
             self.run.firing(self.run.algorithm.rules[index], bucket)
             for bucket in self.run.buckets
@@ -188,7 +206,12 @@ class Backward:
         with self.run.statistics.waiting():
             total = self.run.transport.issue(Agree(flags, "max"), label).wait()
         assert isinstance(total, Tensor)
-        return [part.tolist() for part in total.split([len(b.bucket.items) for b in self.buckets])]
+        values, parts = total.tolist(), []
+        for bucket in self.buckets:
+            count = len(bucket.bucket.items)
+            parts.append(values[:count])
+            values = values[count:]
+        return parts
 
     def _commit(self) -> None:
         """Keep state only if all is finite; without a scaler a gradient that is not is an error."""

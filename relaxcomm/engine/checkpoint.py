@@ -54,8 +54,8 @@ def restore(window: Window, saved: Mapping[str, Any]) -> None:
     for key, value in here.items():
         if saved.get(key) != value:
             raise ConfigError(
-                f"the saved engine state has {key} {saved.get(key)!r}, this run has {value!r}; load the state "
-                "that this rank saved"
+                f"the saved engine state has {key} {saved.get(key)!r}, this run has {value!r}; load the "
+                "state that this rank saved"
             )
     run.step = saved["step"]
     run.statistics.restore(saved["statistics"])

@@ -96,7 +96,11 @@ class Engine:
     def loader(self, dataset: Dataset[Any], batch_size: int, **options: Any) -> DataLoader[Any]:
         """A DataLoader over this rank's share of `dataset`, see `relaxcomm.data.make_loader`."""
         return make_loader(
-            dataset, batch_size=batch_size, membership=self._run.transport.membership, seed=self._seed, **options
+            dataset,
+            batch_size=batch_size,
+            membership=self._run.transport.membership,
+            seed=self._seed,
+            **options,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,7 +153,8 @@ class Engine:
 
     def __repr__(self) -> str:
         membership = self._run.transport.membership
-        return f"Engine({self.algorithm!r}, rank {membership.rank} of {membership.world_size}, step {self._run.step})"
+        place = f"rank {membership.rank} of {membership.world_size}, step {self._run.step}"
+        return f"Engine({self.algorithm!r}, {place})"
 
     def _check_open(self) -> None:
         if self._closed:

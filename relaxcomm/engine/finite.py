@@ -55,7 +55,7 @@ class DeferredCheck:
         if is_error:
             self._flag = torch.empty((), dtype=torch.bool, pin_memory=True)
             self._flag.copy_(good, non_blocking=True)
-            self._copied, self._step = torch.cuda.Event(), step
+            self._copied, self._step = torch.cuda.Event(), step  # type: ignore[no-untyped-call]  # torch's
             self._copied.record()
         return good
 
@@ -67,7 +67,7 @@ class DeferredCheck:
         good, self._flag = bool(self._flag), None
         if not good:
             raise NonFiniteError(
-                f"step {self._step}: exchanged gradients hold NaN or infinity (seen one step late, so that the "
-                "host need not wait for the GPU); no state of this exchange was kept. Lower the learning rate "
-                "or clip gradients; if a GradScaler is used, pass it: attach(..., scaler=scaler)"
+                f"step {self._step}: exchanged gradients hold NaN or infinity (seen one step late, so that "
+                "the host need not wait for the GPU); no state of it was kept. Lower the learning rate or "
+                "clip gradients; if a GradScaler is used, pass it: attach(..., scaler=scaler)"
             )

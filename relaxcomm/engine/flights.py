@@ -19,11 +19,11 @@ class Flight:
     """The exchange of one bucket.
 
     Args:
-        program: what to issue.
+        program: what to issue; None if the result is there already.
         operations: how many operations it will issue, as its primitives declare.
     """
 
-    def __init__(self, program: Program, *, step: int, unit: int, operations: int) -> None:
+    def __init__(self, program: Program | None, *, step: int, unit: int, operations: int) -> None:
         self._program = program
         self._step, self._unit = step, unit
         self._stage = 0
@@ -34,7 +34,7 @@ class Flight:
     @classmethod
     def landed(cls, result: Tensor) -> Flight:
         """A flight that a checkpoint saved with its result."""
-        flight = cls(_nothing(), step=0, unit=0, operations=0)
+        flight = cls(None, step=0, unit=0, operations=0)
         flight._result = result
         return flight
 
@@ -72,6 +72,7 @@ class Flight:
         return self.result
 
     def _resume(self, transport: Transport, received: Received | None) -> None:
+        assert self._program is not None, "a landed flight does not run"
         try:
             rule, operation = next(self._program) if received is None else self._program.send(received)
         except StopIteration as stop:
@@ -81,12 +82,6 @@ class Flight:
         self._pending = transport.issue(operation, label)
         self._stage += 1
         self._left -= 1
-
-
-def _nothing() -> Program:
-    """The program of a flight that has landed."""
-    raise AssertionError("a landed flight does not run")
-    yield
 
 
 class Pipeline:

@@ -46,8 +46,10 @@ class Joining:
         finally:
             self.shadowing = False
         steps = [int(str(count)) for count in self.run.transport.gather_objects(trained)]
-        replicas.broadcast(self.run.model, self.run.transport, self.run.bucket_bytes, root=steps.index(max(steps)))
-        self.run.step = max(steps)
+        replicas.broadcast(
+            self.run.model, self.run.transport, self.run.bucket_bytes, root=steps.index(max(steps))
+        )
+        self.run.rewind(max(steps))  # shadows look ahead for the next exchange
         self.run.statistics.pause()
 
     def _follow(self) -> bool:
@@ -58,8 +60,7 @@ class Joining:
             if not self._agree(trains=False):
                 return False
             if site == "backward":
-                self._backward.begin()
-                self._backward.end()
+                self._backward.shadow()
             else:
                 self._step.exchange()
         if not self._anything_ahead():
@@ -69,7 +70,9 @@ class Joining:
         return True
 
     def _anything_ahead(self) -> bool:
-        return any(rule.active[1] is None or rule.active[1] > self.run.step for rule in self.run.algorithm.rules)
+        return any(
+            rule.active[1] is None or rule.active[1] > self.run.step for rule in self.run.algorithm.rules
+        )
 
     def _agree(self, *, trains: bool) -> bool:
         flag = torch.tensor([float(trains)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -42,9 +43,7 @@ class Run:
         self.paused = False
         self.gradient_scale: Tensor | None = None
         self.parameters = trainable(model)
-        self.frozen = [
-            Item(name, p) for name, p in named_parameters(model) if not p.requires_grad
-        ]
+        self.frozen = [Item(name, p) for name, p in named_parameters(model) if not p.requires_grad]
         self.buckets: list[Bucket] | None = None
         self.state: dict[tuple[int, int], RuleState] = {}
         self._uncompressed_bytes = 0
@@ -109,6 +108,12 @@ class Run:
         self.step += 1
         self.exchanged = self.synchronised = self.unsynchronised = False
 
+    def rewind(self, step: int) -> None:
+        """Set the clock back over steps in which nothing was trained or exchanged."""
+        self.statistics.steps -= self.step - step
+        self.statistics.bytes_uncompressed -= (self.step - step) * self._uncompressed_bytes
+        self.step = step
+
     def check_parameters(self) -> None:
         """Raise UsageError if a parameter was unfrozen or added to the optimizer after attach."""
         for item in self.frozen:
@@ -124,9 +129,7 @@ class Run:
 
     def _learning_rate(self, bucket: Bucket) -> float | Tensor:
         assert self.optimizer is not None, "attach refuses outers that need an optimizer without one"
-        known = {
-            id(p): float(group["lr"]) for group in self.optimizer.param_groups for p in group["params"]
-        }
+        known = {id(p): float(group["lr"]) for group in self.optimizer.param_groups for p in group["params"]}
         rates = [known.get(id(item.tensor), 0.0) for item in bucket.items]
         if len(set(rates)) == 1:
             return rates[0]
@@ -140,10 +143,10 @@ def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def trainable(model: nn.Module) -> list[Item]:
-    """The parameters that require a gradient, in the reverse of their registration, as backward meets them."""
+    """The parameters that require a gradient, last registered first, as backward meets them."""
     return [Item(name, p) for name, p in reversed(named_parameters(model)) if p.requires_grad]
 
 
 def float_buffers(model: nn.Module) -> list[Item]:
-    """Floating-point buffers such as BatchNorm's running statistics, looked up afresh: `.to()` replaces them."""
+    """Floating-point buffers (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
     return [Item(name, b) for name, b in model.named_buffers() if b.is_floating_point()]

@@ -77,7 +77,9 @@ class Step:
         made = [self._launch(pipeline, index, rule, self.run.state[index, b.index], b) for b in buckets]
         if rule.payload.averages_buffers:
             plain = _plain(rule)
-            made += [self._launch(pipeline, None, plain, RuleState(plain, b), b) for b in self._buffer_buckets()]
+            made += [
+                self._launch(pipeline, None, plain, RuleState(plain, b), b) for b in self._buffer_buckets()
+            ]
         if rule.delay:
             self.late += made
         else:

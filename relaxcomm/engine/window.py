@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class Window:
         model, optimizer = self.run.model, self.run.optimizer
         self._handles += [
             model.register_forward_pre_hook(self._reported(self._forward_begins), prepend=True),
-            model.register_forward_hook(self._forward_ends),
+            model.register_forward_hook(_uncompiled(self._forward_ends)),
             *self.backward.hook(),
         ]
         if optimizer is not None:
@@ -65,7 +65,6 @@ class Window:
     def _reported(self, callback: Callable[..., None]) -> Callable[..., None]:
         """Tell waiting peers when a callback fails here."""
 
-        @torch.compiler.disable
         def reported(*args: Any) -> None:
             try:
                 with self.run.statistics.busy():
@@ -74,21 +73,22 @@ class Window:
                 self.run.transport.announce(f"failed: {type(error).__name__}: {error}")
                 raise
 
-        return reported
+        return _uncompiled(reported)
 
     def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
         if self.backward.begun:
-            raise UsageError("the last backward did not end: it raised an error, and peers wait for its gradients")
+            raise UsageError(
+                "the last backward did not end: it raised an error, and peers wait for its gradients"
+            )
         self._awaiting_end = False
         if torch.is_grad_enabled():
             self.settle()
 
-    @torch.compiler.disable
     def _forward_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if torch.is_grad_enabled():
             for tensor in _tensors(output):
                 if tensor.requires_grad:
-                    tensor.register_hook(self._backward_begins)
+                    tensor.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]  # torch's
 
     def _backward_begins(self, gradient: Tensor) -> None:
         if not self._awaiting_end:
@@ -100,7 +100,8 @@ class Window:
         if not self._awaiting_end:
             self._backward_begins(torch.empty(0))
         self._remember_scale()
-        self.joining.take_part()
+        if self.backward.is_due():
+            self.joining.take_part()
 
     def _backward_ended(self) -> None:
         self._awaiting_end = False
@@ -169,3 +170,9 @@ def _tensors(output: Any) -> Iterator[Tensor]:
     elif is_dataclass(output):
         for field in fields(output):
             yield from _tensors(getattr(output, field.name))
+
+
+def _uncompiled(callback: Callable[..., None]) -> Callable[..., None]:
+    """Keep `torch.compile` from tracing a hook: it breaks the graph in front of the model instead."""
+    kept = torch.compiler.disable(callback)  # type: ignore[no-untyped-call]  # torch's
+    return cast("Callable[..., None]", kept)

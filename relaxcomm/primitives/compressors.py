@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from relaxcomm.messages import DENSE, Dense, Message
 from relaxcomm.frozen import frozen
+from relaxcomm.messages import DENSE, Dense, Message
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 
 

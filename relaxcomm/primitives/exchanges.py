@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from relaxcomm.frozen import frozen
 from relaxcomm.messages import SUMMABLE, Dense, Message
 from relaxcomm.operations import AllReduce
-from relaxcomm.frozen import frozen
 from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, Parts, State
 
 

@@ -29,9 +29,7 @@ class average(Outer):
         average()
     """
 
-    def apply(
-        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
-    ) -> Tensor:
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         return result if base is None else base - result
 
 
@@ -51,9 +49,7 @@ class sgd(Outer):
 
     needs_base: ClassVar[bool] = True
 
-    def apply(
-        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
-    ) -> Tensor:
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         return torch.sub(_based(base), result, alpha=self.lr)
 
 
@@ -80,9 +76,7 @@ class nesterov(Outer):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {MOMENTUM: bucket.zeros()}
 
-    def apply(
-        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
-    ) -> Tensor:
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         moving = torch.add(result, state[MOMENTUM], alpha=self.momentum)
         state[MOMENTUM] = moving
         step = torch.add(result, moving, alpha=self.momentum)
@@ -117,9 +111,7 @@ class slowmo(Outer):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {MOMENTUM: bucket.zeros()}
 
-    def apply(
-        self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
-    ) -> Tensor:
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         rate = torch.as_tensor(cx.learning_rate(bucket), dtype=bucket.dtype, device=bucket.device)
         slowed = state[MOMENTUM] * self.momentum
         stopped = rate == 0

@@ -179,7 +179,9 @@ class InProcessTransport(Transport):
     def issue(self, operation: Operation, label: Label) -> Pending:
         for tensor in _tensors(operation):
             if tensor.device.type != "cpu":
-                raise CommunicationError(f"in-process ranks share one autograd thread a GPU: CPU only, got {tensor.device}")
+                raise CommunicationError(
+                    f"in-process ranks share one autograd thread a GPU: CPU only, got {tensor.device}"
+                )
         sent, received = self.traffic(operation)
         self.counters.sent += sent
         self.counters.received += received
@@ -205,7 +207,9 @@ def single() -> Transport:
     return InProcessTransport(_World(1, Link()), 0)
 
 
-def simulate(function: Callable[[InProcessGroup], T], world_size: int, *, link: Link | None = None) -> list[T]:
+def simulate(
+    function: Callable[[InProcessGroup], T], world_size: int, *, link: Link | None = None
+) -> list[T]:
     """Run `function(group)` on every rank of an in-process world.
 
     Args:

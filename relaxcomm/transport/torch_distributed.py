@@ -44,14 +44,18 @@ class TorchTransport(Transport):
         ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
         self._timeout, self._debug = timeout_seconds, debug
         limit = timedelta(seconds=timeout_seconds + 5)  # ours fires first and says more
-        self._group = dist.new_group(ranks, backend=chosen, timeout=limit, use_local_synchronization=True)
+        # A locally synchronised group has its name from its ranks, so once destroyed it cannot be made
+        # again: its name would find the old addresses in the store. Only whole-world groups are destroyed.
+        self._partial = len(ranks) < dist.get_world_size()
+        made: dict[str, Any] = {"timeout": limit, "use_local_synchronization": self._partial}
+        self._group = dist.new_group(ranks, backend=chosen, **made)
         self._host = self._group
         if chosen != "gloo":
-            self._host = dist.new_group(ranks, backend="gloo", timeout=limit, use_local_synchronization=True)
+            self._host = dist.new_group(ranks, backend="gloo", **made)
         self._ranks, self._on_cpu = ranks, chosen == "gloo"
         name = f"relaxcomm/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         # The store of the default group has no public accessor.
-        self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        self._store = dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
         self._broken = False
         self.counters = ByteCounters()
 
@@ -89,7 +93,9 @@ class TorchTransport(Transport):
             self._broken = True
 
     def close(self) -> None:
-        groups = [] if self._broken or not dist.is_initialized() else {self._group, self._host}
+        groups = (
+            [] if self._broken or self._partial or not dist.is_initialized() else {self._group, self._host}
+        )
         for group in groups:
             dist.destroy_process_group(group)
         self._broken = True
@@ -130,7 +136,9 @@ class TorchTransport(Transport):
             root = self._ranks[operation.root]
             return [dist.broadcast(operation.tensor, root, group=group, async_op=True)], operation.tensor
         sends = [dist.P2POp(dist.isend, t, self._ranks[r], group) for r, t in sorted(operation.sends.items())]
-        takes = [dist.P2POp(dist.irecv, t, self._ranks[r], group) for r, t in sorted(operation.receives.items())]
+        takes = [
+            dist.P2POp(dist.irecv, t, self._ranks[r], group) for r, t in sorted(operation.receives.items())
+        ]
         works = dist.batch_isend_irecv(sends + takes) if sends or takes else []
         return works, dict(operation.receives)
 
@@ -165,9 +173,8 @@ class TorchTransport(Transport):
         silent = [r for r in range(len(self._ranks)) if r not in known and r != self.membership.rank]
         heard = "; ".join(f"rank {rank} {status}" for rank, status in known.items())
         missing = f"nothing heard of ranks {silent}" if silent else "all others wait too"
-        return self._failure(
-            label, f"not complete after {self._timeout:g} s (timeout_seconds): {missing}{'; ' if heard else ''}{heard}"
-        )
+        facts = "; ".join(filter(None, [missing, heard]))
+        return self._failure(label, f"not complete after {self._timeout:g} s (timeout_seconds): {facts}")
 
     def _failure(self, label: Label | str, cause: object) -> CommunicationError:
         self._broken = True
