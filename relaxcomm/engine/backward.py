@@ -77,8 +77,8 @@ class Backward:
         elif self._left[index] < 0 and self._bucket_of[index] < self._next:
             raise UsageError(
                 f"{self.run.parameters[index].name} got another gradient after its bucket was exchanged: it "
-                "is used more often in this backward than in the first one, inside reentrant checkpoints; use "
-                "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+                "is used more often in this backward than in the first one, inside reentrant checkpoints; "
+                "use torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
             )
 
     def _begin(self) -> None:
@@ -141,8 +141,8 @@ class Backward:
         if self.run.synchronised and not all(bucket.accumulates for bucket in self.buckets):
             raise UsageError(
                 f"a second synchronising backward in step {self.run.step}: {self.run.algorithm!r} keeps "
-                "state or delays, so exchanging twice is not the same as exchanging the sum; accumulate under "
-                "engine.no_sync() and leave it for the last backward"
+                "state or delays, so exchanging twice is not the same as exchanging the sum; accumulate "
+                "under engine.no_sync() and leave it for the last backward"
             )
         self.run.synchronised = self.run.exchanged = True
         self._left = list(self._expected)
