@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from measure import dated, environment, ratio_of_medians, run_ranks, write_result
+from measure import Ratio, dated, environment, ratio_of_medians, run_ranks, write_result
 from overhead_profile import print_profile, profile_rank
 from overhead_ranks import MODELS, SIDES, Plan, memory_rank, time_rank
 
@@ -24,59 +24,68 @@ MIB = 2**20
 def measure_time(model_name: str, workers: int, plan: Plan, launches: int) -> dict[str, Any]:
     """Step times of all sides over `launches` sets of processes, and their ratios to DDP."""
     runs = [run_ranks(time_rank, workers, model_name, plan, launch) for launch in range(launches)]
-    rounds = {side: [block for run in runs for block in run["seconds"][side]] for side in SIDES}
 
-    def per_launch(side: str) -> list[float]:
-        return [ratio_of_medians(run["seconds"][side], run["seconds"]["ddp"]).value for run in runs]
+    def ratio(side: str, kind: str = "seconds", chosen: Sequence[dict[str, Any]] = runs) -> Ratio:
+        blocks = {name: [block for run in chosen for block in run[kind][name]] for name in SIDES}
+        return ratio_of_medians(blocks[side], blocks["ddp"])
 
     return {
         "median_seconds": {
-            side: statistics.median([step for block in blocks for step in block])
-            for side, blocks in rounds.items()
+            side: statistics.median(step for run in runs for block in run["seconds"][side] for step in block)
+            for side in SIDES
         },
-        "relaxcomm_to_ddp": ratio_of_medians(rounds["relaxcomm"], rounds["ddp"]),
-        "ddp_to_itself": ratio_of_medians(rounds["ddp_again"], rounds["ddp"]),
-        "relaxcomm_to_ddp_by_launch": per_launch("relaxcomm"),
-        "ddp_to_itself_by_launch": per_launch("ddp_again"),
+        **{
+            side: {
+                "wall": ratio(side),
+                "cpu": ratio(side, "cpu_seconds"),
+                "wall_by_launch": [ratio(side, chosen=[run]).value for run in runs],
+            }
+            for side in SIDES[1:]
+        },
         "runs": runs,
     }
 
 
-def measure_memory(model_name: str, workers: int, plan: Plan) -> dict[str, Any]:
-    """Peak memory of each side alone, a process set for each; the ratio is of means over ranks."""
-    ranks = {side: run_ranks(memory_rank, workers, model_name, side, plan) for side in ("ddp", "relaxcomm")}
+def measure_memory(model_name: str, workers: int, plan: Plan, launches: int) -> dict[str, Any]:
+    """Peak memory of each side alone, in processes of its own; the ratio is of means over ranks."""
+    launched: dict[str, list[dict[str, int]]] = {"ddp": [], "relaxcomm": []}
+    for _ in range(launches):
+        for side, ranks in launched.items():
+            ranks += run_ranks(memory_rank, workers, model_name, side, plan)
 
     def ratio(kind: str) -> float:
-        mean = {side: statistics.mean(float(rank[kind]) for rank in ranks[side]) for side in ranks}
+        mean = {
+            side: statistics.mean(float(rank[kind]) for rank in ranks) for side, ranks in launched.items()
+        }
         return mean["relaxcomm"] / mean["ddp"]
 
     return {
-        "relaxcomm_to_ddp": ratio("above_baseline_bytes"),
-        "relaxcomm_to_ddp_whole_process": ratio("process_bytes"),
-        "ranks": ranks,
+        "above_baseline": ratio("above_baseline_bytes"),
+        "whole_process": ratio("process_bytes"),
+        "ranks": launched,
     }
 
 
 def describe(record: dict[str, Any]) -> str:
     """The rows of one model and number of workers."""
     spent, memory = record["time"], record["memory"]
-    medians, ours, floor = spent["median_seconds"], spent["relaxcomm_to_ddp"], spent["ddp_to_itself"]
+    medians, ours, floor = spent["median_seconds"], spent["relaxcomm"], spent["ddp_again"]
+    within = ours["wall"].value <= floor["wall"].high
     mebibytes = {
-        side: statistics.mean(rank["above_baseline_bytes"] for rank in ranks) / MIB
+        side: [rank["above_baseline_bytes"] / MIB for rank in ranks]
         for side, ranks in memory["ranks"].items()
     }
-    verdict = "within DDP's own spread" if ours.value <= floor.high else "slower than DDP's own spread"
+    spread = {side: f"{min(values):.1f} to {max(values):.1f} MiB" for side, values in mebibytes.items()}
     return "\n".join(
         [
             f"{record['model']}, {record['workers']} workers",
-            f"  step, median        DDP {medians['ddp'] * 1e3:.2f} ms, relaxcomm "
-            f"{medians['relaxcomm'] * 1e3:.2f} ms",
-            f"  relaxcomm / DDP     {ours}  by launch {_list(spent['relaxcomm_to_ddp_by_launch'])}",
-            f"  DDP / DDP           {floor}  by launch {_list(spent['ddp_to_itself_by_launch'])}",
-            f"  verdict             {verdict}",
-            f"  peak memory         {memory['relaxcomm_to_ddp']:.3f} above the baseline (DDP "
-            f"{mebibytes['ddp']:.1f} MiB, relaxcomm {mebibytes['relaxcomm']:.1f} MiB); "
-            f"{memory['relaxcomm_to_ddp_whole_process']:.3f} of the whole process",
+            f"  median step        DDP {medians['ddp'] * 1e3:.2f} ms, relaxcomm {medians['relaxcomm'] * 1e3:.2f} ms",
+            f"  relaxcomm / DDP    {ours['wall']}, by launch {_list(ours['wall_by_launch'])}",
+            f"  DDP / DDP          {floor['wall']}, by launch {_list(floor['wall_by_launch'])}",
+            f"  verdict            {'within' if within else 'slower than'} DDP's spread against itself",
+            f"  CPU time           relaxcomm / DDP {ours['cpu']}, DDP / DDP {floor['cpu']}",
+            f"  peak memory        {memory['above_baseline']:.3f} above the baseline (DDP {spread['ddp']}, "
+            f"relaxcomm {spread['relaxcomm']}); whole process {memory['whole_process']:.3f}",
         ]
     )
 
@@ -94,7 +103,7 @@ def whole_run(arguments: argparse.Namespace, plan: Plan) -> None:
                 "model": model_name,
                 "workers": workers,
                 "time": measure_time(model_name, workers, plan, arguments.launches),
-                "memory": measure_memory(model_name, workers, plan),
+                "memory": measure_memory(model_name, workers, plan, arguments.launches),
             }
             result["measured"].append(record)
             write_result(arguments.output, result)  # after each: an interrupted run keeps what it has

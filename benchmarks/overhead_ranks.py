@@ -115,21 +115,26 @@ class Side:
 
 
 def time_rank(rank: int, model_name: str, plan: Plan, launch: int) -> dict[str, Any]:
-    """All sides alive in this process, run in turn; seconds a step, averaged over the ranks."""
+    """All sides alive in this process, run in turn; wall and CPU seconds a step, averaged over ranks."""
     building_order = SIDES[launch % 3 :] + SIDES[: launch % 3]  # where memory lies must favour nobody
     sides = {name: Side(name, model_name, rank) for name in building_order}
     warm = [seconds for side in sides.values() for seconds in side.timed(plan.warmup_steps)[3:]]
     steps = torch.tensor([min(max(round(plan.block_seconds / statistics.median(warm)), 3), 100)])
     dist.broadcast(steps, 0)
     times: dict[str, list[list[float]]] = {name: [] for name in SIDES}
+    work: dict[str, list[list[float]]] = {name: [] for name in SIDES}
     for round_index in range(plan.rounds):
         for name in ORDERS[round_index % len(ORDERS)]:
             dist.barrier()
             sides[name].timed(plan.settle_steps)
-            block = torch.tensor(sides[name].timed(int(steps)), dtype=torch.float64)
+            start = time.process_time()
+            seconds = sides[name].timed(int(steps))
+            work_a_step = (time.process_time() - start) / int(steps)
+            block = torch.tensor([*seconds, work_a_step], dtype=torch.float64)
             dist.all_reduce(block)
-            mean = block / dist.get_world_size()
-            times[name].append([round(seconds, 7) for seconds in mean.tolist()])
+            *seconds, work_a_step = (block / dist.get_world_size()).tolist()
+            times[name].append([round(value, 7) for value in seconds])
+            work[name].append([round(work_a_step, 7)])
     difference = max(
         float((a.detach() - b.detach()).abs().max())
         for a, b in zip(sides["ddp"].model.parameters(), sides["relaxcomm"].model.parameters(), strict=True)
@@ -138,7 +143,12 @@ def time_rank(rank: int, model_name: str, plan: Plan, launch: int) -> dict[str, 
         side.close()
     if not difference <= PARAMETER_TOLERANCE:  # also true for NaN
         raise RuntimeError(f"parameters of relaxcomm and DDP differ by {difference}: not the same training")
-    return {"launch": launch, "seconds": times, "largest_parameter_difference": difference}
+    return {
+        "launch": launch,
+        "seconds": times,
+        "cpu_seconds": work,
+        "largest_parameter_difference": difference,
+    }
 
 
 def memory_rank(rank: int, model_name: str, name: str, plan: Plan) -> list[dict[str, int]]:

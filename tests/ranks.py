@@ -45,6 +45,12 @@ def run_ranks(
         _pools[key] = _Pool(world_size, debug)
     try:
         return _pools[key].run(function, args, timeout)
+    except RankError as error:
+        # A refusal on every rank leaves all of them at the same place; anything else may not.
+        refused = all(kind in ("ConfigError", "CompositionError") for kind, _ in error.errors.values())
+        if not refused or len(error.errors) < world_size:
+            _pools.pop(key).kill()
+        raise
     except BaseException:
         _pools.pop(key).kill()
         raise

@@ -16,9 +16,9 @@ from relaxcomm import errors
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config, load
 from relaxcomm.engine import replicas
-from relaxcomm.engine.engine import Engine
+from relaxcomm.engine.engine import Engine, attached
 from relaxcomm.engine.run import Run, named_parameters, trainable
-from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError
+from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
 
 
@@ -55,7 +55,7 @@ def attach(
     problem: RelaxcommError | None = None
     try:
         settings = config if isinstance(config, Config) else load(config)
-        _check(model, optimizer, settings.algorithm, settings.bucket_bytes)
+        _check(model, optimizer, settings.algorithm)
     except RelaxcommError as error:
         problem = error
     transport, owned = _connect(model, settings, process_group)
@@ -77,8 +77,10 @@ def attach(
         raise
 
 
-def _check(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm, bucket_bytes: int) -> None:
+def _check(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm) -> None:
     """Refuse a model or an optimizer that the algorithm cannot work with."""
+    if model in attached:
+        raise UsageError("an engine is attached to this model already; close it first")
     items = trainable(model)
     if not items:
         raise CompositionError(

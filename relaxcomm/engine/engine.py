@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 import torch.distributed as dist
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from relaxcomm.algorithm import Algorithm
@@ -17,6 +19,10 @@ from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import UsageError
+
+
+attached: WeakSet[nn.Module] = WeakSet()
+"""Models that an open engine follows."""
 
 
 class Engine:
@@ -32,6 +38,7 @@ class Engine:
         self._window = Window(run)
         self._closed = False
         self._window.hook()
+        attached.add(run.model)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -163,6 +170,7 @@ class Engine:
     def _detach(self) -> None:
         self._closed = True
         self._window.unhook()
+        attached.discard(self._run.model)
 
     def _give_back(self, status: str) -> None:
         self._window.backward.release()

@@ -75,7 +75,7 @@ class TorchTransport(Transport):
         try:
             works, result = self._start(operation)
         except RuntimeError as error:
-            raise self._failure(label, error) from error
+            raise self._broke(label, error) from error
         return _TorchPending(self, works, result, label, on_cpu=self._on_cpu or isinstance(operation, Agree))
 
     def gather_objects(self, value: object) -> list[object]:
@@ -83,7 +83,7 @@ class TorchTransport(Transport):
         try:
             dist.all_gather_object(gathered, value, group=self._host)
         except RuntimeError as error:
-            raise self._failure("gather objects", error) from error
+            raise self._broke("gather objects", error) from error
         return gathered
 
     def announce(self, status: str) -> None:
@@ -110,7 +110,7 @@ class TorchTransport(Transport):
                 return
             except RuntimeError as error:
                 if completed:  # the operation itself failed; a slice that ran out is not completed
-                    raise self._failure(label, error) from error
+                    raise self._broke(label, error) from error
                 completed = work.is_completed()
             gone = self._gone()
             if gone and gone == noticed:  # seen twice, so it is not on its way out behind this operation
@@ -169,12 +169,24 @@ class TorchTransport(Transport):
     def _late(self, label: Label) -> CommunicationError:
         self.announce(f"waits at {label}")
         time.sleep(_GRACE_SECONDS)
-        known = self._statuses()
-        silent = [r for r in range(len(self._ranks)) if r not in known and r != self.membership.rank]
-        heard = "; ".join(f"rank {rank} {status}" for rank, status in known.items())
-        missing = f"nothing heard of ranks {silent}" if silent else "all others wait too"
-        facts = "; ".join(filter(None, [missing, heard]))
-        return self._failure(label, f"not complete after {self._timeout:g} s (timeout_seconds): {facts}")
+        return self._failure(
+            label, f"not complete after {self._timeout:g} s (timeout_seconds): {self._heard()}"
+        )
+
+    def _heard(self) -> str:
+        """What is known of the other ranks."""
+        try:
+            known = self._statuses()
+        except RuntimeError as error:
+            return f"the store does not answer ({error})"
+        others = (rank for rank in range(len(self._ranks)) if rank != self.membership.rank)
+        return "; ".join(
+            f"rank {rank} {known[rank]}" if rank in known else f"nothing heard of rank {rank}"
+            for rank in others
+        )
+
+    def _broke(self, label: Label | str, error: RuntimeError) -> CommunicationError:
+        return self._failure(label, f"{error}; {self._heard()}")
 
     def _failure(self, label: Label | str, cause: object) -> CommunicationError:
         self._broken = True

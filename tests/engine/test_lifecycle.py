@@ -196,7 +196,7 @@ REFUSED = {
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.__name__)
 def test_what_cannot_be_honoured_is_refused_alone(scenario):
     """One rank, in this process: the error itself."""
-    with pytest.raises(Exception, match=REFUSED[scenario]) as caught:
+    with pytest.raises(Exception, match=REFUSED[scenario] or None) as caught:
         scenario(World(0, 1))
     assert type(caught.value).__name__ in {"UsageError", "CompositionError"}, repr(caught.value)
 
