@@ -20,7 +20,6 @@ from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import UsageError
 
-
 attached: WeakSet[nn.Module] = WeakSet()
 """Models that an open engine follows."""
 

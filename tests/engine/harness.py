@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tests.ranks import run_ranks
 from torch import nn
 
 import relaxcomm
 from tests.models import CASES, make_optimizer
+from tests.ranks import run_ranks
 from tests.references import Workers, flatten
 
 Scenario = Callable[..., Any]

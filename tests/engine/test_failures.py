@@ -7,12 +7,12 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from tests.ranks import RankError, run_ranks
 from torch import nn
 
 from tests import references
 from tests.engine.harness import World, in_rank_process, on_gloo, simulated_workers, values
 from tests.models import CASES, make_optimizer
+from tests.ranks import RankError, run_ranks
 
 pytestmark = pytest.mark.ranks
 LOCAL = {"name": "local_sgd", "steps": 2}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.ranks import RankError
 from torch import nn
 
 from tests import references
 from tests.engine.harness import World, in_process, on_gloo, simulated_workers, values
 from tests.models import CASES, make_optimizer
+from tests.ranks import RankError
 
 LOCAL = {"name": "local_sgd", "steps": 2}
 

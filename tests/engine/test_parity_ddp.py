@@ -6,12 +6,12 @@ import warnings
 
 import pytest
 import torch
-from tests.ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import relaxcomm
 from tests.models import CASES, Case, make_optimizer
+from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.ranks
 STEPS = 20
