@@ -79,7 +79,8 @@ def describe(record: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{record['model']}, {record['workers']} workers",
-            f"  median step        DDP {medians['ddp'] * 1e3:.2f} ms, relaxcomm {medians['relaxcomm'] * 1e3:.2f} ms",
+            f"  median step        DDP {medians['ddp'] * 1e3:.2f} ms, "
+            f"relaxcomm {medians['relaxcomm'] * 1e3:.2f} ms",
             f"  relaxcomm / DDP    {ours['wall']}, by launch {_list(ours['wall_by_launch'])}",
             f"  DDP / DDP          {floor['wall']}, by launch {_list(floor['wall_by_launch'])}",
             f"  verdict            {'within' if within else 'slower than'} DDP's spread against itself",
@@ -92,6 +93,11 @@ def describe(record: dict[str, Any]) -> str:
 
 def _list(values: Sequence[float]) -> str:
     return " ".join(f"{value:.3f}" for value in values)
+
+
+def _mebibytes(ranks: Sequence[dict[str, int]]) -> str:
+    values = [rank["above_baseline_bytes"] / MIB for rank in ranks]
+    return f"{min(values):.1f} to {max(values):.1f} MiB"
 
 
 def whole_run(arguments: argparse.Namespace, plan: Plan) -> None:
