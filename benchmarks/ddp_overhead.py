@@ -19,6 +19,7 @@ from overhead_profile import print_profile, profile_rank
 from overhead_ranks import MODELS, SIDES, Plan, memory_rank, time_rank
 
 MIB = 2**20
+TOO_WIDE = 0.15  # a noise floor wider than this would call anything equal
 
 
 def measure_time(model_name: str, workers: int, plan: Plan, launches: int) -> dict[str, Any]:
@@ -70,7 +71,6 @@ def describe(record: dict[str, Any]) -> str:
     """The rows of one model and number of workers."""
     spent, memory = record["time"], record["memory"]
     medians, ours, floor = spent["median_seconds"], spent["relaxcomm"], spent["ddp_again"]
-    within = ours["wall"].value <= floor["wall"].high
     mebibytes = {
         side: [rank["above_baseline_bytes"] / MIB for rank in ranks]
         for side, ranks in memory["ranks"].items()
@@ -83,12 +83,19 @@ def describe(record: dict[str, Any]) -> str:
             f"relaxcomm {medians['relaxcomm'] * 1e3:.2f} ms",
             f"  relaxcomm / DDP    {ours['wall']}, by launch {_list(ours['wall_by_launch'])}",
             f"  DDP / DDP          {floor['wall']}, by launch {_list(floor['wall_by_launch'])}",
-            f"  verdict            {'within' if within else 'slower than'} DDP's spread against itself",
+            f"  verdict            {verdict(ours['wall'], floor['wall'])}",
             f"  CPU time           relaxcomm / DDP {ours['cpu']}, DDP / DDP {floor['cpu']}",
             f"  peak memory        {memory['above_baseline']:.3f} above the baseline (DDP {spread['ddp']}, "
             f"relaxcomm {spread['relaxcomm']}); whole process {memory['whole_process']:.3f}",
         ]
     )
+
+
+def verdict(ours: Ratio, floor: Ratio) -> str:
+    """What the two intervals allow to say."""
+    if floor.high - floor.low > TOO_WIDE:
+        return "none: DDP differs too much from itself; measure on a quieter machine or with more rounds"
+    return f"{'within' if ours.value <= floor.high else 'slower than'} DDP's spread against itself"
 
 
 def _list(values: Sequence[float]) -> str:

@@ -41,7 +41,7 @@ def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -
         argument = names[place] if isinstance(place, int) and place < len(names) else str(place)
         if fault["type"] in ("unexpected_keyword_argument", "unexpected_positional_argument"):
             lines.append(f"{subject} has no parameter {argument!r}; it takes: {signature_of(target)}")
-        elif fault["type"] in ("missing", "missing_argument"):
+        elif fault["type"].startswith("missing"):
             lines.append(f"{subject} needs {argument!r}; it takes: {signature_of(target)}")
         else:
             path = ".".join(str(part) for part in (argument, *fault["loc"][1:]))

@@ -1,0 +1,62 @@
+"""Bad input gets one clear error that says what was got and what is allowed."""
+
+import pytest
+
+from relaxcomm import CompositionError, ConfigError
+from relaxcomm.config import load
+
+RULE = {"payload": "gradients", "exchange": "all_reduce"}
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "says"),
+    [
+        ({}, ConfigError, "'algorithm' is missing"),
+        ({"algorithm": "bps"}, ConfigError, "did you mean 'bsp'"),
+        ({"algorithm": "bsp", "worker": 2}, ConfigError, "unknown key 'worker'; did you mean 'workers'"),
+        ({"algorithm": "bsp", "workers": "2"}, ConfigError, "workers: '2' is not allowed"),
+        ({"algorithm": "bsp", "workers": 0}, ConfigError, "greater than or equal to 1"),
+        ({"algorithm": "bsp", "workers": True}, ConfigError, "workers: True is not allowed"),
+        ({"algorithm": "bsp", "data": {"batchsize": 2}}, ConfigError, "did you mean 'batch_size'"),
+        ({"algorithm": {"name": "local_sgd", "step": 2}}, ConfigError, "takes: steps=16"),
+        ({"algorithm": {"name": "local_sgd", "steps": 0}}, ConfigError, "steps = 0 is not allowed"),
+        ({"algorithm": "post_local_sgd"}, ConfigError, "needs 'after_steps'"),
+        ({"algorithm": {"rules": []}}, CompositionError, "at least one rule"),
+        ({"algorithm": {"rules": [{"payload": "gradients"}]}}, ConfigError, "needs 'exchange'"),
+        ({"algorithm": {"rules": [{**RULE, "exchange": "identity"}]}}, ConfigError, "is a compressor, not a"),
+        ({"algorithm": {"rules": [{**RULE, "delay": -1}]}}, ConfigError, "delay = -1 is not allowed"),
+        ({"algorithm": {"rules": [{**RULE, "late": 1}]}}, ConfigError, "unknown key 'late'"),
+        (
+            {"algorithm": {"rules": [{**RULE, "outer": {"sgd": {"lr": 1}}}]}},
+            CompositionError,
+            "use the payload deltas",
+        ),
+        (
+            {"algorithm": {"rules": [{**RULE, "payload": "parameters", "delay": 2}]}},
+            CompositionError,
+            "longer than the 1 step",
+        ),
+        ({"algorithm": {"rules": [{**RULE, "delay": 1}, RULE]}}, CompositionError, "disjoint active ranges"),
+        ({"algorithm": {"rules": [{**RULE, "active": [5, 5]}]}}, CompositionError, "is empty"),
+        ({"algorithm": {"rules": [{**RULE, "select": []}]}}, CompositionError, "selects nothing"),
+    ],
+)
+def test_bad_input_is_refused(values, error, says):
+    with pytest.raises(error) as caught:
+        load(values)
+    assert says in str(caught.value)
+
+
+def test_yaml_and_python_spell_the_same_algorithm(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "algorithm: {rules: [{trigger: {every: {steps: 500}}, payload: deltas, exchange: all_reduce,"
+        " outer: {nesterov: {lr: 0.7, momentum: 0.9}}}]}"
+    )
+    assert load(path).algorithm.rules == load({"algorithm": "diloco"}).algorithm.rules
+
+
+def test_overrides_win_and_reach_into_a_bare_name():
+    config = load({"algorithm": "local_sgd"}, {"algorithm.steps": 3, "data.batch_size": 7})
+    assert config.algorithm.rules[0].trigger.period_steps == 3
+    assert config.data.batch_size == 7
