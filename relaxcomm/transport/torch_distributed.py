@@ -43,7 +43,7 @@ class TorchTransport(Transport):
             raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
         ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
         self._timeout, self._debug = timeout_seconds, debug
-        limit = timedelta(seconds=timeout_seconds + 5)  # ours fires first and says more
+        limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
         # A locally synchronised group has its name from its ranks, so once destroyed it cannot be made
         # again: its name would find the old addresses in the store. Only whole-world groups are destroyed.
         self._partial = len(ranks) < dist.get_world_size()
