@@ -1,7 +1,8 @@
 """Networks: torch.distributed, and N ranks in one process for tests."""
 
 from relaxcomm.transport.base import ByteCounters, Membership, Pending, Transport
-from relaxcomm.transport.in_process import InProcessGroup, Link, simulate, single
+from relaxcomm.transport.in_process import InProcessGroup, simulate, single
+from relaxcomm.transport.scheduler import Link
 from relaxcomm.transport.torch_distributed import TorchTransport
 
 __all__ = [

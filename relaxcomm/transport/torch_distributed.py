@@ -14,7 +14,9 @@ from torch import Tensor
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Label, Operation, Received
 from relaxcomm.transport.base import ByteCounters, Membership, Pending, Transport
-from relaxcomm.transport.traffic import ring_traffic
+from relaxcomm.transport.peers import Peers
+from relaxcomm.transport.threaded import ThreadedWork
+from relaxcomm.transport.traffic import traffic
 
 _REDUCTIONS = {"mean": dist.ReduceOp.AVG, "sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _SLICE_SECONDS = 1.0
@@ -43,19 +45,18 @@ class TorchTransport(Transport):
             raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
         ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
         self._timeout, self._debug = timeout_seconds, debug
-        limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
+        self._limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
         # A locally synchronised group has its name from its ranks, so once destroyed it cannot be made
         # again: its name would find the old addresses in the store. Only whole-world groups are destroyed.
         self._partial = len(ranks) < dist.get_world_size()
-        made: dict[str, Any] = {"timeout": limit, "use_local_synchronization": self._partial}
+        made: dict[str, Any] = {"timeout": self._limit, "use_local_synchronization": self._partial}
         self._group = dist.new_group(ranks, backend=chosen, **made)
         self._host = self._group
         if chosen != "gloo":
             self._host = dist.new_group(ranks, backend="gloo", **made)
         self._ranks, self._on_cpu = ranks, chosen == "gloo"
         name = f"relaxcomm/{'-'.join(map(str, ranks))}/{next(_numbers)}"
-        # The store of the default group has no public accessor.
-        self._store = dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        self._peers = Peers(name, self.membership)
         self._broken = False
         self.counters = ByteCounters()
 
@@ -64,7 +65,7 @@ class TorchTransport(Transport):
         return Membership(dist.get_rank(self._group), dist.get_world_size(self._group))
 
     def traffic(self, operation: Operation) -> tuple[int, int]:
-        return ring_traffic(operation, len(self._ranks))
+        return traffic(operation, self.membership.rank, len(self._ranks))
 
     def issue(self, operation: Operation, label: Label) -> Pending:
         if self._debug:
@@ -87,9 +88,7 @@ class TorchTransport(Transport):
         return gathered
 
     def announce(self, status: str) -> None:
-        try:
-            self._store.set(f"status/{self.membership.rank}", status)
-        except RuntimeError:  # the store's host is gone, and with it whoever would read this
+        if not self._peers.announce(status):
             self._broken = True
 
     def close(self) -> None:
@@ -112,7 +111,7 @@ class TorchTransport(Transport):
                 if completed:  # the operation itself failed; a slice that ran out is not completed
                     raise self._broke(label, error) from error
                 completed = work.is_completed()
-            gone = self._gone()
+            gone = self._peers.gone()
             if gone and gone == noticed:  # seen twice, so it is not on its way out behind this operation
                 raise self._failure(label, gone)
             noticed = gone
@@ -139,7 +138,11 @@ class TorchTransport(Transport):
         takes = [
             dist.P2POp(dist.irecv, t, self._ranks[r], group) for r, t in sorted(operation.receives.items())
         ]
-        works = dist.batch_isend_irecv(sends + takes) if sends or takes else []
+        works: list[Any] = dist.batch_isend_irecv(sends + takes) if sends or takes else []
+        if (
+            self._on_cpu and works
+        ):  # each takes one wait of the whole limit, and the sends end with the receives
+            works = [ThreadedWork(works, self._limit)]
         return works, dict(operation.receives)
 
     def _compare(self, operation: Operation, label: Label) -> None:
@@ -151,42 +154,15 @@ class TorchTransport(Transport):
             places = "; ".join(f"rank {rank} issues {what}" for rank, what in enumerate(everyone))
             raise CommunicationError(f"ranks are not at the same place: {places}")
 
-    def _statuses(self) -> dict[int, str]:
-        me, found = self.membership.rank, {}
-        for rank in range(len(self._ranks)):
-            key = f"status/{rank}"
-            if rank != me and self._store.check([key]):
-                found[rank] = self._store.get(key).decode()
-        return found
-
-    def _gone(self) -> str:
-        try:
-            statuses = self._statuses()
-        except RuntimeError as error:
-            return f"the store does not answer, so the process that holds it has ended ({error})"
-        return "; ".join(f"rank {r} {s}" for r, s in statuses.items() if s.startswith(("failed", "closed")))
-
     def _late(self, label: Label) -> CommunicationError:
         self.announce(f"waits at {label}")
         time.sleep(_GRACE_SECONDS)
         return self._failure(
-            label, f"not complete after {self._timeout:g} s (timeout_seconds): {self._heard()}"
-        )
-
-    def _heard(self) -> str:
-        """What is known of the other ranks."""
-        try:
-            known = self._statuses()
-        except RuntimeError as error:
-            return f"the store does not answer ({error})"
-        others = (rank for rank in range(len(self._ranks)) if rank != self.membership.rank)
-        return "; ".join(
-            f"rank {rank} {known[rank]}" if rank in known else f"nothing heard of rank {rank}"
-            for rank in others
+            label, f"not complete after {self._timeout:g} s (timeout_seconds): {self._peers.heard()}"
         )
 
     def _broke(self, label: Label | str, error: RuntimeError) -> CommunicationError:
-        return self._failure(label, f"{error}; {self._heard()}")
+        return self._failure(label, f"{error}; {self._peers.heard()}")
 
     def _failure(self, label: Label | str, cause: object) -> CommunicationError:
         self._broken = True

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relaxcomm import CommunicationError, DeadlockError, Link, simulate
-from relaxcomm.operations import AllReduce, Label
+from relaxcomm.operations import AllReduce, Label, Neighbors
 
 
 def reduce(group, step=0, size=1):
@@ -54,3 +54,21 @@ def test_the_first_error_is_raised_and_not_its_consequences():
 
     with pytest.raises(ValueError, match="mine"):
         simulate(rank, 3)
+
+
+def test_a_slow_rank_holds_up_its_neighbors_alone():
+    """On a line 0 - 1 - 2 - 3, rank 3 computes for 9 s: after one exchange only rank 2 waited for it."""
+
+    def line(group):
+        transport, me = group.transport(), group.rank()
+        if me == 3:
+            group.sleep(9)
+        peers = [peer for peer in (me - 1, me + 1) if 0 <= peer < 4]
+        message = torch.full((2,), float(me))
+        operation = Neighbors(dict.fromkeys(peers, message), {peer: torch.empty(2) for peer in peers})
+        received = transport.issue(operation, Label(0, "gossip")).wait()
+        return group.time(), {peer: tensor.tolist() for peer, tensor in received.items()}
+
+    found = simulate(line, 4, link=Link(latency_seconds=1))
+    assert [time for time, _ in found] == [1, 1, 10, 10]
+    assert found[2][1] == {1: [1.0, 1.0], 3: [3.0, 3.0]}

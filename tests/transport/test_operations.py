@@ -1,5 +1,7 @@
 """Every operation means the same on Gloo processes and on in-process ranks."""
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -94,3 +96,49 @@ def test_a_failure_elsewhere_ends_the_wait_long_before_the_limit():
     with pytest.raises(Exception, match="no data") as caught:
         run_ranks(dies, 3, timeout=15)
     assert all("rank 2 failed" in text and "step 4" in text for _, text in caught.value.errors.values())
+
+
+def late_neighbor(rank):
+    transport = TorchTransport(
+        None, device=torch.device("cpu"), backend="auto", timeout_seconds=20, debug=False
+    )
+    found = []
+    for step in range(2):
+        if rank == 1 and step == 0:
+            time.sleep(2.5)  # longer than a slice of waiting
+        right, left = (rank + 1) % 3, (rank - 1) % 3
+        sent = torch.full((5,), 10.0 * step + rank)
+        ring = Neighbors({right: sent}, {left: torch.empty(5)})
+        found.append(transport.issue(ring, Label(step, "ring")).wait()[left].tolist())
+    transport.gather_objects(None)
+    transport.close()
+    return found
+
+
+@pytest.mark.ranks
+def test_a_late_neighbor_is_waited_for_and_the_connection_stays():
+    for rank, found in enumerate(run_ranks(late_neighbor, 3)):
+        left = (rank - 1) % 3
+        assert found == [[float(left)] * 5, [10.0 + left] * 5]
+
+
+def missing_neighbor(rank):
+    transport = TorchTransport(
+        None, device=torch.device("cpu"), backend="auto", timeout_seconds=2, debug=False
+    )
+    if rank == 1:
+        transport.gather_objects("keeps the connection open while the others wait")
+        return
+    try:
+        transport.issue(Neighbors({}, {1: torch.empty(5)}), Label(7, "gossip")).wait()
+    finally:
+        time.sleep(1)
+
+
+@pytest.mark.ranks
+def test_a_neighbor_that_never_sends_is_an_error():
+    with pytest.raises(Exception, match=r"timeout_seconds|closed") as caught:
+        run_ranks(missing_neighbor, 3)
+    kinds = {rank: text for rank, (_, text) in caught.value.errors.items() if rank != 1}
+    assert kinds.keys() == {0, 2}
+    assert all("step 7, rule gossip" in text for text in kinds.values())

@@ -1,0 +1,175 @@
+"""N ranks as threads of one process, one running at a time, with virtual clocks.
+
+When a rank waits, the one with the smallest virtual clock that can go on does. So a program gives
+the same results and the same virtual times each time it runs, and a deadlock is an error that says
+who waits for whom.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relaxcomm.errors import CommunicationError, DeadlockError
+from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Operation
+from relaxcomm.transport.traffic import traffic
+
+
+@dataclass(frozen=True)
+class Link:
+    """The network of a simulation.
+
+    Args:
+        latency_seconds: added to every operation.
+        bytes_per_second: at which a rank's bytes leave it.
+    """
+
+    latency_seconds: float = 0.0
+    bytes_per_second: float = float("inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Objects:
+    value: object
+
+
+@dataclass
+class Slot:
+    """The n-th operation of every rank; a rank's result is there when those it hears from have posted."""
+
+    posts: dict[int, tuple[Operation | Objects, str]] = field(default_factory=dict)
+    posted_at: dict[int, float] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
+    ready_at: dict[int, float] = field(default_factory=dict)
+
+
+class World:
+    """The scheduler that the ranks of one simulation share."""
+
+    def __init__(self, size: int, link: Link) -> None:
+        self.size, self.link = size, link
+        self.clocks = [0.0] * size
+        self.counts = [0] * size
+        self.slots: dict[int, Slot] = {}
+        self.waiting: dict[int, tuple[Slot, str]] = {}
+        self.finished: dict[int, str] = {}
+        self.gates = [threading.Event() for _ in range(size)]
+        self.deadlock: str | None = None
+
+    def post(self, rank: int, operation: Operation | Objects, label: str) -> Slot:
+        """Take note of a rank's next operation and complete what it completes."""
+        slot = self.slots.setdefault(self.counts[rank], Slot())
+        for other, (theirs, their_label) in slot.posts.items():
+            if _signature(theirs, their_label) != _signature(operation, label):
+                raise CommunicationError(
+                    f"ranks are not at the same place: rank {rank} issues {_signature(operation, label)}, "
+                    f"rank {other} issued {_signature(theirs, their_label)}"
+                )
+        slot.posts[rank] = (operation, label)
+        slot.posted_at[rank] = self.clocks[rank]
+        self.counts[rank] += 1
+        if len(slot.posts) == self.size:
+            del self.slots[self.counts[rank] - 1]
+        self._complete(slot)
+        return slot
+
+    def wait(self, rank: int, slot: Slot, label: str) -> Any:
+        """Let others run until the rank's result is there."""
+        if rank not in slot.results:
+            self.waiting[rank] = (slot, label)
+            self._switch(rank)
+            del self.waiting[rank]
+        if rank not in slot.results:
+            raise self._stuck(rank, slot, label)
+        self.clocks[rank] = max(self.clocks[rank], slot.ready_at[rank])
+        return slot.results[rank]
+
+    def _complete(self, slot: Slot) -> None:
+        operations = {rank: operation for rank, (operation, _) in slot.posts.items()}
+        if any(isinstance(operation, Neighbors) for operation in operations.values()):
+            for rank, operation in operations.items():
+                assert isinstance(operation, Neighbors), "the signatures are compared before"
+                if rank not in slot.results and operation.receives.keys() <= operations.keys():
+                    slot.results[rank] = {
+                        peer: _sent(operations[peer], rank).clone() for peer in operation.receives
+                    }
+                    slot.ready_at[rank] = self._ready(slot, {rank, *operation.receives})
+        elif len(operations) == self.size:
+            slot.results.update(_combine(operations))
+            slot.ready_at = dict.fromkeys(operations, self._ready(slot, set(operations)))
+
+    def _ready(self, slot: Slot, heard: set[int]) -> float:
+        return max(slot.posted_at[rank] + self._seconds(slot.posts[rank][0], rank) for rank in heard)
+
+    def choose(self) -> int | None:
+        """The rank that goes on: the earliest that can, or one that must be told that it never will."""
+        live = [r for r in range(self.size) if r not in self.finished]
+        ready = [r for r in live if r not in self.waiting or r in self.waiting[r][0].results]
+        if not ready and live and self.deadlock is None:
+            waits = "; ".join(f"rank {r} waits at {self.waiting[r][1]}" for r in live)
+            gone = "".join(f"; rank {r} {how}" for r, how in self.finished.items())
+            self.deadlock = f"no rank can go on: {waits}{gone}"
+        return min(ready or live, key=lambda r: (self.clocks[r], r), default=None)
+
+    def _switch(self, rank: int) -> None:
+        following = self.choose()
+        assert following is not None
+        if following != rank:
+            self.gates[following].set()
+            self.gates[rank].wait()
+            self.gates[rank].clear()
+
+    def _stuck(self, rank: int, slot: Slot, label: str) -> CommunicationError:
+        failed = [f"rank {r} {how}" for r, how in self.finished.items() if how.startswith("failed")]
+        if failed:
+            return CommunicationError(f"rank {rank} at {label}: {'; '.join(failed)}")
+        missing = [r for r in range(self.size) if r not in slot.posts]
+        return DeadlockError(f"rank {rank} at {label} waits for ranks {missing}; {self.deadlock}")
+
+    def _seconds(self, operation: Operation | Objects, rank: int) -> float:
+        sent = 0 if isinstance(operation, Objects) else traffic(operation, rank, self.size)[0]
+        return self.link.latency_seconds + sent / self.link.bytes_per_second
+
+
+def _signature(operation: Operation | Objects, label: str) -> str:
+    shape = ""
+    if not isinstance(operation, Objects | Neighbors):
+        shape = f" {list(operation.tensor.shape)} {operation.tensor.dtype}"
+    return f"{type(operation).__name__}{shape} at {label}"
+
+
+def _sent(operation: Operation | Objects, rank: int) -> Tensor:
+    assert isinstance(operation, Neighbors)
+    return operation.sends[rank]
+
+
+def _combine(posts: Mapping[int, Any]) -> dict[int, Any]:
+    first, ranks = posts[0], range(len(posts))
+    if isinstance(first, Objects):
+        return {rank: [posts[r].value for r in ranks] for rank in ranks}
+    tensors = [posts[rank].tensor for rank in ranks]
+    if isinstance(first, AllReduce | Agree):
+        total = _reduce(tensors, first.reduction)
+        return {rank: tensors[rank].copy_(total) for rank in ranks}
+    if isinstance(first, AllGather):
+        stacked = torch.stack(tensors)
+        return {rank: stacked.clone() for rank in ranks}
+    if isinstance(first, AllToAll):
+        return {rank: torch.stack([tensor[rank] for tensor in tensors]) for rank in ranks}
+    assert isinstance(first, Broadcast)
+    source = tensors[first.root].clone()
+    return {rank: tensors[rank].copy_(source) for rank in ranks}
+
+
+def _reduce(tensors: list[Tensor], reduction: str) -> Tensor:
+    if reduction == "max":
+        return torch.stack(tensors).amax(0) if tensors[0].numel() else tensors[0].clone()
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total.div_(len(tensors)) if reduction == "mean" else total
