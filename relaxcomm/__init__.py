@@ -14,19 +14,30 @@ from relaxcomm.errors import (
     TopologyError,
     UsageError,
 )
-from relaxcomm.frozen import Fraction, Rate, Steps, frozen
+from relaxcomm.frozen import Fraction, Rate, Share, Steps, Threshold, frozen
 from relaxcomm.messages import Dense, Message
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors
 from relaxcomm.primitives.compressors import cast, identity
 from relaxcomm.primitives.exchanges import all_reduce
 from relaxcomm.primitives.outers import average, nesterov, sgd, slowmo
 from relaxcomm.primitives.payloads import deltas, gradients, parameters
-from relaxcomm.primitives.triggers import every, every_step
-from relaxcomm.protocol import Compressor, Context, Exchange, Outer, Payload, Trigger
+from relaxcomm.primitives.triggers import every, every_step, relative_gradient_change
+from relaxcomm.protocol import (
+    Agreement,
+    Compressor,
+    Context,
+    Exchange,
+    Observation,
+    Outer,
+    Payload,
+    Trigger,
+    VotingTrigger,
+)
 from relaxcomm.transport import InProcessGroup, Link, simulate
 
 __all__ = [
     "Agree",
+    "Agreement",
     "Algorithm",
     "AllGather",
     "AllReduce",
@@ -48,16 +59,20 @@ __all__ = [
     "Message",
     "Neighbors",
     "NonFiniteError",
+    "Observation",
     "Outer",
     "Payload",
     "PluginError",
     "Rate",
     "RelaxcommError",
     "Rule",
+    "Share",
     "Steps",
+    "Threshold",
     "TopologyError",
     "Trigger",
     "UsageError",
+    "VotingTrigger",
     "all_reduce",
     "attach",
     "average",
@@ -70,6 +85,7 @@ __all__ = [
     "identity",
     "nesterov",
     "parameters",
+    "relative_gradient_change",
     "sgd",
     "simulate",
     "slowmo",

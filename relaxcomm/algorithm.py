@@ -75,6 +75,12 @@ class Rule:
         """Whether the rule applies to the parameter `name`."""
         return self.select is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.select)
 
+    @property
+    def keeps_replicas_equal(self) -> bool:
+        """Whether workers that start a step with equal parameters end it so, in every step."""
+        always = self.trigger.known == "start" and self.trigger.period_steps == 1 and self.active == (0, None)
+        return self.payload.site == "backward" and always and self.exchange.same_result
+
     def __repr__(self) -> str:
         defaults = {"compressor": identity(), "outer": average()}
         shown = [repr(value) for role, value in self.primitives.items() if defaults.get(role) != value]
@@ -128,7 +134,7 @@ class Algorithm:
     @property
     def lets_replicas_differ(self) -> bool:
         """Whether workers may hold different parameters between two exchanges."""
-        return any(rule.payload.site == "step" for rule in self.rules)
+        return not all(rule.keeps_replicas_equal for rule in self.rules)
 
     def __repr__(self) -> str:
         return f"Algorithm({self.name}: {'; '.join(map(repr, self.rules))})"

@@ -21,6 +21,12 @@ Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 """A number in [0, 1)."""
 
+Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+"""A fraction in (0, 1]."""
+
+Threshold: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A bound, 0 or more."""
+
 C = TypeVar("C", bound=type)
 
 _CHECKS = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)

@@ -68,6 +68,11 @@ def _check_outer(rule: Rule) -> None:
 def _check_delay(rule: Rule) -> None:
     period = rule.trigger.period_steps
     if rule.payload.site == "backward":
+        if rule.delay and rule.trigger.known != "start":
+            raise CompositionError(
+                f"delay {rule.delay} with {rule.trigger!r}: late gradients take the place of the step's own "
+                "in every step, so they cannot wait for a vote; use delay 0, or deltas() or parameters()"
+            )
         if rule.delay and period != 1:
             raise CompositionError(
                 f"delay {rule.delay} with {rule.trigger!r}: late gradients take the place of the step's own, "

@@ -10,11 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
+from relaxcomm.frozen import Share
 from relaxcomm.messages import Message
 from relaxcomm.operations import Operation, Received
 from relaxcomm.transport.base import Membership
@@ -35,6 +38,10 @@ Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | None]]
 Exchanging: TypeAlias = Generator[Operation, Received, Tensor]
 
 
+def _nobody_voted(trigger: VotingTrigger) -> bool:
+    raise AssertionError(f"{trigger!r} is asked outside a run")
+
+
 @dataclass(frozen=True)
 class Context:
     """What a primitive may know of the run: never the engine itself.
@@ -45,6 +52,7 @@ class Context:
         membership: rank and world size now.
         learning_rate: the optimizer's current rate for a bucket, a float or a flat `[numel]` tensor.
         gradient_scale: the GradScaler's scale, a scalar tensor, or None without a scaler.
+        decided: what the workers agreed on for a voting trigger in this step.
     """
 
     step: int
@@ -52,6 +60,7 @@ class Context:
     membership: Membership
     learning_rate: Callable[[Bucket], float | Tensor]
     gradient_scale: Tensor | None = None
+    decided: Callable[[VotingTrigger], bool] = _nobody_voted
 
 
 class Primitive(ABC):
@@ -64,10 +73,44 @@ class Primitive(ABC):
         return {}
 
 
+Agreement: TypeAlias = Literal["any", "all", "majority"] | Share
+"""How many workers must vote yes: a rule by name, or the least fraction of them."""
+
+
+def agreed(agreement: Agreement, yes: float, voters: float) -> bool:
+    """Whether `yes` of `voters` are enough."""
+    if agreement == "all":
+        return 0 < yes == voters
+    if agreement == "majority":
+        return 2 * yes > voters
+    return yes > 0 if agreement == "any" else 0 < yes >= float(agreement) * voters
+
+
+class Observation:
+    """What a trigger may look at when it votes: this rank's gradients at the end of backward.
+
+    Args:
+        gradients: as they are in `.grad`, scaled if a GradScaler is used.
+        scale: the GradScaler's scale, or 1.
+    """
+
+    def __init__(self, gradients: Sequence[Tensor], scale: float = 1.0) -> None:
+        self.gradients, self.scale = gradients, scale
+
+    @cached_property
+    def squared_norm(self) -> float:
+        """`||g||^2` over all parameters, unscaled; on a GPU the host waits for it."""
+        if not self.gradients:
+            return 0.0
+        norms = torch.stack([n.double() for n in torch._foreach_norm(list(self.gradients))])
+        return float(norms.square().sum()) / self.scale**2
+
+
 class Trigger(Primitive):
     """When a rule exchanges."""
 
     role: ClassVar[str] = "trigger"
+    known: ClassVar[Literal["start", "backward"]] = "start"
 
     @property
     @abstractmethod
@@ -77,6 +120,31 @@ class Trigger(Primitive):
     @abstractmethod
     def fires(self, cx: Context, bucket: Bucket) -> bool:
         """Whether the rule exchanges `bucket` in this step; the same on all ranks by construction."""
+
+
+class VotingTrigger(Trigger):
+    """A trigger that looks at the gradients; in each step the workers vote and agree.
+
+    The state that it keeps is of the whole model, made by `init_vote`.
+    """
+
+    known: ClassVar[Literal["start", "backward"]] = "backward"
+    agree: Agreement
+
+    @property
+    def period_steps(self) -> int:
+        return 1
+
+    def fires(self, cx: Context, bucket: Bucket) -> bool:
+        return cx.decided(self)
+
+    def init_vote(self) -> Mapping[str, Tensor]:
+        """The slots that this trigger keeps, at their first values; CPU tensors."""
+        return {}
+
+    @abstractmethod
+    def vote(self, cx: Context, state: State, observation: Observation) -> bool:
+        """What this worker wants in this step."""
 
 
 class Payload(Primitive):

@@ -35,6 +35,7 @@ class Workers:
         decay: float = 1.0,
     ) -> None:
         self.models, self.optimizers, self.loss, self.decay = models, optimizers, loss, decay
+        self.fired = 0  # steps in which a reference exchanged, for those that choose
         self.trained = [[p for p in model.parameters() if p.requires_grad] for model in models]
 
     @property
@@ -115,6 +116,40 @@ def post_local_sgd(workers: Workers, steps: int, period: int, after: int) -> His
         workers.update(gradients.mean(axis=0) if step < after else gradients)
         if step >= after and (step - after + 1) % period == 0:
             workers.parameters = workers.parameters.mean(axis=0)
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def selsync(
+    workers: Workers,
+    steps: int,
+    threshold: float,
+    window: int = 25,
+    smoothing: float | None = None,
+    needed: float = 1,
+    aggregate: str = "parameters",
+) -> History:
+    """SelSync: each worker's EWMA of ||g||^2; all exchange when at least `needed` see it change."""
+    size = len(workers.models)
+    alpha = min(1, size / 100) if smoothing is None else smoothing
+    averages: list[float] = []
+    history = []
+    for step in range(steps):
+        gradients = workers.gradients(step)
+        squares = [float(row @ row) for row in gradients]
+        if step == 0:
+            averages, flags = squares, size
+        else:
+            now = [(1 - alpha) * old + alpha * new for old, new in zip(averages, squares, strict=True)]
+            changes = [abs(b - a) / a for a, b in zip(averages, now, strict=True)]
+            averages, flags = now, sum(change >= threshold for change in changes)
+        fires = step < window or flags >= needed
+        if aggregate == "gradients" and fires:
+            gradients = np.broadcast_to(gradients.mean(axis=0), gradients.shape)
+        workers.update(gradients)
+        if aggregate == "parameters" and fires:
+            workers.parameters = workers.parameters.mean(axis=0)
+        workers.fired += fires
         history.append(workers.parameters)
     return finish(workers, history)
 

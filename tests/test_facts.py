@@ -16,7 +16,7 @@ from relaxcomm.transport.base import Membership
 
 COMPRESSORS = [relaxcomm.identity(), relaxcomm.cast("bfloat16"), relaxcomm.cast("float64")]
 ROOMS = (
-    *("errors", "operations", "messages", "buckets", "transport", "protocol", "validation", "frozen"),
+    *("errors", "validation", "frozen", "operations", "messages", "buckets", "transport", "protocol"),
     *(
         "primitives",
         "legality",

@@ -32,16 +32,25 @@ class BucketRules:
         self.indices = [i for i in run.rules_of(bucket) if self._rule(i).payload.site == "backward"]
         self.late: deque[LateGradient] = deque()
         self.firing: list[int] = []
+        self.exchanged = False
 
     def plan(self) -> bool:
-        """Decide which rules fire in this step; whether there is anything to do for the bucket."""
-        self.firing = [i for i in self.indices if self.run.firing(self._rule(i), self.bucket)]
-        return bool(self.firing) or any(late.due <= self.run.step for late in self.late)
+        """Decide which rules fire in this step; whether the bucket has, or may have, anything to do."""
+        self.exchanged = False
+        known = [i for i in self.indices if self._rule(i).trigger.known == "start"]
+        self.firing = [i for i in known if self.run.firing(self._rule(i), self.bucket)]
+        return bool(self.firing or self._due() or self._voting())
+
+    def plan_voted(self) -> bool:
+        """Decide, after the vote, which of the other rules fire; whether any does."""
+        self.firing = [i for i in self._voting() if self.run.firing(self._rule(i), self.bucket)]
+        return bool(self.firing)
 
     @property
     def accumulates(self) -> bool:
         """Whether a second backward in one step would add up to the same as one."""
-        return all(self._rule(i).compressor.linear and not self._rule(i).delay for i in self.firing)
+        linear = all(self._rule(i).compressor.linear and not self._rule(i).delay for i in self.firing)
+        return linear and not self._voting()
 
     @property
     def flags_travel(self) -> bool:
@@ -50,7 +59,11 @@ class BucketRules:
 
     def launch(self, pipeline: Pipeline) -> None:
         """Collect the gradients and issue the first operation."""
+        self.buffer.unused = []
+        if not self.firing and not self._due():
+            return
         self.buffer.collect()
+        self.exchanged = self.run.exchanged = True
         late = [i for i in self.firing if self._rule(i).delay]
         if late:
             self._launch_late(late[0])
@@ -62,7 +75,7 @@ class BucketRules:
 
     def land_late(self) -> None:
         """Put the gradient that is due in the place of this step's own, or zeros while none is due."""
-        due = [late for late in self.late if late.due <= self.run.step]
+        due = self._due()
         replaces = any(self._rule(i).delay for i in self.firing)
         if replaces:
             self.buffer.main.zero_()
@@ -82,6 +95,13 @@ class BucketRules:
         """Keep or drop what the primitives wrote to their slots."""
         for index in self.indices:
             self.run.state[index, self.bucket.index].commit(good)
+
+    def _due(self) -> list[LateGradient]:
+        return [late for late in self.late if late.due <= self.run.step]
+
+    def _voting(self) -> list[int]:
+        rules = ((i, self._rule(i)) for i in self.indices)
+        return [i for i, rule in rules if rule.trigger.known == "backward" and rule.is_active(self.run.step)]
 
     def _rule(self, index: int) -> Rule:
         return self.run.algorithm.rules[index]

@@ -14,6 +14,7 @@ from relaxcomm.buckets import Bucket, Item, build_buckets
 from relaxcomm.engine.flights import Program
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.engine.statistics import Statistics
+from relaxcomm.engine.votes import Votes
 from relaxcomm.errors import UsageError
 from relaxcomm.operations import AllReduce
 from relaxcomm.protocol import Context
@@ -47,6 +48,7 @@ class Run:
         self.buckets: list[Bucket] | None = None
         self.state: dict[tuple[int, int], RuleState] = {}
         self._uncompressed_bytes = 0
+        self.votes = Votes(self)
         if not algorithm.at("backward"):
             self.lay_out([item.name for item in self.parameters])
 
@@ -88,6 +90,7 @@ class Run:
             membership=self.transport.membership,
             learning_rate=self._learning_rate,
             gradient_scale=self.gradient_scale,
+            decided=self.votes.decided,
         )
 
     def program(self, name: str, rule: Rule, state: RuleState, tensor: Tensor) -> Program:
@@ -104,9 +107,14 @@ class Run:
 
     def tick(self) -> None:
         """Close the step: the clock goes on."""
+        self.votes.close()
         self.statistics.tick(self.exchanged, self._uncompressed_bytes)
         self.step += 1
         self.exchanged = self.synchronised = self.unsynchronised = False
+
+    def scale(self) -> float:
+        """The GradScaler's scale as a number, or 1; on a GPU the host waits for it."""
+        return 1.0 if self.gradient_scale is None else self.gradient_scale.item()
 
     def rewind(self, step: int) -> None:
         """Set the clock back over steps in which nothing was trained or exchanged."""

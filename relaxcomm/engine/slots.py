@@ -35,6 +35,16 @@ class Slots(MutableMapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._kept)
 
+    def export(self) -> dict[str, Tensor]:
+        """A copy of every slot."""
+        return {slot: self[slot].clone() for slot in self}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Put exported values back."""
+        for slot, value in saved.items():
+            self[slot] = value.to(self[slot].device).clone()
+        self.commit(True)
+
     def commit(self, good: bool | Tensor) -> None:
         """Keep what was assigned if `good`; a tensor decides on its device, without waiting for it."""
         for slot, value in self._staged.items():
@@ -61,13 +71,9 @@ class RuleState:
 
     def export(self) -> dict[str, dict[str, Tensor]]:
         """A copy of every slot by role and name."""
-        return {
-            role: {slot: slots[slot].clone() for slot in slots} for role, slots in self.roles.items() if slots
-        }
+        return {role: slots.export() for role, slots in self.roles.items() if slots}
 
     def restore(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put exported slots back."""
         for role, slots in saved.items():
-            for slot, value in slots.items():
-                self.roles[role][slot] = value.to(self.roles[role][slot].device).clone()
-        self.commit(True)
+            self.roles[role].restore(slots)

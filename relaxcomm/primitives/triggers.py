@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
 from relaxcomm.buckets import Bucket
-from relaxcomm.frozen import Steps, frozen
-from relaxcomm.protocol import Context, Trigger
+from relaxcomm.frozen import Share, Steps, Threshold, frozen
+from relaxcomm.protocol import Agreement, Context, Observation, State, Trigger, VotingTrigger
 
 
 @frozen
@@ -48,3 +54,53 @@ class every(Trigger):
 
     def fires(self, cx: Context, bucket: Bucket) -> bool:
         return (cx.step - cx.start + 1) % self.steps == 0
+
+
+@frozen
+class relative_gradient_change(VotingTrigger):
+    """Exchange when the gradients' size changes: `|E_i - E_(i-1)| / E_(i-1) >= threshold`.
+
+    `E_i = (1 - a) E_(i-1) + a ||g_i||^2` with `E_0 = ||g_0||^2`, the squared norm of this worker's
+    gradients over all parameters. The first `window_steps` steps always exchange, and so does any
+    step that follows `E = 0` with a gradient. The workers' votes are agreed on in each step.
+
+    Args:
+        threshold: the least relative change that exchanges; 0 exchanges in every step.
+        window_steps: number of first steps that always exchange, at least 1.
+        smoothing: a, in (0, 1]; None for N / 100, at most 1, with N workers.
+        agree: "any" worker's vote is enough, "all" are needed, a "majority", or the least fraction
+            of the workers, in (0, 1].
+
+    Example:
+        >>> relative_gradient_change(threshold=0.25)
+        relative_gradient_change(threshold=0.25)
+
+    Reference: Tyagi and Swany, "Accelerating Distributed ML Training via Selective Synchronization",
+        IEEE CLUSTER 2023.
+
+    Differs from the paper's code: the norm is that of all gradients, not a sum over layers, and a
+        step after a zero denominator is defined.
+    """
+
+    threshold: Threshold
+    window_steps: Steps = 25
+    smoothing: Share | None = None
+    agree: Agreement = "any"
+
+    def init_vote(self) -> Mapping[str, Tensor]:
+        return {
+            "votes": torch.zeros((), dtype=torch.int64),
+            "average": torch.zeros((), dtype=torch.float64),
+            "change": torch.zeros((), dtype=torch.float64),
+        }
+
+    def vote(self, cx: Context, state: State, observation: Observation) -> bool:
+        square, before = observation.squared_norm, state["average"].item()
+        votes = int(state["votes"].item())
+        weight = min(1.0, cx.membership.world_size / 100) if self.smoothing is None else self.smoothing
+        now = (1 - weight) * before + weight * square if votes else square
+        change = abs(now - before) / before if before else math.inf if now else 0.0
+        state["votes"] = torch.tensor(votes + 1)
+        state["average"] = torch.tensor(now, dtype=torch.float64)
+        state["change"] = torch.tensor(change, dtype=torch.float64)
+        return votes < self.window_steps or change >= self.threshold

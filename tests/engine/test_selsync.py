@@ -1,0 +1,225 @@
+"""SelSync against its reference, its limits, and what its vote does with awkward gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm import relative_gradient_change
+from relaxcomm.protocol import Observation, agreed
+from tests import references
+from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
+from tests.models import CASES, make_optimizer
+
+STEPS = 40
+
+
+def settings(**parameters):
+    return {"algorithm": {"name": "selsync", **parameters}}
+
+
+CASES_OF_IT = {
+    "plain": ({"threshold": 0.01, "window_steps": 3}, {}),
+    "smoothing": ({"threshold": 0.3, "window_steps": 1, "smoothing": 0.5}, {}),
+    "all": ({"threshold": 0.01, "window_steps": 2, "agree": "all"}, {"needed": 3}),
+    "majority": ({"threshold": 0.01, "window_steps": 2, "agree": "majority"}, {"needed": 2}),
+    "fraction": ({"threshold": 0.01, "window_steps": 2, "agree": 0.5}, {"needed": 2}),
+    "gradients": ({"threshold": 0.01, "window_steps": 3, "aggregate": "gradients"}, {}),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["plain", "momentum", "adamw"])
+@pytest.mark.parametrize("name", CASES_OF_IT)
+def test_selsync_equals_its_reference(network, name, optimizer):
+    parameters, more = CASES_OF_IT[name]
+    told = dict(parameters)
+    told.pop("agree", None)
+    told["window"] = told.pop("window_steps")
+    workers = simulated_workers(3, optimizer)
+    expected = references.selsync(workers, STEPS, **told, **more)
+    assert told["window"] < workers.fired < STEPS, "the case must hold steps of both kinds"
+    assert_histories_agree(network(train, 3, settings(**parameters), STEPS, optimizer), expected)
+
+
+@pytest.mark.parametrize("aggregate", ["parameters", "gradients"])
+@pytest.mark.parametrize("optimizer", ["plain", "momentum"])
+def test_threshold_0_is_bsp(aggregate, optimizer):
+    config = settings(threshold=0.0, window_steps=1, aggregate=aggregate)
+    expected = references.bsp(simulated_workers(3, optimizer), STEPS)
+    assert_histories_agree(in_process(train, 3, config, STEPS, optimizer), expected)
+
+
+def test_a_huge_threshold_is_local_training():
+    config = settings(threshold=1e300, window_steps=1)
+    expected = references.selsync(simulated_workers(3), STEPS, 1e300, window=1)
+    assert_histories_agree(in_process(train, 3, config, STEPS), expected)
+
+
+def counted(world, threshold):
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, settings(threshold=threshold, window_steps=2)) as engine:
+        for step in range(STEPS):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return engine.statistics["lssr"], engine.statistics["synchronisations"]
+
+
+def test_lssr_rises_with_the_threshold_and_agrees_everywhere():
+    runs = [in_process(counted, 3, threshold) for threshold in (0.0, 0.01, 0.03, 1e9)]
+    assert all(len(set(run)) == 1 for run in runs)
+    rates = [run[0][0] for run in runs]
+    assert rates == sorted(rates)
+    assert rates[0] == 0
+    assert rates[-1] == (STEPS - 2) / STEPS
+    assert rates[0] < rates[1] < rates[2] < rates[3]
+
+
+def awkward(world, kind, steps=6):
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(
+        model, optimizer, {**settings(threshold=0.5, window_steps=1), "bucket_bytes": 16}
+    ) as engine:
+        for step in range(steps):
+            weight = {"zero": 0.0, "constant": 1.0, "late": float(step > 3)}.get(kind, 1.0)
+            loss = weight * (model.weight.sum() + 2 * model.bias.sum())
+            if kind == "nan" and world.rank == 1 and step == 3:
+                loss = loss * float("nan")
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return engine.statistics["synchronisations"]
+
+
+@pytest.mark.parametrize(("kind", "synchronisations"), [("zero", 1), ("constant", 1), ("late", 3)])
+def test_degenerate_gradients(kind, synchronisations):
+    """All zero and constant: the first step alone; after zeros the average jumps, then doubles."""
+    assert in_process(awkward, 3, kind) == [synchronisations] * 3
+    assert in_process(awkward, 1, kind) == [synchronisations]
+
+
+@pytest.mark.ranks
+def test_a_nan_on_one_rank_is_an_error_on_all():
+    with pytest.raises(Exception, match="cannot vote") as caught:
+        on_gloo(awkward, 3, "nan")
+    kinds = {rank: (kind, text) for rank, (kind, text) in caught.value.errors.items()}
+    assert {kind for kind, _ in kinds.values()} == {"NonFiniteError"}
+    assert kinds.keys() == {0, 1, 2}
+    assert "weight" in kinds[1][1]
+    assert "another rank" in kinds[0][1]
+
+
+def accumulated(world, kind):
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, settings(threshold=0.0, window_steps=1)) as engine:
+        loss = CASES["toy"].local_loss
+        if kind != "never":
+            for step in range(3):
+                with engine.no_sync():
+                    loss(model, 2 * step, world.rank).backward()
+                loss(model, 2 * step + 1, world.rank).backward()
+                if kind == "twice":
+                    loss(model, 2 * step + 1, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        else:
+            with engine.no_sync():
+                loss(model, 0, world.rank).backward()
+            optimizer.step()
+    return values(model)
+
+
+def test_accumulation_is_right_or_refused():
+    first, *others = in_process(accumulated, 3, "once")
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-12)
+    for kind, match in (("twice", "second synchronising backward"), ("never", "no_sync")):
+        with pytest.raises(relaxcomm.UsageError, match=match):
+            in_process(accumulated, 3, kind)
+
+
+def resumed(world, stop):
+    """Train 20 steps, with a stop and a new engine after `stop` of them."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    config, saved = settings(threshold=0.02, window_steps=2, smoothing=0.3), None
+    fired = 0
+    for begin, end in ((0, stop), (stop, 20)):
+        engine = world.attach(model, optimizer, config)
+        if saved is not None:
+            model.load_state_dict(saved[0])
+            engine.load_state_dict(saved[1])
+        for step in range(begin, end):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        saved = ({k: v.clone() for k, v in model.state_dict().items()}, engine.state_dict())
+        fired = engine.statistics["synchronisations"]
+        engine.close(average=False)
+    return fired, values(model)
+
+
+def test_a_resumed_run_votes_as_if_it_had_not_stopped():
+    whole, halves = in_process(resumed, 3, 20), in_process(resumed, 3, 9)
+    for (fired, expected), (fired_too, found) in zip(whole, halves, strict=True):
+        assert fired == fired_too
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def uneven(world):
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    config = settings(threshold=0.02, window_steps=2, smoothing=0.3)
+    with world.attach(model, optimizer, config) as engine, engine.join():
+        for step in range(6 + 3 * world.rank):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return engine.statistics["steps"], values(model)
+
+
+def test_ranks_that_ran_out_of_data_abstain(network):
+    results = network(uneven, 3)
+    assert [steps for steps, _ in results] == [12, 12, 12]
+    for _, parameters in results:
+        np.testing.assert_array_equal(parameters, results[0][1])
+
+
+@pytest.mark.parametrize(
+    ("agreement", "yes", "voters", "expected"),
+    [
+        ("any", 1, 3, True),
+        ("any", 0, 3, False),
+        ("all", 2, 3, False),
+        ("all", 3, 3, True),
+        ("all", 0, 0, False),
+        ("majority", 2, 4, False),
+        ("majority", 3, 4, True),
+        (0.5, 2, 4, True),
+        (0.5, 1, 4, False),
+        (1.0, 3, 3, True),
+        (0.1, 0, 3, False),
+    ],
+)
+def test_agreements(agreement, yes, voters, expected):
+    assert agreed(agreement, yes, voters) is expected
+
+
+def test_the_norm_is_global_and_unscaled():
+    gradients = [torch.tensor([3.0, 4.0]), torch.tensor([[12.0]])]
+    assert Observation(gradients).squared_norm == pytest.approx(169.0)
+    assert Observation(gradients, scale=2.0).squared_norm == pytest.approx(42.25)
+    assert Observation([]).squared_norm == 0.0
+
+
+@pytest.mark.parametrize(
+    "bad", [{"threshold": -1.0}, {"threshold": 0.1, "agree": "most"}, {"threshold": 0.1, "agree": 0.0}]
+)
+def test_bad_parameters_are_refused(bad):
+    with pytest.raises(relaxcomm.ConfigError):
+        relative_gradient_change(**bad)
