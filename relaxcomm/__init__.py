@@ -14,22 +14,26 @@ from relaxcomm.errors import (
     TopologyError,
     UsageError,
 )
-from relaxcomm.frozen import Fraction, Rate, Share, Steps, Threshold, frozen
+from relaxcomm.frozen import Fraction, Index, Rate, Share, Steps, Threshold, frozen
 from relaxcomm.messages import Dense, Message
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors
 from relaxcomm.primitives.compressors import cast, identity
+from relaxcomm.primitives.controllers import norm_test, sample_norm_test
 from relaxcomm.primitives.exchanges import all_reduce
-from relaxcomm.primitives.outers import average, nesterov, sgd, slowmo
+from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
 from relaxcomm.primitives.payloads import deltas, gradients, parameters
-from relaxcomm.primitives.triggers import every, every_step, relative_gradient_change
+from relaxcomm.primitives.triggers import every, every_step, relative_gradient_change, while_below
 from relaxcomm.protocol import (
     Agreement,
     Compressor,
     Context,
+    Controller,
     Exchange,
+    MicroGradients,
     Observation,
     Outer,
     Payload,
+    Seen,
     Trigger,
     VotingTrigger,
 )
@@ -49,14 +53,17 @@ __all__ = [
     "Compressor",
     "ConfigError",
     "Context",
+    "Controller",
     "DeadlockError",
     "Dense",
     "Engine",
     "Exchange",
     "Fraction",
     "InProcessGroup",
+    "Index",
     "Link",
     "Message",
+    "MicroGradients",
     "Neighbors",
     "NonFiniteError",
     "Observation",
@@ -66,6 +73,7 @@ __all__ = [
     "Rate",
     "RelaxcommError",
     "Rule",
+    "Seen",
     "Share",
     "Steps",
     "Threshold",
@@ -84,9 +92,13 @@ __all__ = [
     "gradients",
     "identity",
     "nesterov",
+    "norm_test",
+    "observe",
     "parameters",
     "relative_gradient_change",
+    "sample_norm_test",
     "sgd",
     "simulate",
     "slowmo",
+    "while_below",
 ]

@@ -14,7 +14,7 @@ from relaxcomm.frozen import frozen
 from relaxcomm.primitives.compressors import identity
 from relaxcomm.primitives.outers import average
 from relaxcomm.primitives.triggers import every_step
-from relaxcomm.protocol import Compressor, Exchange, Outer, Payload, Primitive, Trigger
+from relaxcomm.protocol import Compressor, Controller, Exchange, Outer, Payload, Primitive, Trigger
 
 StepCount = Annotated[int, Field(ge=0)]
 
@@ -97,6 +97,7 @@ class Algorithm:
     Args:
         rules: run in this order wherever several act in one step.
         name: what listings and metrics call it.
+        controllers: watch rules and write named values, such as the batch size.
 
     Raises: CompositionError for rules that cannot work together.
 
@@ -108,9 +109,11 @@ class Algorithm:
 
     rules: tuple[Rule, ...]
     name: str = "custom"
+    controllers: tuple[Controller, ...] = ()
 
     def __post_init__(self) -> None:
         legality.check_rules(self.rules)
+        legality.check_controllers(self.controllers, self.rules)
 
     def at(self, site: str) -> tuple[tuple[int, Rule], ...]:
         """The rules whose payload is read at `site`, with their index."""
@@ -123,7 +126,7 @@ class Algorithm:
             or if two of them cannot work together.
         """
         found = tuple(index for index, rule in enumerate(self.rules) if rule.covers(name))
-        if not found:
+        if not any(self.rules[index].outer.target for index in found):
             raise CompositionError(
                 f"no rule selects the parameter {name!r}, so its replicas would drift apart; widen a "
                 f"rule's select, which are now: {[rule.select for rule in self.rules]}"
@@ -134,7 +137,12 @@ class Algorithm:
     @property
     def lets_replicas_differ(self) -> bool:
         """Whether workers may hold different parameters between two exchanges."""
-        return not all(rule.keeps_replicas_equal for rule in self.rules)
+        return not all(rule.keeps_replicas_equal for rule in self.rules if rule.outer.target)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Values that must exist before the first step."""
+        return frozenset().union(*(controller.needs for controller in self.controllers))
 
     def __repr__(self) -> str:
-        return f"Algorithm({self.name}: {'; '.join(map(repr, self.rules))})"
+        return f"Algorithm({self.name}: {'; '.join(map(repr, (*self.rules, *self.controllers)))})"

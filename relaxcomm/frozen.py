@@ -27,6 +27,9 @@ Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 Threshold: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A bound, 0 or more."""
 
+Index: TypeAlias = Annotated[int, Field(ge=0)]
+"""A place in a list, from 0."""
+
 C = TypeVar("C", bound=type)
 
 _CHECKS = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)

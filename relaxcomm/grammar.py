@@ -19,7 +19,7 @@ _RULE_KEYS = ("trigger", "payload", "compressor", "exchange", "delay", "outer", 
 
 
 def parse_algorithm(value: object) -> Algorithm:
-    """An algorithm from YAML: a name, `{name: …, parameter: …}`, or `{rules: [ … ]}`.
+    """An algorithm from YAML: a name, `{name: …, parameter: …}`, or `{rules: [ … ], controllers: [ … ]}`.
 
     Raises: ConfigError or CompositionError.
 
@@ -68,19 +68,19 @@ def parse_primitive(role: str, value: object) -> Primitive:
 
 
 def _parse_rules(value: Mapping[Any, Any]) -> Algorithm:
-    unknown = set(value) - {"rules", "name"}
+    unknown = set(value) - {"rules", "name", "controllers"}
     if unknown:
         raise ConfigError(
-            f"algorithm: {sorted(map(str, unknown))} beside 'rules' is not allowed; only 'name' is"
+            f"algorithm: {sorted(map(str, unknown))} beside 'rules' is not allowed; 'name' and "
+            "'controllers' are"
         )
-    rules = value["rules"]
-    if not isinstance(rules, list):
-        raise ConfigError(f"algorithm: rules must be a list, got {rules!r}")
-    return Algorithm(tuple(_parse_rule(rule) for rule in rules), **_named(value))
-
-
-def _named(value: Mapping[Any, Any]) -> dict[str, Any]:
-    return {"name": value["name"]} if "name" in value else {}
+    for key in ("rules", "controllers"):
+        if not isinstance(value.get(key, []), list):
+            raise ConfigError(f"algorithm: {key} must be a list, got {value[key]!r}")
+    more: dict[str, Any] = {"name": value["name"]} if "name" in value else {}
+    if "controllers" in value:
+        more["controllers"] = tuple(parse_primitive("controller", one) for one in value["controllers"])
+    return Algorithm(tuple(_parse_rule(rule) for rule in value["rules"]), **more)
 
 
 def _parse_rule(value: object) -> Rule:

@@ -9,6 +9,7 @@ from relaxcomm.errors import CompositionError
 
 if TYPE_CHECKING:
     from relaxcomm.algorithm import Rule
+    from relaxcomm.protocol import Controller
 
 
 def check_rule(rule: Rule) -> None:
@@ -30,6 +31,30 @@ def check_rules(rules: Sequence[Rule]) -> None:
     if not rules:
         raise CompositionError("an algorithm needs at least one rule; bsp is gradients over all_reduce")
     check_together([rule for rule in rules if rule.select is None], "all parameters")
+
+
+def check_controllers(controllers: Sequence[Controller], rules: Sequence[Rule]) -> None:
+    """Refuse controllers that cannot see what they need, and rules whose result nobody uses.
+
+    Raises: CompositionError, with what was got, what is allowed and what to do.
+    """
+    for controller in controllers:
+        if controller.rule >= len(rules):
+            raise CompositionError(
+                f"{controller!r} watches rule {controller.rule}, but there are {len(rules)}, counted from 0"
+            )
+        if controller.needs_local and rules[controller.rule].payload.site != "backward":
+            raise CompositionError(
+                f"{controller!r} compares each worker's own gradient with the mean, so it cannot watch "
+                f"{rules[controller.rule]!r}; let it watch a rule of gradients(), with the outer observe() "
+                "if they are not to be applied"
+            )
+    for index, rule in enumerate(rules):
+        if rule.outer.target is None and all(controller.rule != index for controller in controllers):
+            raise CompositionError(
+                f"{rule!r} moves nothing and no controller watches it; give a controller rule={index}, or "
+                "choose another outer"
+            )
 
 
 def check_together(rules: Sequence[Rule], name: str) -> None:
@@ -58,6 +83,11 @@ def _check_kinds(rule: Rule) -> None:
 
 
 def _check_outer(rule: Rule) -> None:
+    if rule.outer.target is None and (rule.payload.site != "backward" or rule.delay):
+        raise CompositionError(
+            f"{rule.outer!r} leaves the payload alone, which is for gradients() without delay; got "
+            f"{rule.payload!r} with delay {rule.delay}; choose another outer, such as average()"
+        )
     if rule.outer.needs_base and not rule.payload.has_base:
         raise CompositionError(
             f"{rule.outer!r} moves from the parameters of the last exchange, which {rule.payload!r} does "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal, TypeAlias
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
-from relaxcomm.frozen import Share
+from relaxcomm.frozen import Index, Share
 from relaxcomm.messages import Message
 from relaxcomm.operations import Operation, Received
 from relaxcomm.transport.base import Membership
@@ -52,6 +52,7 @@ class Context:
         membership: rank and world size now.
         learning_rate: the optimizer's current rate for a bucket, a float or a flat `[numel]` tensor.
         gradient_scale: the GradScaler's scale, a scalar tensor, or None without a scaler.
+        values: what controllers have written, such as `batch_size`.
         decided: what the workers agreed on for a voting trigger in this step.
     """
 
@@ -60,6 +61,7 @@ class Context:
     membership: Membership
     learning_rate: Callable[[Bucket], float | Tensor]
     gradient_scale: Tensor | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
     decided: Callable[[VotingTrigger], bool] = _nobody_voted
 
 
@@ -229,14 +231,72 @@ class Exchange(Primitive):
 class Outer(Primitive):
     """What then: how a combined result moves the model.
 
+    `target` is what it moves; an outer without one leaves the model alone and feeds controllers.
     `needs_base` outers move from the payload's base along the result; `needs_optimizer` ones read
     the local optimizer's learning rate.
     """
 
     role: ClassVar[str] = "outer"
+    target: ClassVar[Literal["payload"] | None] = "payload"
     needs_base: ClassVar[bool] = False
     needs_optimizer: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         """The new value of the payload, `[numel]`."""
+
+
+@dataclass(frozen=True)
+class MicroGradients:
+    """The gradients g_1 … g_J that a step accumulates, one for each backward.
+
+    Args:
+        count: J.
+        squares: `sum_j ||g_j||^2`.
+        squared_norm: `||sum_j g_j||^2`.
+    """
+
+    count: int
+    squares: float
+    squared_norm: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a controller sees of one bucket after an exchange.
+
+    Args:
+        unit: index of the bucket.
+        local: what this worker put in, `[numel]`, for rules of gradients; None otherwise.
+        result: the combined result, `[numel]`.
+        micro: the step's micro-gradients over all parameters, for controllers that need them.
+    """
+
+    unit: int
+    local: Tensor | None
+    result: Tensor
+    micro: MicroGradients | None = None
+
+
+class Controller(Primitive):
+    """Watches one rule and writes named values, the same on all ranks.
+
+    Facts:
+        needs: values that must exist before the first step; `engine.loader` makes `batch_size`.
+        needs_local: it looks at what the worker put in, so it must watch a rule of gradients.
+        needs_micro_gradients: it looks at the gradients that a step accumulates.
+    """
+
+    role: ClassVar[str] = "controller"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    needs_local: ClassVar[bool] = False
+    needs_micro_gradients: ClassVar[bool] = False
+    rule: Index
+
+    @abstractmethod
+    def observe(self, cx: Context, seen: Seen) -> Tensor:
+        """A few numbers of one bucket, `[k]`; they are added up over buckets and workers."""
+
+    @abstractmethod
+    def decide(self, cx: Context, total: Tensor) -> Mapping[str, float]:
+        """New values from the numbers' sum; a value that is left out stays."""

@@ -80,7 +80,10 @@ def primitives() -> Mapping[str, Mapping[str, type[Primitive]]]:
         if inspect.isclass(loaded) and issubclass(loaded, Primitive) and not inspect.isabstract(loaded):
             found.setdefault(loaded.role, {})[point.name] = loaded
         else:
-            _complain(point, f"{loaded!r} is not a complete Trigger, Payload, Compressor, Exchange or Outer")
+            _complain(
+                point,
+                f"{loaded!r} is not a complete Trigger, Payload, Compressor, Exchange, Outer or Controller",
+            )
     return found
 
 

@@ -38,7 +38,7 @@ class Backward:
 
     def hook(self) -> list[RemovableHandle]:
         """Follow every trainable parameter; nothing is hooked if no rule looks at gradients."""
-        if not self._has_rules and not self.run.votes:
+        if not self._has_rules and not self.run.votes and self.run.micro is None:
             return []
         return [
             # torch leaves this method without types
@@ -78,6 +78,7 @@ class Backward:
             if self._open:
                 self._run_voted()
                 self._commit()
+            self.run.control.send()
 
     def shadow(self) -> None:
         """Take part in the others' backward with zero gradients; `.grad` ends up None."""
@@ -102,6 +103,8 @@ class Backward:
         self._readiness.bind(self.run.buckets)
 
     def _arrived(self, index: int, parameter: Tensor) -> None:
+        if self.run.micro is not None:
+            self.run.micro.arrived = True
         if self.run.paused:
             self.run.unsynchronised = True
             return
@@ -193,17 +196,17 @@ class Backward:
 
     def _commit(self) -> None:
         """Keep state only if all is finite; without a scaler a gradient that is not is an error."""
-        exchanged = [bucket for bucket in self.buckets if bucket.exchanged]
-        if not exchanged:
+        found = [(bucket.bucket, result) for bucket in self.buckets for result in bucket.results]
+        if not found:
             return
-        if exchanged[0].bucket.device.type != "cpu":
-            mains = [bucket.buffer.main for bucket in exchanged]
-            good = self._deferred.look(mains, step=self.run.step, is_error=self.run.scaler is None)
-            for bucket in exchanged:
-                bucket.commit(good)
-            return
-        bad = [(b.bucket, b.buffer.main) for b in exchanged if not is_finite(b.buffer.main)]
-        for bucket in exchanged:
-            bucket.commit(not bad)
+        good: bool | Tensor
+        if found[0][0].device.type == "cpu":
+            bad = [(bucket, result) for bucket, result in found if not is_finite(result)]
+            good = not bad
+        else:
+            bad, results = [], [result for _, result in found]
+            good = self._deferred.look(results, step=self.run.step, is_error=self.run.scaler is None)
+        for rules in self.buckets:
+            rules.commit(good)
         if bad and self.run.scaler is None:
             raise non_finite_error("gradients", bad, self.run.step)

@@ -32,11 +32,12 @@ class BucketRules:
         self.indices = [i for i in run.rules_of(bucket) if self._rule(i).payload.site == "backward"]
         self.late: deque[LateGradient] = deque()
         self.firing: list[int] = []
-        self.exchanged = False
+        self._moved = False
+        self._observed: list[Tensor] = []
 
     def plan(self) -> bool:
         """Decide which rules fire in this step; whether the bucket has, or may have, anything to do."""
-        self.exchanged = False
+        self._moved, self._observed = False, []
         known = [i for i in self.indices if self._rule(i).trigger.known == "start"]
         self.firing = [i for i in known if self.run.firing(self._rule(i), self.bucket)]
         return bool(self.firing or self._due() or self._voting())
@@ -50,12 +51,12 @@ class BucketRules:
     def accumulates(self) -> bool:
         """Whether a second backward in one step would add up to the same as one."""
         linear = all(self._rule(i).compressor.linear and not self._rule(i).delay for i in self.firing)
-        return linear and not self._voting()
+        return linear and len(self._moving()) == len(self.firing) and not self._voting()
 
     @property
     def flags_travel(self) -> bool:
         """Whether used-flags reach all ranks inside the messages."""
-        return all(self._rule(i).compressor.elementwise for i in self.firing)
+        return all(self._rule(i).compressor.elementwise for i in self._moving())
 
     def launch(self, pipeline: Pipeline) -> None:
         """Collect the gradients and issue the first operation."""
@@ -63,7 +64,8 @@ class BucketRules:
         if not self.firing and not self._due():
             return
         self.buffer.collect()
-        self.exchanged = self.run.exchanged = True
+        self.run.exchanged = True
+        self._moved = self._moved or bool(self._moving() or self._due())
         late = [i for i in self.firing if self._rule(i).delay]
         if late:
             self._launch_late(late[0])
@@ -91,10 +93,18 @@ class BucketRules:
         self.buffer.expose(range(len(self.bucket.items)))
         return True
 
+    @property
+    def results(self) -> list[Tensor]:
+        """What the exchanges of this step have brought."""
+        return [*self._observed, *([self.buffer.main] if self._moved else [])]
+
     def commit(self, good: bool | Tensor) -> None:
         """Keep or drop what the primitives wrote to their slots."""
         for index in self.indices:
             self.run.state[index, self.bucket.index].commit(good)
+
+    def _moving(self) -> list[int]:
+        return [i for i in self.firing if self._rule(i).outer.target]
 
     def _due(self) -> list[LateGradient]:
         return [late for late in self.late if late.due <= self.run.step]
@@ -115,8 +125,16 @@ class BucketRules:
         for index in self.firing:
             rule, state = self._rule(index), self.run.state[index, self.bucket.index]
             cx = self.run.context(rule)
-            rule.payload.read(cx, self.bucket, state["payload"], buffer.main)
-            result = yield from self.run.program(str(index), rule, state, self._message(rule))
+            message = self._message(rule)
+            if rule.outer.target is None:  # what lies in `.grad` stays there
+                message = message.clone()
+            rule.payload.read(cx, self.bucket, state["payload"], message[:numel])
+            local = message[:numel].clone() if self.run.control.watches(index) else None
+            result = yield from self.run.program(str(index), rule, state, message)
+            self.run.see(index, self.bucket, local, result[:numel])
+            if rule.outer.target is None:
+                self._observed.append(result)
+                continue
             value = rule.outer.apply(cx, self.bucket, state["outer"], result[:numel], None)
             buffer.take(value, result[numel:])
             rule.payload.write(cx, self.bucket, state["payload"], buffer.main, None)

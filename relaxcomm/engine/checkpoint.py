@@ -29,6 +29,7 @@ def export(window: Window) -> dict[str, Any]:
         "layout": None if run.buckets is None else [list(bucket.names) for bucket in run.buckets],
         "slots": [[rule, unit, state.export()] for (rule, unit), state in run.state.items()],
         "votes": [slots.export() for slots in run.votes.slots.values()],
+        "values": dict(run.control.values),
         "late_gradients": [
             [late.due, late.index, rules.bucket.index, _landed(window, late.flight)]
             for rules in window.backward.buckets
@@ -62,6 +63,7 @@ def restore(window: Window, saved: Mapping[str, Any]) -> None:
     run.statistics.restore(saved["statistics"])
     for slots, values in zip(run.votes.slots.values(), saved["votes"], strict=True):
         slots.restore(values)
+    run.control.values.update(saved["values"])
     if saved["layout"] is None:
         return
     names = [name for bucket in saved["layout"] for name in bucket]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +12,15 @@ from torch.optim import Optimizer
 
 from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.buckets import Bucket, Item, build_buckets
+from relaxcomm.engine.control import Control
 from relaxcomm.engine.flights import Program
+from relaxcomm.engine.micro import Accumulation
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.votes import Votes
 from relaxcomm.errors import UsageError
 from relaxcomm.operations import AllReduce
-from relaxcomm.protocol import Context
+from relaxcomm.protocol import Context, Seen
 from relaxcomm.transport.base import Transport
 
 
@@ -49,6 +52,8 @@ class Run:
         self.state: dict[tuple[int, int], RuleState] = {}
         self._uncompressed_bytes = 0
         self.votes = Votes(self)
+        self.control = Control(self)
+        self.micro = Accumulation(self.parameters) if self.control.watches_micro_gradients else None
         if not algorithm.at("backward"):
             self.lay_out([item.name for item in self.parameters])
 
@@ -90,8 +95,16 @@ class Run:
             membership=self.transport.membership,
             learning_rate=self._learning_rate,
             gradient_scale=self.gradient_scale,
+            values=MappingProxyType(self.control.values),
             decided=self.votes.decided,
         )
+
+    def see(self, index: int, bucket: Bucket, local: Tensor | None, result: Tensor) -> None:
+        """Show what became of a bucket to the controllers that watch a rule."""
+        if self.control.watches(index):
+            micro = None if self.micro is None else self.micro.seen(self.scale())
+            cx = self.context(self.algorithm.rules[index])
+            self.control.see(index, cx, Seen(bucket.index, local, result, micro))
 
     def program(self, name: str, rule: Rule, state: RuleState, tensor: Tensor) -> Program:
         """The exchange of one rule for one bucket, as a program that a flight runs."""
@@ -108,6 +121,9 @@ class Run:
     def tick(self) -> None:
         """Close the step: the clock goes on."""
         self.votes.close()
+        self.control.close()
+        if self.micro is not None:
+            self.micro.close()
         self.statistics.tick(self.exchanged, self._uncompressed_bytes)
         self.step += 1
         self.exchanged = self.synchronised = self.unsynchronised = False

@@ -131,11 +131,14 @@ class Step:
                 one.state.commit(False)
             raise non_finite_error("parameters", bad, self.run.step)
         for one in made:
+            if one.index is not None:
+                self.run.see(one.index, one.bucket, None, one.flight.result)
             cx, payload, state = self.run.context(one.rule), one.rule.payload, one.state
             base = payload.base(cx, one.bucket, state["payload"])
             value = one.rule.outer.apply(cx, one.bucket, state["outer"], one.flight.result, base)
             payload.write(cx, one.bucket, state["payload"], value, one.snapshot)
             state.commit(True)
+        self.run.control.send()
 
 
 def _plain(rule: Rule) -> Rule:

@@ -105,6 +105,8 @@ class Window:
 
     def _backward_ended(self) -> None:
         self._awaiting_end = False
+        if self.run.micro is not None and self.run.micro.arrived:
+            self.run.micro.add()
         if not self.run.paused:
             if not self._pending and not self.backward.begun:
                 self._remember_scale()

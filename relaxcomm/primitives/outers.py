@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,21 @@ class average(Outer):
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         return result if base is None else base - result
+
+
+@frozen
+class observe(Outer):
+    """Leave the model alone: the result only feeds a controller that watches the rule.
+
+    Example:
+        >>> observe()
+        observe()
+    """
+
+    target: ClassVar[Literal["payload"] | None] = None
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        return result
 
 
 @frozen

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
+from relaxcomm.errors import CompositionError
 from relaxcomm.frozen import Share, Steps, Threshold, frozen
 from relaxcomm.protocol import Agreement, Context, Observation, State, Trigger, VotingTrigger
 
@@ -104,3 +105,38 @@ class relative_gradient_change(VotingTrigger):
         state["average"] = torch.tensor(now, dtype=torch.float64)
         state["change"] = torch.tensor(change, dtype=torch.float64)
         return votes < self.window_steps or change >= self.threshold
+
+
+@frozen
+class while_below(Trigger):
+    """Follow another trigger as long as a value that a controller writes is below a limit.
+
+    Args:
+        trigger: the other one; not one that votes.
+        value: name of the value, such as "batch_size".
+        limit: the least value at which nothing is exchanged any more.
+
+    Raises: CompositionError for a trigger that votes.
+
+    Example:
+        >>> while_below(trigger=every(steps=16), value="batch_size", limit=512)
+        while_below(trigger=every(steps=16), value='batch_size', limit=512.0)
+    """
+
+    trigger: Trigger
+    value: str
+    limit: float
+
+    def __post_init__(self) -> None:
+        if self.trigger.known != "start":
+            raise CompositionError(
+                f"while_below cannot follow {self.trigger!r}, whose answer is known after backward only; "
+                "choose every(steps=…) or every_step()"
+            )
+
+    @property
+    def period_steps(self) -> int:
+        return self.trigger.period_steps
+
+    def fires(self, cx: Context, bucket: Bucket) -> bool:
+        return cx.values[self.value] < self.limit and self.trigger.fires(cx, bucket)

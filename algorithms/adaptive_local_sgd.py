@@ -1,0 +1,69 @@
+"""Local SGD with adaptive batch sizes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from relaxcomm import (
+    Algorithm,
+    Rate,
+    Rule,
+    Steps,
+    all_reduce,
+    every,
+    gradients,
+    norm_test,
+    observe,
+    parameters,
+    sample_norm_test,
+    while_below,
+)
+
+
+def adaptive_local_sgd(
+    *,
+    steps: Steps = 16,
+    tolerance: Rate = 0.8,
+    estimator: Literal["workers", "samples"] = "workers",
+    max_batch_size: Steps,
+) -> Algorithm:
+    """Local SGD whose batch grows when the gradients have become too noisy for it.
+
+    After each `steps` local steps the parameters are averaged, `w <- (1/N) sum_n w_n`, and the norm
+    test `E ||grad_B - grad||^2 <= tolerance^2 ||grad||^2` is made; where it fails, the batch grows to
+    the size that would pass. It never shrinks, and at `max_batch_size` the test ends. The batches
+    come from `engine.loader`; steps get fewer as they grow, so index learning-rate schedules by
+    `engine.statistics["samples"]`.
+
+    Args:
+        steps: local steps from one average to the next, in optimizer steps.
+        tolerance: of the test; it does not carry over from one estimator to the other.
+        estimator: "workers" compares the workers' gradients, which costs one all-reduce of them an
+            average; "samples" compares the micro-batches that each worker accumulates, which costs a
+            scalar and needs at least two of them a step.
+        max_batch_size: samples a worker and step.
+
+    Returns: the algorithm.
+
+    Example:
+        >>> adaptive_local_sgd(steps=8, max_batch_size=512).controllers
+        (norm_test(rule=1, tolerance=0.8, max_batch_size=512),)
+
+    Reference: Lau et al., "Communication-Efficient Adaptive Batch Size Strategies for Distributed
+        Local Gradient Methods", arXiv 2406.13936.
+    """
+    averaging = Rule(trigger=every(steps=steps), payload=parameters(), exchange=all_reduce())
+    if estimator == "samples":
+        test = sample_norm_test(rule=0, tolerance=tolerance, max_batch_size=max_batch_size)
+        return Algorithm((averaging,), name="adaptive_local_sgd", controllers=(test,))
+    testing = Rule(
+        trigger=while_below(trigger=every(steps=steps), value="batch_size", limit=max_batch_size),
+        payload=gradients(),
+        exchange=all_reduce(),
+        outer=observe(),
+    )
+    return Algorithm(
+        (averaging, testing),
+        name="adaptive_local_sgd",
+        controllers=(norm_test(rule=1, tolerance=tolerance, max_batch_size=max_batch_size),),
+    )

@@ -1,0 +1,47 @@
+"""The gradients that are accumulated in a step, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from relaxcomm.buckets import Item
+from relaxcomm.protocol import MicroGradients
+
+
+class Accumulation:
+    """Takes the difference of `.grad` before and after each backward of a step.
+
+    Args:
+        parameters: whose gradients are followed.
+    """
+
+    def __init__(self, parameters: Sequence[Item]) -> None:
+        self._parameters = [item.tensor for item in parameters]
+        self._before: list[torch.Tensor] = []
+        self.arrived = False
+        self.close()
+
+    def close(self) -> None:
+        """The step has ended."""
+        self._count, self._squares, self._norm = 0, 0.0, 0.0
+        self._before = []
+
+    def add(self) -> None:
+        """A backward has ended, and nothing was exchanged yet."""
+        self.arrived = False
+        now = [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in self._parameters]
+        added = torch._foreach_sub(now, self._before) if self._before else now
+        self._count += 1
+        self._squares += _squared_norm(added)
+        self._norm = _squared_norm(now)
+        self._before = list(now)
+
+    def seen(self, scale: float) -> MicroGradients:
+        """What was accumulated since the step began, unscaled."""
+        return MicroGradients(self._count, self._squares / scale**2, self._norm / scale**2)
+
+
+def _squared_norm(tensors: Sequence[torch.Tensor]) -> float:
+    return float(torch.stack([n.double() for n in torch._foreach_norm(list(tensors))]).square().sum())
