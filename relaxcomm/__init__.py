@@ -16,12 +16,13 @@ from relaxcomm.errors import (
 )
 from relaxcomm.frozen import Fraction, Index, Rate, Share, Steps, Threshold, frozen
 from relaxcomm.messages import Dense, Message
-from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors
+from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.compressors import cast, identity
 from relaxcomm.primitives.controllers import norm_test, sample_norm_test
 from relaxcomm.primitives.exchanges import all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
 from relaxcomm.primitives.payloads import deltas, gradients, parameters
+from relaxcomm.primitives.server import Staleness, server
 from relaxcomm.primitives.triggers import every, every_step, relative_gradient_change, while_below
 from relaxcomm.protocol import (
     Agreement,
@@ -34,10 +35,11 @@ from relaxcomm.protocol import (
     Outer,
     Payload,
     Seen,
+    Served,
     Trigger,
     VotingTrigger,
 )
-from relaxcomm.transport import InProcessGroup, Link, simulate
+from relaxcomm.transport import InProcessGroup, Link, Service, simulate
 
 __all__ = [
     "Agree",
@@ -72,9 +74,13 @@ __all__ = [
     "PluginError",
     "Rate",
     "RelaxcommError",
+    "Request",
     "Rule",
     "Seen",
+    "Served",
+    "Service",
     "Share",
+    "Staleness",
     "Steps",
     "Threshold",
     "TopologyError",
@@ -97,6 +103,7 @@ __all__ = [
     "parameters",
     "relative_gradient_change",
     "sample_norm_test",
+    "server",
     "sgd",
     "simulate",
     "slowmo",

@@ -135,6 +135,11 @@ class Algorithm:
         return found
 
     @property
+    def is_collective(self) -> bool:
+        """Whether all workers take part in every exchange."""
+        return all(rule.exchange.collective for rule in self.rules)
+
+    @property
     def lets_replicas_differ(self) -> bool:
         """Whether workers may hold different parameters between two exchanges."""
         return not all(rule.keeps_replicas_equal for rule in self.rules if rule.outer.target)

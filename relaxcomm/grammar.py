@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from relaxcomm import registry
@@ -34,8 +34,11 @@ def parse_algorithm(value: object) -> Algorithm:
     if isinstance(value, Mapping) and "rules" in value:
         return _parse_rules(value)
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-        parameters = {str(key): item for key, item in value.items() if key != "name"}
-        return registry.algorithm(value["name"])(**parameters)
+        entry = registry.algorithm(value["name"])
+        wrapped = _wrapped(inspect.unwrap(entry.build))
+        return entry(
+            **{str(k): _parse_field(wrapped.get(str(k)), item) for k, item in value.items() if k != "name"}
+        )
     raise ConfigError(
         f"algorithm: {value!r} is not allowed; write a name, {{name: local_sgd, steps: 8}}, or "
         "{rules: [{payload: gradients, exchange: all_reduce}]}"
@@ -106,7 +109,7 @@ def _sequence(key: str, item: object) -> object:
 
 
 def _arguments(cls: type[Primitive], value: object) -> dict[str, Any]:
-    wrapped = _wrapped_fields(cls)
+    wrapped = _wrapped(cls)
     if wrapped and not (isinstance(value, Mapping) and set(value) & set(_field_names(cls))):
         value = {next(iter(wrapped)): value}
     if not isinstance(value, Mapping):
@@ -118,7 +121,7 @@ def _arguments(cls: type[Primitive], value: object) -> dict[str, Any]:
 
 
 def _parse_field(role: str | None, item: object) -> object:
-    if role is None:
+    if role is None or item is None:
         return item
     return (
         tuple(parse_primitive(role, one) for one in item)
@@ -131,12 +134,11 @@ def _field_names(cls: type[Primitive]) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # made by @frozen
 
 
-def _wrapped_fields(cls: type[Primitive]) -> dict[str, str]:
-    """Fields that hold primitives, with the role that they hold."""
-    hints = typing.get_type_hints(cls)
+def _wrapped(made: Callable[..., object]) -> dict[str, str]:
+    """Parameters of a primitive's class or an algorithm's function that hold primitives, with their role."""
     found = {}
-    for name in _field_names(cls):
-        for held in (hints[name], *typing.get_args(hints[name])):
+    for name, hint in typing.get_type_hints(made).items():
+        for held in (hint, *typing.get_args(hint)):
             if inspect.isclass(held) and issubclass(held, Primitive):
                 found[name] = held.role
     return found

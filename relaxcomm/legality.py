@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from relaxcomm.errors import CompositionError
+from relaxcomm.primitives.outers import average
 
 if TYPE_CHECKING:
     from relaxcomm.algorithm import Rule
@@ -18,6 +19,7 @@ def check_rule(rule: Rule) -> None:
     Raises: CompositionError, with what was got, what is allowed and what to do.
     """
     _check_kinds(rule)
+    _check_exchange(rule)
     _check_outer(rule)
     _check_delay(rule)
     _check_range(rule)
@@ -30,6 +32,15 @@ def check_rules(rules: Sequence[Rule]) -> None:
     """
     if not rules:
         raise CompositionError("an algorithm needs at least one rule; bsp is gradients over all_reduce")
+    alone = [rule for rule in rules if not rule.exchange.collective]
+    together = [rule for rule in rules if rule.exchange.collective]
+    for one in alone:
+        for other in together:
+            if _meet(one, other):
+                raise CompositionError(
+                    f"{one!r} lets every worker go on alone, but {other!r} has all wait for each other; give "
+                    "them disjoint active ranges, or use one kind of exchange"
+                )
     check_together([rule for rule in rules if rule.select is None], "all parameters")
 
 
@@ -79,6 +90,27 @@ def _check_kinds(rule: Rule) -> None:
             f"{rule.compressor!r} makes {_listed(refused)} messages, which {rule.exchange!r} cannot combine: "
             f"it takes {_listed(rule.exchange.accepts)}; choose a compressor of such messages, or an "
             "exchange that gathers"
+        )
+
+
+def _check_exchange(rule: Rule) -> None:
+    exchange = rule.exchange
+    if exchange.returns_base and not (rule.payload.has_base and rule.outer == average()):
+        raise CompositionError(
+            f"{exchange!r} adds up what workers have moved and returns parameters, so it needs the payload "
+            f"deltas() and the outer average(); got {rule.payload!r} and {rule.outer!r}"
+        )
+    if exchange.collective:
+        return
+    if rule.trigger.known != "start":
+        raise CompositionError(
+            f"{exchange!r} lets every worker go on alone, but {rule.trigger!r} makes all agree in each step; "
+            "use every_step() or every(steps=…)"
+        )
+    if rule.delay or rule.compressor.rounds > 1:
+        raise CompositionError(
+            f"{exchange!r} takes one message and no delay (it bounds the staleness itself); got "
+            f"{rule.compressor!r} of {rule.compressor.rounds} round(s) and delay {rule.delay}"
         )
 
 

@@ -6,9 +6,11 @@ summed element by element in the network; all others must be gathered and decode
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 DENSE = "dense"
@@ -17,10 +19,18 @@ SUMMABLE = frozenset({DENSE, SHARED_SUPPORT})
 
 
 @dataclass(frozen=True, eq=False)
-class Message:
+class Message(ABC):
     """An encoded tensor; subclasses add what is needed to decode it."""
 
     kind: ClassVar[str]
+
+    @abstractmethod
+    def pack(self) -> Tensor:
+        """The message as bytes, `[n]` uint8; n depends on nothing that ranks do not share."""
+
+    @abstractmethod
+    def unpack(self, data: Tensor) -> Message:
+        """A message like this one from the bytes of another rank's; longer data are cut."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,3 +39,10 @@ class Dense(Message):
 
     kind: ClassVar[str] = DENSE
     tensor: Tensor
+
+    def pack(self) -> Tensor:
+        return self.tensor.contiguous().view(-1).view(torch.uint8)
+
+    def unpack(self, data: Tensor) -> Dense:
+        size = self.tensor.numel() * self.tensor.element_size()
+        return Dense(data[:size].clone().view(self.tensor.dtype).view(self.tensor.shape))

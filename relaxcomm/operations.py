@@ -78,4 +78,17 @@ class Agree:
     reduction: Reduction = "sum"
 
 
-Operation: TypeAlias = AllReduce | AllGather | AllToAll | Neighbors | Broadcast | Agree
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Ask the service that every rank runs for this rule and bucket; others need not take part.
+
+    Row r of `tensor` (`[world_size, ...]`) goes to rank r; received: a tensor like `reply`, whose row r is
+    rank r's answer. The tensors are on the CPU. A rank may be kept waiting until the service has
+    heard from others.
+    """
+
+    tensor: Tensor
+    reply: Tensor
+
+
+Operation: TypeAlias = AllReduce | AllGather | AllToAll | Neighbors | Broadcast | Agree | Request

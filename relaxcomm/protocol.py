@@ -20,7 +20,7 @@ from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import Index, Share
 from relaxcomm.messages import Message
 from relaxcomm.operations import Operation, Received
-from relaxcomm.transport.base import Membership
+from relaxcomm.transport.base import Membership, Service
 
 PROTOCOL_VERSION = 1
 
@@ -42,6 +42,10 @@ def _nobody_voted(trigger: VotingTrigger) -> bool:
     raise AssertionError(f"{trigger!r} is asked outside a run")
 
 
+def _unnoted(name: str, value: float) -> None:
+    """Outside a run nobody keeps statistics."""
+
+
 @dataclass(frozen=True)
 class Context:
     """What a primitive may know of the run: never the engine itself.
@@ -53,6 +57,8 @@ class Context:
         learning_rate: the optimizer's current rate for a bucket, a float or a flat `[numel]` tensor.
         gradient_scale: the GradScaler's scale, a scalar tensor, or None without a scaler.
         values: what controllers have written, such as `batch_size`.
+        round: how often the rule has exchanged this bucket before.
+        note: takes a named number for the statistics, such as the staleness that was seen.
         decided: what the workers agreed on for a voting trigger in this step.
     """
 
@@ -62,6 +68,8 @@ class Context:
     learning_rate: Callable[[Bucket], float | Tensor]
     gradient_scale: Tensor | None = None
     values: Mapping[str, float] = field(default_factory=dict)
+    round: int = 0
+    note: Callable[[str, float], None] = _unnoted
     decided: Callable[[VotingTrigger], bool] = _nobody_voted
 
 
@@ -203,6 +211,15 @@ class Compressor(Primitive):
         """Bytes of all messages for a tensor of `numel` entries of `element_bytes` each."""
 
 
+@dataclass(frozen=True)
+class Served:
+    """A service for one bucket, with the tensors that a request to one rank and its reply look like."""
+
+    service: Service
+    request: Tensor
+    reply: Tensor
+
+
 class Exchange(Primitive):
     """Over what and with whom messages are combined.
 
@@ -211,6 +228,7 @@ class Exchange(Primitive):
         collective: all ranks take part in each round.
         same_result: every rank ends with the same tensor.
         operations: operations a message.
+        returns_base: the result is the payload's new base itself, not a combination of messages.
     """
 
     role: ClassVar[str] = "exchange"
@@ -218,6 +236,15 @@ class Exchange(Primitive):
     collective: ClassVar[bool] = True
     same_result: ClassVar[bool] = True
     operations: ClassVar[int] = 1
+    returns_base: ClassVar[bool] = False
+
+    def pieces(self, numel: int, world_size: int) -> Sequence[int] | None:
+        """Sizes of the parts of a bucket that are coded each on its own; None for the whole."""
+        return None
+
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served | None:
+        """The service that every rank runs for a bucket, or None."""
+        return None
 
     @abstractmethod
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:

@@ -50,7 +50,7 @@ class Entry:
 
         Raises: ConfigError for an unknown, missing or wrong parameter.
         """
-        checked = validate_call(config=ConfigDict(strict=True))(self.build)
+        checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
         try:
             built = checked(**parameters)
         except ValidationError as error:

@@ -16,7 +16,17 @@ from relaxcomm.transport.base import Membership
 
 COMPRESSORS = [relaxcomm.identity(), relaxcomm.cast("bfloat16"), relaxcomm.cast("float64")]
 ROOMS = (
-    *("errors", "validation", "frozen", "operations", "messages", "buckets", "transport", "protocol"),
+    *(
+        "errors",
+        "validation",
+        "frozen",
+        "operations",
+        "messages",
+        "buckets",
+        "transport",
+        "pieces",
+        "protocol",
+    ),
     *(
         "primitives",
         "legality",

@@ -130,7 +130,7 @@ class BucketRules:
                 message = message.clone()
             rule.payload.read(cx, self.bucket, state["payload"], message[:numel])
             local = message[:numel].clone() if self.run.control.watches(index) else None
-            result = yield from self.run.program(str(index), rule, state, message)
+            result = yield from self.run.program(index, self.bucket, message)
             self.run.see(index, self.bucket, local, result[:numel])
             if rule.outer.target is None:
                 self._observed.append(result)
@@ -147,7 +147,7 @@ class BucketRules:
         rule, state = self._rule(index), self.run.state[index, self.bucket.index]
         rule.payload.read(self.run.context(rule), self.bucket, state["payload"], self.buffer.main)
         flight = Flight(
-            self.run.program(str(index), rule, state, self._message(rule).clone()),
+            self.run.program(index, self.bucket, self._message(rule).clone()),
             step=self.run.step,
             unit=self.bucket.index,
             operations=self._operations(index),

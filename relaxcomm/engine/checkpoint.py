@@ -29,6 +29,8 @@ def export(window: Window) -> dict[str, Any]:
         "layout": None if run.buckets is None else [list(bucket.names) for bucket in run.buckets],
         "slots": [[rule, unit, state.export()] for (rule, unit), state in run.state.items()],
         "votes": [slots.export() for slots in run.votes.slots.values()],
+        "rounds": [[rule, unit, count] for (rule, unit), count in run.rounds.items()],
+        "services": [[rule, unit, service.export()] for (rule, unit), service in run.services.items()],
         "values": dict(run.control.values),
         "late_gradients": [
             [late.due, late.index, rules.bucket.index, _landed(window, late.flight)]
@@ -72,6 +74,10 @@ def restore(window: Window, saved: Mapping[str, Any]) -> None:
     run.lay_out_as(saved["layout"])
     for rule, unit, slots in saved["slots"]:
         run.state[rule, unit].restore(slots)
+    for rule, unit, count in saved["rounds"]:
+        run.rounds[rule, unit] = count
+    for rule, unit, service in saved["services"]:
+        run.services[rule, unit].restore(service)
     window.backward.bind()
     for due, index, unit, result in saved["late_gradients"]:
         window.backward.buckets[unit].late.append(LateGradient(due, index, Flight.landed(result)))

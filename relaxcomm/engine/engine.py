@@ -90,6 +90,9 @@ class Engine:
         rank that trained longest.
         """
         self._check_open()
+        if not self.algorithm.is_collective:  # nobody waits for a rank that has finished
+            yield
+            return
         joining = self._window.joining
         joining.active = True
         try:
@@ -110,10 +113,18 @@ class Engine:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All state of this rank: clock, slots, results on their way. Save one for every rank."""
+        """All state of this rank: clock, slots, results on their way. Save one for every rank.
+
+        With a server (`ssp`) every rank must call it, and waits for the others.
+        """
         self._check_open()
         self._window.settle()
-        return checkpoint.export(self._window)
+        if self._run.services:  # what a service holds is whole only while nobody asks
+            self._run.transport.gather_objects("save")
+        saved = checkpoint.export(self._window)
+        if self._run.services:
+            self._run.transport.gather_objects("saved")
+        return saved
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first.
@@ -137,6 +148,7 @@ class Engine:
         self._window.settle()
         self._detach()
         self._window.step.drain()
+        self._run.transport.leave()
         while self._window.backward.drain():
             assert self._run.optimizer is not None
             self._run.optimizer.step()

@@ -21,7 +21,7 @@ from relaxcomm.engine.votes import Votes
 from relaxcomm.errors import UsageError
 from relaxcomm.operations import AllReduce
 from relaxcomm.protocol import Context, Seen
-from relaxcomm.transport.base import Transport
+from relaxcomm.transport.base import Service, Transport
 
 
 class Run:
@@ -50,6 +50,8 @@ class Run:
         self.frozen = [Item(name, p) for name, p in named_parameters(model) if not p.requires_grad]
         self.buckets: list[Bucket] | None = None
         self.state: dict[tuple[int, int], RuleState] = {}
+        self.rounds: dict[tuple[int, int], int] = {}
+        self.services: dict[tuple[int, int], Service] = {}
         self._uncompressed_bytes = 0
         self.votes = Votes(self)
         self.control = Control(self)
@@ -75,9 +77,20 @@ class Run:
         ]
         for bucket in self.buckets:
             for index in self.rules_of(bucket):
-                self.state[index, bucket.index] = RuleState(self.algorithm.rules[index], bucket)
+                self._set_up(index, bucket)
         self._uncompressed_bytes = sum(self._dense_bytes(bucket) for bucket in self.buckets)
         return self.buckets
+
+    def _set_up(self, index: int, bucket: Bucket) -> None:
+        """Make the state, and the service if there is one, of a rule for a bucket."""
+        rule, place = self.algorithm.rules[index], (index, bucket.index)
+        pieces = rule.exchange.pieces(bucket.numel, self.transport.membership.world_size)
+        self.state[place] = RuleState(rule, bucket, pieces)
+        self.rounds.setdefault(place, 0)
+        served = rule.exchange.serve(self.context(rule), bucket, rule.compressor)
+        if served is not None and place not in self.services:
+            self.services[place] = served.service
+            self.transport.serve((str(index), bucket.index), served.service, served.request, served.reply)
 
     def rules_of(self, bucket: Bucket) -> tuple[int, ...]:
         """Indices of the rules that cover a bucket."""
@@ -87,7 +100,7 @@ class Run:
         """Whether a rule exchanges a bucket in this step."""
         return rule.is_active(self.step) and rule.trigger.fires(self.context(rule), bucket)
 
-    def context(self, rule: Rule) -> Context:
+    def context(self, rule: Rule, round: int = 0) -> Context:
         """What the primitives of a rule may see now."""
         return Context(
             step=self.step,
@@ -96,6 +109,8 @@ class Run:
             learning_rate=self._learning_rate,
             gradient_scale=self.gradient_scale,
             values=MappingProxyType(self.control.values),
+            round=round,
+            note=self.statistics.note,
             decided=self.votes.decided,
         )
 
@@ -106,9 +121,16 @@ class Run:
             cx = self.context(self.algorithm.rules[index])
             self.control.see(index, cx, Seen(bucket.index, local, result, micro))
 
-    def program(self, name: str, rule: Rule, state: RuleState, tensor: Tensor) -> Program:
+    def program(self, index: int, bucket: Bucket, tensor: Tensor) -> Program:
         """The exchange of one rule for one bucket, as a program that a flight runs."""
-        running = rule.exchange.run(self.context(rule), tensor, rule.compressor, state["compressor"])
+        rule, place = self.algorithm.rules[index], (index, bucket.index)
+        cx = self.context(rule, self.rounds[place])
+        self.rounds[place] += 1
+        return self.exchanging(str(index), rule, cx, self.state[place], tensor)
+
+    def exchanging(self, name: str, rule: Rule, cx: Context, state: RuleState, tensor: Tensor) -> Program:
+        """An exchange whose operations are labelled `name`."""
+        running = rule.exchange.run(cx, tensor, rule.compressor, state["compressor"])
         try:
             operation = next(running)
             while True:

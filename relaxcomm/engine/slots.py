@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 import torch
 from torch import Tensor
 
 from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket
+from relaxcomm.pieces import PieceState, piece_bucket
 
 
 class Slots(MutableMapping[str, Tensor]):
@@ -56,10 +57,21 @@ class Slots(MutableMapping[str, Tensor]):
 
 
 class RuleState:
-    """The slots of all primitives of one rule for one bucket."""
+    """The slots of all primitives of one rule for one bucket.
 
-    def __init__(self, rule: Rule, bucket: Bucket) -> None:
+    Args:
+        rule: whose primitives.
+        bucket: the bucket.
+        pieces: sizes of its parts, if the compressor codes each on its own.
+    """
+
+    def __init__(self, rule: Rule, bucket: Bucket, pieces: Sequence[int] | None = None) -> None:
         self.roles = {role: Slots(made.init(bucket)) for role, made in rule.primitives.items()}
+        if pieces is not None:
+            slots: dict[str, Tensor] = {}
+            for index, numel in enumerate(pieces):
+                PieceState(slots, index).update(rule.compressor.init(piece_bucket(bucket, numel)))
+            self.roles["compressor"] = Slots(slots)
 
     def __getitem__(self, role: str) -> Slots:
         return self.roles[role]

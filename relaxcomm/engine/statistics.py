@@ -20,6 +20,7 @@ class Statistics(Mapping[str, float]):
         bytes_uncompressed: what BSP in full precision would have sent in as many steps.
         step_seconds: mean time from one step's end to the next.
         exposed_communication_seconds: time that this rank stood waiting for the network.
+        staleness_steps: the most clocks by which parameters read from a server have missed pushes.
         callback_seconds: time in the engine's own callbacks, waiting excluded.
     """
 
@@ -34,6 +35,7 @@ class Statistics(Mapping[str, float]):
         self._step_seconds = 0.0
         self._last_step: float | None = None
         self._depth = 0
+        self.notes: dict[str, float] = {}
 
     def tick(self, synchronised: bool, uncompressed: int) -> None:
         """Count a closed step."""
@@ -49,6 +51,10 @@ class Statistics(Mapping[str, float]):
     def pause(self) -> None:
         """Leave the time until the next step out of `step_seconds` (an evaluation, a join)."""
         self._last_step = None
+
+    def note(self, name: str, value: float) -> None:
+        """Keep the largest value of a named number that a primitive reports."""
+        self.notes[name] = max(value, self.notes.get(name, value))
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -98,6 +104,7 @@ class Statistics(Mapping[str, float]):
             "step_seconds": self._step_seconds / self._timed_steps if self._timed_steps else 0.0,
             "exposed_communication_seconds": self.waiting_seconds,
             "callback_seconds": self.busy_seconds,
+            **self.notes,
         }
 
     def __getitem__(self, key: str) -> float:

@@ -75,7 +75,7 @@ class Step:
     def _exchange(self, index: int, rule: Rule, buckets: list[Bucket]) -> None:
         pipeline = Pipeline(self.run.transport, self.run.statistics)
         made = [self._launch(pipeline, index, rule, self.run.state[index, b.index], b) for b in buckets]
-        if rule.payload.averages_buffers:
+        if rule.payload.averages_buffers and rule.exchange.collective:
             plain = _plain(rule)
             made += [
                 self._launch(pipeline, None, plain, RuleState(plain, b), b) for b in self._buffer_buckets()
@@ -104,12 +104,18 @@ class Step:
     def _launch(
         self, pipeline: Pipeline, index: int | None, rule: Rule, state: RuleState, bucket: Bucket
     ) -> Exchange:
-        name = "buffers" if index is None else str(index)
         late = rule.delay > 0
         cx = self.run.context(rule)
         tensor = rule.payload.read(cx, bucket, state["payload"], bucket.empty() if late else bucket.scratch())
+        if not rule.exchange.collective and not is_finite(tensor):
+            raise non_finite_error("parameters", [(bucket, tensor)], self.run.step)
+        program = (
+            self.run.exchanging("buffers", rule, cx, state, tensor)
+            if index is None
+            else self.run.program(index, bucket, tensor)
+        )
         flight = Flight(
-            self.run.program(name, rule, state, tensor),
+            program,
             step=self.run.step,
             unit=bucket.index,
             operations=rule.compressor.rounds * rule.exchange.operations,
@@ -135,7 +141,9 @@ class Step:
                 self.run.see(one.index, one.bucket, None, one.flight.result)
             cx, payload, state = self.run.context(one.rule), one.rule.payload, one.state
             base = payload.base(cx, one.bucket, state["payload"])
-            value = one.rule.outer.apply(cx, one.bucket, state["outer"], one.flight.result, base)
+            value = one.flight.result
+            if not one.rule.exchange.returns_base:
+                value = one.rule.outer.apply(cx, one.bucket, state["outer"], value, base)
             payload.write(cx, one.bucket, state["payload"], value, one.snapshot)
             state.commit(True)
         self.run.control.send()

@@ -1,6 +1,6 @@
 """Networks: torch.distributed, and N ranks in one process for tests."""
 
-from relaxcomm.transport.base import ByteCounters, Membership, Pending, Transport
+from relaxcomm.transport.base import ByteCounters, Membership, Pending, Service, Transport
 from relaxcomm.transport.in_process import InProcessGroup, simulate, single
 from relaxcomm.transport.scheduler import Link
 from relaxcomm.transport.torch_distributed import TorchTransport
@@ -11,6 +11,7 @@ __all__ = [
     "Link",
     "Membership",
     "Pending",
+    "Service",
     "TorchTransport",
     "Transport",
     "simulate",

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
 
 from relaxcomm.operations import Label, Operation, Received
 
@@ -38,6 +42,30 @@ class Pending(ABC):
         """
 
 
+Place: TypeAlias = tuple[str, int]
+"""A rule and a unit, as in a label."""
+
+
+class Service(ABC):
+    """What a rank answers to requests: a state machine without I/O, called by one thread at a time."""
+
+    @abstractmethod
+    def answer(self, client: int, request: Tensor) -> Sequence[tuple[int, Tensor]]:
+        """Take a request in; the answers that can now be given, as `(rank, reply)`."""
+
+    @abstractmethod
+    def leave(self, client: int) -> Sequence[tuple[int, Tensor]]:
+        """A rank asks nothing any more; the answers that can now be given."""
+
+    @abstractmethod
+    def export(self) -> dict[str, Tensor]:
+        """A copy of its state, for a checkpoint."""
+
+    @abstractmethod
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Put exported state back."""
+
+
 class Transport(ABC):
     """Issues operations in the order of the calls; never from a callback or another thread."""
 
@@ -55,6 +83,14 @@ class Transport(ABC):
     @abstractmethod
     def traffic(self, operation: Operation) -> tuple[int, int]:
         """Bytes that this rank sends and receives for `operation`, as this backend really does it."""
+
+    @abstractmethod
+    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
+        """Answer requests for `place`, of the size of a row of `request` and `reply`; on every rank."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Say goodbye to all services, and go on serving until all ranks have."""
 
     @abstractmethod
     def gather_objects(self, value: object) -> list[object]:

@@ -9,8 +9,8 @@ from typing import TypeVar, cast
 from torch import Tensor
 
 from relaxcomm.errors import CommunicationError
-from relaxcomm.operations import Label, Neighbors, Operation, Received
-from relaxcomm.transport.base import ByteCounters, Membership, Pending, Transport
+from relaxcomm.operations import Label, Neighbors, Operation, Received, Request
+from relaxcomm.transport.base import ByteCounters, Membership, Pending, Place, Service, Transport
 from relaxcomm.transport.scheduler import Link, Objects, Slot, World
 from relaxcomm.transport.traffic import traffic
 
@@ -72,8 +72,19 @@ class InProcessTransport(Transport):
         sent, received = self.traffic(operation)
         self.counters.sent += sent
         self.counters.received += received
-        slot = self._world.post(self._rank, operation, str(label))
+        if isinstance(operation, Request):
+            slot = self._world.ask(self._rank, (label.rule, label.unit), operation)
+        else:
+            slot = self._world.post(self._rank, operation, str(label))
         return _InProcessPending(self._world, self._rank, slot, str(label))
+
+    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
+        self._world.services[self._rank, place] = service
+        self._world.counters[self._rank] = self.counters
+        self.gather_objects("serves")  # nobody asks before all serve
+
+    def leave(self) -> None:
+        self._world.leave(self._rank)
 
     def traffic(self, operation: Operation) -> tuple[int, int]:
         return traffic(operation, self._rank, self._world.size)
@@ -146,4 +157,6 @@ def simulate(
 def _tensors(operation: Operation) -> list[Tensor]:
     if isinstance(operation, Neighbors):
         return [*operation.sends.values(), *operation.receives.values()]
+    if isinstance(operation, Request):
+        return [operation.tensor, operation.reply]
     return [operation.tensor]

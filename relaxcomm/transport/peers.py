@@ -29,13 +29,15 @@ class Peers:
             return False
         return True
 
-    def gone(self) -> str:
-        """Who has failed or closed, or nothing."""
+    def gone(self, *how: str) -> str:
+        """Whose status begins so, "failed" or "closed" unless told otherwise; or nothing."""
         try:
             statuses = self._statuses()
         except RuntimeError as error:
             return f"the store does not answer, so the process that holds it has ended ({error})"
-        return "; ".join(f"rank {r} {s}" for r, s in statuses.items() if s.startswith(("failed", "closed")))
+        return "; ".join(
+            f"rank {r} {s}" for r, s in statuses.items() if s.startswith(how or ("failed", "closed"))
+        )
 
     def heard(self) -> str:
         """What is known of all the others."""

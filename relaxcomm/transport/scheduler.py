@@ -8,7 +8,7 @@ who waits for whom.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,18 @@ import torch
 from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, DeadlockError
-from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Operation
-from relaxcomm.transport.traffic import traffic
+from relaxcomm.operations import (
+    Agree,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Neighbors,
+    Operation,
+    Request,
+)
+from relaxcomm.transport.base import ByteCounters, Place, Service
+from relaxcomm.transport.traffic import size_bytes, traffic
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,14 @@ class Slot:
     ready_at: dict[int, float] = field(default_factory=dict)
 
 
+@dataclass
+class Answers:
+    """The answers to one request so far."""
+
+    slot: Slot
+    into: Tensor
+
+
 class World:
     """The scheduler that the ranks of one simulation share."""
 
@@ -58,6 +76,9 @@ class World:
         self.slots: dict[int, Slot] = {}
         self.waiting: dict[int, tuple[Slot, str]] = {}
         self.finished: dict[int, str] = {}
+        self.services: dict[tuple[int, Place], Service] = {}
+        self.counters: dict[int, ByteCounters] = {}
+        self._asked: dict[tuple[int, Place], Answers] = {}
         self.gates = [threading.Event() for _ in range(size)]
         self.deadlock: str | None = None
 
@@ -88,6 +109,41 @@ class World:
             raise self._stuck(rank, slot, label)
         self.clocks[rank] = max(self.clocks[rank], slot.ready_at[rank])
         return slot.results[rank]
+
+    def ask(self, rank: int, place: Place, request: Request) -> Slot:
+        """Hand a request to every rank's service, in the order of virtual time."""
+        self._switch(rank)  # those whose clock is behind ask first
+        slot = Slot()
+        self._asked[rank, place] = Answers(slot, request.reply)
+        for server in range(self.size):
+            row = request.tensor[server].clone()
+            arrives = self.clocks[rank] + self._travels(row, rank, server)
+            if server != rank:
+                self.counters[server].received += size_bytes(row)
+            self._deliver(server, place, self.services[server, place].answer(rank, row), arrives)
+        return slot
+
+    def leave(self, rank: int) -> None:
+        """A rank asks nothing any more."""
+        for server, place in list(self.services):
+            self._deliver(server, place, self.services[server, place].leave(rank), self.clocks[rank])
+
+    def _deliver(self, server: int, place: Place, answers: Sequence[tuple[int, Tensor]], now: float) -> None:
+        for client, reply in answers:
+            asked = self._asked[client, place]
+            if server != client:
+                self.counters[server].sent += size_bytes(reply)
+            asked.into[server].copy_(reply)
+            asked.slot.posts[server] = (Request(reply, reply), "an answer")
+            ready = now + self._travels(reply, server, client)
+            asked.slot.ready_at[client] = max(asked.slot.ready_at.get(client, 0.0), ready)
+            if len(asked.slot.posts) == self.size:
+                asked.slot.results[client] = asked.into
+
+    def _travels(self, tensor: Tensor, rank: int, other: int) -> float:
+        if rank == other:
+            return 0.0
+        return self.link.latency_seconds + size_bytes(tensor) / self.link.bytes_per_second
 
     def _complete(self, slot: Slot) -> None:
         operations = {rank: operation for rank, (operation, _) in slot.posts.items()}

@@ -12,9 +12,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, ConfigError
-from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Label, Operation, Received
-from relaxcomm.transport.base import ByteCounters, Membership, Pending, Transport
+from relaxcomm.operations import (
+    Agree,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Label,
+    Operation,
+    Received,
+    Request,
+)
+from relaxcomm.transport.base import ByteCounters, Membership, Pending, Place, Service, Transport
 from relaxcomm.transport.peers import Peers
+from relaxcomm.transport.services import Services
 from relaxcomm.transport.threaded import ThreadedWork
 from relaxcomm.transport.traffic import traffic
 
@@ -58,6 +69,7 @@ class TorchTransport(Transport):
         name = f"relaxcomm/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         self._peers = Peers(name, self.membership)
         self._broken = False
+        self._services: Services | None = None
         self.counters = ByteCounters()
 
     @property
@@ -68,16 +80,38 @@ class TorchTransport(Transport):
         return traffic(operation, self.membership.rank, len(self._ranks))
 
     def issue(self, operation: Operation, label: Label) -> Pending:
-        if self._debug:
+        if self._debug and not isinstance(operation, Request):
             self._compare(operation, label)
-        sent, received = self.traffic(operation)
-        self.counters.sent += sent
-        self.counters.received += received
+        if not isinstance(operation, Request):  # services count for themselves
+            sent, received = self.traffic(operation)
+            self.counters.sent += sent
+            self.counters.received += received
         try:
-            works, result = self._start(operation)
+            works, result = self._start(operation, label)
         except RuntimeError as error:
             raise self._broke(label, error) from error
-        return _TorchPending(self, works, result, label, on_cpu=self._on_cpu or isinstance(operation, Agree))
+        on_cpu = self._on_cpu or isinstance(operation, Agree | Request)
+        return _TorchPending(self, works, result, label, on_cpu=on_cpu)
+
+    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
+        if self._services is None:
+            options = {"use_local_synchronization": self._partial}
+            self._services = Services(self._ranks, self.membership.rank, self.counters, options)
+        self._services.serve(place, service, request, reply)
+
+    def leave(self) -> None:
+        if self._services is None:
+            return
+        self.announce("has finished and serves")
+
+        def check() -> None:
+            if gone := self._peers.gone("failed"):
+                raise self._failure("the end of training", gone)
+
+        try:
+            self._services.leave(self._timeout, check)
+        except (RuntimeError, TimeoutError) as error:
+            raise self._failure("the end of training", error) from error
 
     def gather_objects(self, value: object) -> list[object]:
         gathered: list[object] = [None] * len(self._ranks)
@@ -118,7 +152,7 @@ class TorchTransport(Transport):
             if time.monotonic() >= deadline and not completed:
                 raise self._late(label)
 
-    def _start(self, operation: Operation) -> tuple[list[Any], Received]:
+    def _start(self, operation: Operation, label: Label) -> tuple[list[Any], Received]:
         group, world = self._group, len(self._ranks)
         if isinstance(operation, AllReduce | Agree):
             where = self._host if isinstance(operation, Agree) else group
@@ -134,6 +168,9 @@ class TorchTransport(Transport):
         if isinstance(operation, Broadcast):
             root = self._ranks[operation.root]
             return [dist.broadcast(operation.tensor, root, group=group, async_op=True)], operation.tensor
+        if isinstance(operation, Request):
+            assert self._services is not None, "serve comes before the first request"
+            return [self._services.ask((label.rule, label.unit), operation)], operation.reply
         sends = [dist.P2POp(dist.isend, t, self._ranks[r], group) for r, t in sorted(operation.sends.items())]
         takes = [
             dist.P2POp(dist.irecv, t, self._ranks[r], group) for r, t in sorted(operation.receives.items())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Operation
+from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Operation, Request
 
 
 def size_bytes(tensor: Tensor) -> int:
@@ -40,6 +40,10 @@ def traffic(operation: Operation, rank: int, world_size: int) -> tuple[int, int]
         place = (rank - operation.root) % world_size
         size = size_bytes(operation.tensor)
         return tree_children(place, world_size) * size, size if place else 0
+    elif isinstance(operation, Request):
+        # The answers that this rank gives are counted when it gives them.
+        asked = (world_size - 1) * size_bytes(operation.tensor) // world_size
+        return asked, (world_size - 1) * size_bytes(operation.reply) // world_size
     else:
         return (
             sum(size_bytes(tensor) for tensor in operation.sends.values()),

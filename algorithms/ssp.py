@@ -1,0 +1,34 @@
+"""Stale synchronous parallel."""
+
+from __future__ import annotations
+
+from relaxcomm import Algorithm, Compressor, Rule, Staleness, deltas, identity, server
+
+
+def ssp(staleness: Staleness = 3, compressor: Compressor | None = None) -> Algorithm:
+    """Train on parameters that may miss what others did in their last `staleness` steps.
+
+    Every step each worker takes its own optimizer step, pushes what it has moved to a parameter server
+    that is sharded over the workers, and goes on with the server's parameters as soon as these hold
+    all that any worker did more than `staleness` steps before. So a slow worker holds up the others
+    by at most that, and no worker waits for bytes that it may do without. 0 equals `bsp` for SGD,
+    with or without momentum; infinity is asynchronous. Momentum and adaptive optimizers suffer more
+    from staleness than plain SGD. BatchNorm's statistics stay with their worker until `close()`.
+
+    Args:
+        staleness: in steps, 0 or more, or infinity (`.inf` in YAML).
+        compressor: of what is pushed; full precision unless given. Each shard is coded on its own.
+
+    Returns: the algorithm.
+
+    Example:
+        >>> ssp(staleness=2)
+        Algorithm(ssp: Rule(every_step(), deltas(), server(staleness=2.0)))
+
+    Reference: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+        Server", NIPS 2013.
+
+    Differs from the paper: workers' moves are averaged, not added, and momentum stays with its worker.
+    """
+    rule = Rule(payload=deltas(), compressor=compressor or identity(), exchange=server(staleness=staleness))
+    return Algorithm((rule,), name="ssp")

@@ -1,0 +1,49 @@
+"""A flat tensor cut into one piece a rank, each coded on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+
+import torch
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket, Item
+
+
+def piece_sizes(numel: int, num_pieces: int) -> list[int]:
+    """Entries in each piece: equal but for the last ones, which may be smaller or empty.
+
+    Example:
+        >>> piece_sizes(10, 4)
+        [3, 3, 3, 1]
+    """
+    size = -(-numel // num_pieces)
+    return [max(0, min(size, numel - index * size)) for index in range(num_pieces)]
+
+
+def piece_bucket(bucket: Bucket, numel: int) -> Bucket:
+    """A bucket of `numel` entries like those of `bucket`, without memory: for `init` of a piece."""
+    nothing = torch.empty(1, dtype=bucket.dtype, device=bucket.device).expand(numel)
+    return Bucket(bucket.index, [Item("a piece", nothing)])
+
+
+class PieceState(MutableMapping[str, Tensor]):
+    """The slots of one piece among those of all pieces, which are called `index.slot`."""
+
+    def __init__(self, slots: MutableMapping[str, Tensor], index: int) -> None:
+        self._slots, self._prefix = slots, f"{index}."
+
+    def __getitem__(self, slot: str) -> Tensor:
+        return self._slots[self._prefix + slot]
+
+    def __setitem__(self, slot: str, value: Tensor) -> None:
+        self._slots[self._prefix + slot] = value
+
+    def __delitem__(self, slot: str) -> None:
+        del self._slots[self._prefix + slot]
+
+    def __iter__(self) -> Iterator[str]:
+        return (slot.removeprefix(self._prefix) for slot in self._slots if slot.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -1,0 +1,171 @@
+"""Services over Gloo: every rank answers requests in a thread, on process groups of their own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from relaxcomm.operations import Request
+from relaxcomm.transport.base import ByteCounters, Place, Service
+from relaxcomm.transport.threaded import ThreadedWork
+from relaxcomm.transport.traffic import size_bytes
+
+_REQUEST, _GOODBYE = 1, 0
+_SLICE_SECONDS = 0.5
+_FOR_EVER = timedelta(days=365)  # a service waits for requests as long as its clients train
+
+
+class Services:
+    """The services of one rank and its requests to the others'.
+
+    Args:
+        ranks: global ranks of all that take part.
+        rank: this one's place among them.
+        counters: of this rank's bytes.
+        options: of `dist.new_group`.
+    """
+
+    def __init__(
+        self, ranks: Sequence[int], rank: int, counters: ByteCounters, options: dict[str, Any]
+    ) -> None:
+        self.ranks, self.rank, self.counters = ranks, rank, counters
+        options = {**options, "backend": "gloo", "timeout": _FOR_EVER}
+        self.groups = (dist.new_group(ranks, **options), dist.new_group(ranks, **options))
+        self._served: dict[Place, _Served] = {}
+
+    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
+        """Answer requests for `place`."""
+        self._served[place] = _Served(self, len(self._served), service, request, reply)
+
+    def ask(self, place: Place, operation: Request) -> Any:
+        """Send a request to all; a work whose end means that `operation.reply` is filled."""
+        return self._served[place].ask(operation)
+
+    def leave(self, limit_seconds: float, check: Callable[[], None]) -> None:
+        """Say goodbye, and serve until all others have; `check` is called now and then.
+
+        Raises: TimeoutError if nothing was heard for `limit_seconds` from those that still train.
+        """
+        for served in self._served.values():
+            served.say_goodbye()
+        for served in self._served.values():
+            served.finish(limit_seconds, check)
+
+
+class _Served:
+    """One service with its thread."""
+
+    def __init__(self, home: Services, tag: int, service: Service, request: Tensor, reply: Tensor) -> None:
+        self._home, self._tag, self._service = home, tag, service
+        self._incoming, self._outgoing = home.groups
+        self._request_bytes, self._reply_bytes = size_bytes(request), size_bytes(reply)
+        self._own: queue.Queue[Tensor] = queue.Queue()
+        self._sending: dict[int, tuple[Any, Tensor]] = {}
+        self._left = {home.rank} if len(home.ranks) == 1 else set()
+        self._heard = time.monotonic()
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._others = [rank for rank in range(len(home.ranks)) if rank != home.rank]
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"relaxcomm-service-{tag}")
+        self._thread.start()
+
+    def ask(self, operation: Request) -> ThreadedWork:
+        works: list[Any] = []
+        for other in self._others:
+            row = operation.tensor[other].reshape(-1).view(torch.uint8)
+            works.append(self._send(_REQUEST, row, other))
+            self._home.counters.sent += row.numel()
+        for other in self._others:
+            into = operation.reply[other]
+            works.append(dist.irecv(into, self._home.ranks[other], group=self._outgoing, tag=self._tag))
+            self._home.counters.received += size_bytes(into)
+        with self._lock:
+            self._deliver(self._service.answer(self._home.rank, operation.tensor[self._home.rank]))
+        return ThreadedWork([*works, _Own(self._own, operation.reply[self._home.rank])], _FOR_EVER)
+
+    def say_goodbye(self) -> None:
+        nothing = torch.zeros(self._request_bytes, dtype=torch.uint8)
+        goodbyes = [self._send(_GOODBYE, nothing, other) for other in self._others]
+        with self._lock:
+            self._left.add(self._home.rank)
+            self._deliver(self._service.leave(self._home.rank))
+        for work in goodbyes:
+            work.wait()
+
+    def finish(self, limit_seconds: float, check: Callable[[], None]) -> None:
+        self._heard = time.monotonic()
+        while self._thread.is_alive():
+            self._thread.join(_SLICE_SECONDS)
+            check()
+            if time.monotonic() - self._heard > limit_seconds:
+                silent = sorted(set(self._others) - self._left)
+                raise TimeoutError(
+                    f"nothing heard of ranks {silent} for {limit_seconds:g} s, and they still train"
+                )
+        if self._error is not None:
+            raise self._error
+
+    def _send(self, kind: int, payload: Tensor, other: int) -> Any:
+        message = torch.empty(payload.numel() + 1, dtype=torch.uint8)
+        message[0] = kind
+        message[1:] = payload
+        return _Kept(
+            dist.isend(message, self._home.ranks[other], group=self._incoming, tag=self._tag), message
+        )
+
+    def _run(self) -> None:
+        try:
+            buffer = torch.empty(self._request_bytes + 1, dtype=torch.uint8)
+            while len(self._left - {self._home.rank}) < len(self._others):
+                source = dist.recv(buffer, None, group=self._incoming, tag=self._tag)
+                client = self._home.ranks.index(source)
+                self._heard = time.monotonic()
+                with self._lock:
+                    if buffer[0] == _GOODBYE:
+                        self._left.add(client)
+                        self._deliver(self._service.leave(client))
+                    else:
+                        self._home.counters.received += self._request_bytes
+                        self._deliver(self._service.answer(client, buffer[1:]))
+            for work, _ in self._sending.values():
+                work.wait()
+        except Exception as error:  # handed to the rank's own thread
+            self._error = error
+
+    def _deliver(self, replies: Iterable[tuple[int, Tensor]]) -> None:
+        for client, reply in replies:
+            if client == self._home.rank:
+                self._own.put(reply)
+                continue
+            self._home.counters.sent += size_bytes(reply)
+            # A client asks again only after it has the answer, so the one before has gone out.
+            work = dist.isend(reply, self._home.ranks[client], group=self._outgoing, tag=self._tag)
+            self._sending[client] = (work, reply)
+
+
+class _Kept:
+    """A send that keeps its buffer."""
+
+    def __init__(self, work: Any, buffer: Tensor) -> None:
+        self._work, self._buffer = work, buffer
+
+    def wait(self, limit: timedelta | None = None) -> None:
+        self._work.wait()
+
+
+class _Own:
+    """This rank's answer to itself."""
+
+    def __init__(self, answers: queue.Queue[Tensor], into: Tensor) -> None:
+        self._answers, self._into = answers, into
+
+    def wait(self, limit: timedelta) -> None:
+        self._into.copy_(self._answers.get(timeout=limit.total_seconds()))
