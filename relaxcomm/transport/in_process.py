@@ -84,7 +84,9 @@ class InProcessTransport(Transport):
         self.gather_objects("serves")  # nobody asks before all serve
 
     def leave(self) -> None:
-        self._world.leave(self._rank)
+        if self._world.services:
+            self._world.leave(self._rank)
+            self.gather_objects("goodbye")
 
     def traffic(self, operation: Operation) -> tuple[int, int]:
         return traffic(operation, self._rank, self._world.size)
