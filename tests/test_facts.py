@@ -16,7 +16,7 @@ from relaxcomm.transport.base import Membership
 
 COMPRESSORS = [relaxcomm.identity(), relaxcomm.cast("bfloat16"), relaxcomm.cast("float64")]
 ROOMS = (
-    *("errors", "validation", "frozen", "operations", "messages", "buckets", "transport", "protocol"),
+    *("errors", "validation", "docstrings", "frozen", "operations", "messages", "buckets", "transport", "protocol"),
     *(
         "primitives",
         "legality",
@@ -27,6 +27,8 @@ ROOMS = (
         "data",
         "engine",
         "tasks",
+        "schema",
+        "doctor",
         "cli",
     ),
 )

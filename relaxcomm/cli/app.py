@@ -6,6 +6,7 @@ import typer
 
 from relaxcomm.cli.algorithms import algorithms
 from relaxcomm.cli.compare import compare
+from relaxcomm.cli.schema import schema
 from relaxcomm.cli.train import train
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
 app.command()(train)
 app.command()(compare)
 app.command()(algorithms)
+app.command()(schema)
 
 
 def main() -> None:
