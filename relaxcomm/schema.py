@@ -159,7 +159,7 @@ def _algorithms() -> Schema:
 
 def _rule() -> Schema:
     made = parameters_schema(Rule)
-    for one in dataclasses.fields(Rule):  # type: ignore[arg-type]  # made by @frozen
+    for one in dataclasses.fields(Rule):
         if one.default_factory is not dataclasses.MISSING:
             made["properties"][one.name]["default"] = spell(one.default_factory())
     made["properties"]["select"]["anyOf"].append({"type": "string"})  # a pattern may stand alone

@@ -7,6 +7,7 @@ import typer
 from relaxcomm.cli.algorithms import algorithms
 from relaxcomm.cli.compare import compare
 from relaxcomm.cli.schema import schema
+from relaxcomm.cli.show import show
 from relaxcomm.cli.train import train
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
 app.command()(train)
 app.command()(compare)
 app.command()(algorithms)
+app.command()(show)
 app.command()(schema)
 
 
