@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import typer
 
 from relaxcomm.cli.algorithms import algorithms
 from relaxcomm.cli.compare import compare
+from relaxcomm.cli.failures import warn
 from relaxcomm.cli.schema import schema
 from relaxcomm.cli.show import show
 from relaxcomm.cli.train import train
@@ -25,4 +28,5 @@ app.command()(schema)
 
 def main() -> None:
     """Run the command line; exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
+    warnings.showwarning = warn
     app(prog_name="relaxcomm")
