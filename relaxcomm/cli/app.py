@@ -8,6 +8,7 @@ import typer
 
 from relaxcomm.cli.algorithms import algorithms
 from relaxcomm.cli.compare import compare
+from relaxcomm.cli.doctor import doctor
 from relaxcomm.cli.failures import warn
 from relaxcomm.cli.schema import schema
 from relaxcomm.cli.show import show
@@ -24,6 +25,7 @@ app.command()(compare)
 app.command()(algorithms)
 app.command()(show)
 app.command()(schema)
+app.command()(doctor)
 
 
 def main() -> None:
