@@ -18,6 +18,7 @@ app = typer.Typer(
     help="Train data-parallel PyTorch models over slow networks.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",  # joins the lines of a paragraph
     pretty_exceptions_enable=False,
 )
 app.command()(train)

@@ -33,7 +33,7 @@ def doctor(
 
     Each finding is ok, a warning or a problem, with what to do. Exit code 1 if there is a problem.
 
-        torchrun … -m relaxcomm doctor      measures between the workers of several hosts
+    On several hosts start it as the job itself: `torchrun OPTIONS -m relaxcomm doctor`
     """
     with readable(traceback):
         if is_worker() and workers is not None:
@@ -75,4 +75,6 @@ def show(found: Sequence[Finding]) -> None:
         table.add_row(Text(one.level, style=_STYLES[one.level]), one.name, text)
     console.print(table)
     counts = {level: sum(one.level == level for one in found) for level in ("problem", "warning")}
-    console.print(", ".join(f"{count} {level}{'s' * (count != 1)}" for level, count in counts.items()))
+    console.print(
+        ", ".join(f"{count} {level}{'s' * (count != 1)}" for level, count in counts.items()), highlight=False
+    )

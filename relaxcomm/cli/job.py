@@ -26,7 +26,7 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key: data.batch_size=64; repeatable."),
 ]
-Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error happened.")]
+Traceback = Annotated[bool, typer.Option("--traceback", metavar="", help="Show where an error happened.")]
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from relaxcomm.schema import make_schema
 def schema(traceback: Traceback = False) -> None:
     """Print the JSON Schema of the YAML, with every algorithm and primitive that is installed.
 
-    An editor with a YAML language server completes and checks a file that begins with the line
-    "# yaml-language-server: $schema=relaxcomm.schema.json", after
+    Write it to a file, relaxcomm.schema.json, and begin a configuration with the comment
 
-        relaxcomm schema > relaxcomm.schema.json
+    `# yaml-language-server: $schema=relaxcomm.schema.json`
+
+    Then an editor with a YAML language server completes and checks it.
     """
     with readable(traceback):
         print(json.dumps(make_schema(), indent=2, ensure_ascii=False))
