@@ -33,7 +33,9 @@ backend: gloo
 
 def run(*command: str | Path, cwd: Path) -> str:
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "RANK", "WORLD_SIZE")}
-    done = subprocess.run(list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=110
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -73,7 +75,9 @@ def test_what_is_in_the_archives(archives):
         held = set(opened.namelist())
     assert {"relaxcomm/py.typed", "relaxcomm_algorithms/py.typed", "relaxcomm/tasks/demo.yaml"} <= held
     assert any(name.endswith("licenses/LICENSE") for name in held)
-    sources = {f"relaxcomm/{path.relative_to(ROOT / 'relaxcomm')}" for path in (ROOT / "relaxcomm").rglob("*.py")}
+    sources = {
+        f"relaxcomm/{path.relative_to(ROOT / 'relaxcomm')}" for path in (ROOT / "relaxcomm").rglob("*.py")
+    }
     sources |= {f"relaxcomm_algorithms/{path.name}" for path in (ROOT / "algorithms").glob("*.py")}
     assert {name for name in held if name.endswith(".py")} == sources
     with tarfile.open(archive) as opened:
