@@ -231,12 +231,12 @@ def changed(draw) -> Any:
             place = place[step]
         how = draw(st.sampled_from(["replace", "remove", "rename", "add"]))
         if how == "replace":
-            place[key] = draw(JUNK)
+            place[key] = copy.deepcopy(draw(JUNK))
         elif how == "remove":
             place.pop(key, None) if isinstance(place, dict) else place.pop(key)
         elif isinstance(place, dict):
             name = draw(st.sampled_from(["name", "rules", "steps", "compressor", "identity", "unknown"]))
-            place[name] = place.pop(key, None) if how == "rename" else draw(JUNK)
+            place[name] = place.pop(key, None) if how == "rename" else copy.deepcopy(draw(JUNK))
     return values
 
 
