@@ -121,7 +121,7 @@ def _arguments(cls: type[Primitive], value: object) -> dict[str, Any]:
 
 
 def _parse_field(role: str | None, item: object) -> object:
-    if role is None or item is None:
+    if role is None or item is None:  # whether there may be none is the primitive's to say
         return item
     return (
         tuple(parse_primitive(role, one) for one in item)

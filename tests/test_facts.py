@@ -19,6 +19,7 @@ ROOMS = (
     *(
         "errors",
         "validation",
+        "docstrings",
         "frozen",
         "operations",
         "messages",
@@ -37,6 +38,8 @@ ROOMS = (
         "data",
         "engine",
         "tasks",
+        "schema",
+        "doctor",
         "cli",
     ),
 )

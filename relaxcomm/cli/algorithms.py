@@ -6,10 +6,17 @@ from rich.console import Console
 from rich.table import Table
 
 from relaxcomm import registry
+from relaxcomm.cli.failures import readable
+from relaxcomm.cli.job import Traceback
 
 
-def algorithms() -> None:
+def algorithms(traceback: Traceback = False) -> None:
     """List every algorithm that was found, with its parameters and their defaults."""
+    with readable(traceback):
+        _print_algorithms()
+
+
+def _print_algorithms() -> None:
     entries = [registry.algorithms()[name] for name in sorted(registry.algorithms())]
     console = Console()
     if not console.is_terminal:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import warnings
+
 import typer
 
 from relaxcomm.cli.algorithms import algorithms
 from relaxcomm.cli.compare import compare
+from relaxcomm.cli.doctor import doctor
+from relaxcomm.cli.failures import warn
+from relaxcomm.cli.schema import schema
+from relaxcomm.cli.show import show
 from relaxcomm.cli.train import train
 
 app = typer.Typer(
     help="Train data-parallel PyTorch models over slow networks.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",  # joins the lines of a paragraph
     pretty_exceptions_enable=False,
 )
 app.command()(train)
 app.command()(compare)
 app.command()(algorithms)
+app.command()(show)
+app.command()(schema)
+app.command()(doctor)
 
 
 def main() -> None:
     """Run the command line; exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
+    warnings.showwarning = warn
     app(prog_name="relaxcomm")

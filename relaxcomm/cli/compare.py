@@ -45,7 +45,9 @@ def compare(
             raise ConfigError("compare draws with matplotlib; install it with: pip install 'relaxcomm[demo]'")
         jobs = make_jobs(config, split_names(algorithms), workers, sets or [])
         loaded = [job.load_for_training() for job in jobs]
-        results = [launch(job, one.workers, verbose=traceback) for job, one in zip(jobs, loaded, strict=True)]
+        results = [
+            launch(job.train, one.workers, verbose=traceback) for job, one in zip(jobs, loaded, strict=True)
+        ]
         finish(loaded[0], results)
         folder = Path(loaded[0].output or _DEFAULT_OUTPUT)
         print(f"plot: {plot(results, folder / f'{config.stem}.png')}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
@@ -45,11 +47,32 @@ def _is_users(filename: str) -> bool:
     return not filename.startswith(_PACKAGE) and "site-packages" not in filename and filename[0] != "<"
 
 
+def warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """One line for a warning of relaxcomm's own, the usual two for any other; replaces `showwarning`."""
+    own = filename.startswith(_PACKAGE)
+    shown = (
+        f"relaxcomm: warning: {message}\n"
+        if own
+        else warnings.formatwarning(message, category, filename, lineno, line)
+    )
+    (file or sys.stderr).write(shown)
+
+
 @contextmanager
 def readable(show_traceback: bool, prefix: str = "") -> Iterator[None]:
     """Turn whatever a command raises into a message on standard error and the exit code."""
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough; click ends quietly
+        raise
     except (KeyboardInterrupt, SignalException) as error:
         print("relaxcomm: interrupted; all workers are ended", file=sys.stderr)
         number = error.sigval if isinstance(error, SignalException) else signal.SIGINT

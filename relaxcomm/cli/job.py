@@ -14,8 +14,9 @@ import yaml
 from relaxcomm import config
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
+from relaxcomm.tasks import training
 from relaxcomm.tasks.loading import find_task
-from relaxcomm.tasks.training import choose_device
+from relaxcomm.tasks.result import Result
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
 Workers = Annotated[
@@ -25,7 +26,7 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key: data.batch_size=64; repeatable."),
 ]
-Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error happened.")]
+Traceback = Annotated[bool, typer.Option("--traceback", metavar="", help="Show where an error happened.")]
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,12 @@ class Job:
         """
         loaded = self.load()
         find_task(loaded.task)
-        choose_device(loaded, int(os.environ.get("LOCAL_WORLD_SIZE", loaded.workers)))
+        training.choose_device(loaded, int(os.environ.get("LOCAL_WORLD_SIZE", loaded.workers)))
         return loaded
+
+    def train(self) -> Result:
+        """Train on this rank; what each worker does."""
+        return training.train(self.load())
 
 
 def make_job(

@@ -1,4 +1,4 @@
-"""Local workers through torchrun's Python interface."""
+"""Local workers through torchrun's Python interface: one function on each, one message if any fails."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import signal
 import time
 import traceback
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from relaxcomm.cli.failures import BAD_INPUT, RunFailed, describe
-from relaxcomm.cli.job import Job
 from relaxcomm.errors import CommunicationError
-from relaxcomm.tasks.result import Result
-from relaxcomm.tasks.training import train
+
+T = TypeVar("T")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LAUNCHER_LOGGERS = (
@@ -32,11 +32,11 @@ _LAUNCHER_LOGGERS = (
 )
 
 
-def launch(job: Job, workers: int, *, verbose: bool = False) -> Result:
-    """Run `job` on local worker processes and return what it did.
+def launch(work: Callable[[], T], workers: int, *, verbose: bool = False) -> T:
+    """Run `work` on local worker processes, as torchrun would, and return what rank 0 returned.
 
     Args:
-        job: with a configuration that was checked.
+        work: picklable, since each worker is a fresh process.
         workers: how many processes.
         verbose: let the launcher log.
 
@@ -59,18 +59,18 @@ def launch(job: Job, workers: int, *, verbose: bool = False) -> Result:
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         try:
-            results: dict[int, Result] = elastic_launch(settings, _work)(job, folder)
+            results: dict[int, T] = elastic_launch(settings, _work)(work, folder)
         except ChildFailedError as error:
             raise _first_failure(Path(folder), error, workers) from None
     return results[0]
 
 
-def _work(job: Job, folder: str) -> Result:
+def _work(work: Callable[[], T], folder: str) -> T:
     """What each worker process does."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all; only the launcher speaks of it
     rank = int(os.environ["RANK"])
     try:
-        return train(job.load())
+        return work()
     except Exception as error:
         report = {
             "rank": rank,

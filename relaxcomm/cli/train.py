@@ -41,7 +41,7 @@ def train(
     with readable(traceback):
         job = make_job(config, workers, sets, algorithm)
         loaded = job.load_for_training()
-        finish(loaded, [launch(job, loaded.workers, verbose=traceback)])
+        finish(loaded, [launch(job.train, loaded.workers, verbose=traceback)])
 
 
 def finish(loaded: Config, results: list[Result]) -> None:

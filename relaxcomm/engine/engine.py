@@ -119,12 +119,8 @@ class Engine:
         """
         self._check_open()
         self._window.settle()
-        if self._run.services:  # what a service holds is whole only while nobody asks
-            self._run.transport.gather_objects("save")
-        saved = checkpoint.export(self._window)
-        if self._run.services:
-            self._run.transport.gather_objects("saved")
-        return saved
+        with self._nobody_asking():
+            return checkpoint.export(self._window)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first.
@@ -132,7 +128,8 @@ class Engine:
         Raises: ConfigError if it belongs to another algorithm, model, rank or world size.
         """
         self._check_open()
-        checkpoint.restore(self._window, state)
+        with self._nobody_asking():
+            checkpoint.restore(self._window, state)
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.
@@ -177,6 +174,15 @@ class Engine:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
+
+    @contextmanager
+    def _nobody_asking(self) -> Iterator[None]:
+        """What services hold is whole only while no rank asks: all ranks enter and leave together."""
+        if self._run.services:
+            self._run.transport.gather_objects("quiet")
+        yield
+        if self._run.services:
+            self._run.transport.gather_objects("goes on")
 
     def _detach(self) -> None:
         self._closed = True

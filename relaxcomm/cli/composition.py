@@ -1,0 +1,180 @@
+"""What is known of an algorithm or a primitive, as a tree of named facts."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relaxcomm import docstrings
+from relaxcomm.algorithm import Rule
+from relaxcomm.cli.table import data_size
+from relaxcomm.cli.tree import Node
+from relaxcomm.cli.words import parameter_nodes
+from relaxcomm.docstrings import Docstring
+from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.grammar import parse_algorithm, parse_primitive
+from relaxcomm.protocol import Primitive
+from relaxcomm.registry import Entry
+from relaxcomm.schema import parameters_schema
+
+_ELEMENT_BYTES = 4
+
+
+def algorithm_node(
+    entry: Entry, values: Mapping[str, Any], num_parameters: int, workers: Sequence[int]
+) -> Node:
+    """An algorithm: its parameters, its rules with the facts of their primitives, and what it sends.
+
+    Args:
+        entry: the algorithm.
+        values: parameters as YAML would hold them; what is required and missing comes from the example.
+        num_parameters: of the model, for the bytes.
+        workers: world sizes, for the bytes.
+
+    Raises: ConfigError for a parameter that is not allowed, or that is missing here and in the example.
+    """
+    text = docstrings.read(entry.build)
+    taken = _from_example(entry.name, entry.build, text, values)
+    built = parse_algorithm({"name": entry.name, **taken, **values})
+    rules = tuple(_rule_node(index, rule, num_parameters, workers) for index, rule in enumerate(built.rules))
+    return Node(
+        entry.name,
+        text.summary,
+        (
+            *_notes(text),
+            Node("parameters", children=parameter_nodes(entry.build)),
+            *_borrowed(taken),
+            *rules,
+            *_sources(text, entry.origin),
+        ),
+    )
+
+
+def primitive_node(name: str, cls: type[Primitive], values: Mapping[str, Any]) -> Node:
+    """A primitive: its role, parameters, and facts.
+
+    Args:
+        name: what users type.
+        cls: the primitive.
+        values: arguments as YAML would hold them; what is required and missing comes from the example.
+
+    Raises: ConfigError for an argument that is not allowed, or that is missing here and in the example.
+    """
+    text = docstrings.read(cls)
+    taken = _from_example(name, cls, text, values)
+    built = parse_primitive(cls.role, {name: {**taken, **values}})
+    return Node(
+        name,
+        text.summary,
+        (
+            Node("role", cls.role),
+            *_notes(text),
+            Node("parameters", children=parameter_nodes(cls)),
+            *_borrowed(taken),
+            Node("facts", children=_facts(built)),
+            *_sources(text, ""),
+        ),
+    )
+
+
+def _rule_node(index: int, rule: Rule, num_parameters: int, workers: Sequence[int]) -> Node:
+    parts = [
+        Node(role, docstrings.read(type(one)).summary, (Node("facts", _facts_in_short(one)),), term=repr(one))
+        for role, one in rule.primitives.items()
+    ]
+    parts.append(Node("delay", f"{rule.delay} steps"))
+    if rule.select is not None:
+        parts.append(Node("select", ", ".join(rule.select)))
+    if rule.active != (0, None):
+        start, stop = rule.active
+        parts.append(Node("active", f"from step {start} " + (f"until step {stop}" if stop else "on")))
+    sent = tuple(
+        Node(f"{size} workers" if size > 1 else "1 worker", _bytes(rule, num_parameters, size))
+        for size in workers
+    )
+    parts.append(Node("sends", f"by each worker, for {num_parameters:,} float32 parameters", sent))
+    return Node(f"rule {index}", children=tuple(parts))
+
+
+def _facts(primitive: Primitive) -> tuple[Node, ...]:
+    """What the primitive declares of all that its role may declare."""
+    role = next(cls for cls in type(primitive).__mro__ if "role" in vars(cls))
+    meanings = docstrings.read(role).facts
+    declared = [
+        name
+        for name, annotation in inspect.get_annotations(role).items()
+        if "ClassVar" in str(annotation) and name != "role"
+    ]
+    properties = {name: value for name, value in vars(role).items() if isinstance(value, property)}
+    meanings = {name: docstrings.read(value).summary for name, value in properties.items()} | dict(meanings)
+    return tuple(
+        Node(name, meanings.get(name, ""), term=_value(getattr(primitive, name)))
+        for name in (*declared, *properties)
+    )
+
+
+def _facts_in_short(primitive: Primitive) -> str:
+    return "; ".join(f"{node.name}: {node.term}" for node in _facts(primitive))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, frozenset | tuple):
+        return ", ".join(sorted(map(str, value))) or "none"
+    return "none" if value is None else str(value)
+
+
+def _bytes(rule: Rule, num_parameters: int, world_size: int) -> str:
+    message_bytes = rule.compressor.message_bytes(num_parameters, _ELEMENT_BYTES)
+    try:
+        an_exchange = rule.exchange.bytes_sent(message_bytes, world_size)
+    except RelaxcommError as error:
+        return f"not possible: {error}"
+    period = rule.trigger.period_steps
+    if period == 1:
+        return f"{data_size(an_exchange)} an exchange"
+    return f"{data_size(an_exchange)} an exchange, at most {data_size(an_exchange / period)} a step"
+
+
+def _notes(text: Docstring) -> tuple[Node, ...]:
+    return tuple(Node("about", paragraph) for paragraph in text.body)
+
+
+def _sources(text: Docstring, origin: str) -> tuple[Node, ...]:
+    named = {"reference": text.reference, "differs": text.differs, "provided by": origin}
+    return tuple(Node(name, said) for name, said in named.items() if said)
+
+
+def _borrowed(taken: Mapping[str, Any]) -> tuple[Node, ...]:
+    if not taken:
+        return ()
+    shown = ", ".join(f"{name}={value!r}" for name, value in taken.items())
+    return (Node("shown with", f"{shown}, as in the example; --set {next(iter(taken))}=… changes it"),)
+
+
+def _from_example(name: str, target: object, text: Docstring, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Required arguments that were not given, as the docstring's example has them.
+
+    Raises: ConfigError if it has none.
+    """
+    missing = [one for one in parameters_schema(target).get("required", ()) if one not in values]
+    if not missing:
+        return {}
+    prompts = [line[4:] for line in text.example.splitlines() if line.startswith((">>> ", "... "))]
+    for node in ast.walk(ast.parse("\n".join(prompts))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            if given.keys() >= set(missing):
+                return {one: _spelt(given[one]) for one in missing}
+    raise ConfigError(f"{name} needs {', '.join(missing)}; give them: --set {missing[0]}=VALUE")
+
+
+def _spelt(node: ast.expr) -> Any:
+    """A constant, or a primitive that an example makes, as YAML would hold it."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        arguments = {str(keyword.arg): _spelt(keyword.value) for keyword in node.keywords}
+        return {node.func.id: arguments} if arguments else node.func.id
+    return [_spelt(one) for one in node.elts] if isinstance(node, ast.List) else ast.literal_eval(node)

@@ -1,0 +1,80 @@
+"""`relaxcomm doctor`: what an engineer asks first."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from relaxcomm.cli.failures import readable
+from relaxcomm.cli.job import Traceback, Workers, is_worker
+from relaxcomm.cli.launcher import launch
+from relaxcomm.doctor import machine, network, peers
+from relaxcomm.doctor.finding import Finding
+from relaxcomm.errors import ConfigError
+
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def doctor(
+    workers: Workers = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="The longest wait for another worker.")
+    ] = 30,
+    traceback: Traceback = False,
+) -> None:
+    """Look at this machine, its network and, under torchrun or with --workers, at the links.
+
+    Each finding is ok, a warning or a problem, with what to do. Exit code 1 if there is a problem.
+
+    On several hosts start it as the job itself: `torchrun OPTIONS -m relaxcomm doctor`
+    """
+    with readable(traceback):
+        if is_worker() and workers is not None:
+            raise ConfigError("--workers starts local workers; under torchrun leave it out")
+        found = examine(workers, timeout, verbose=traceback)
+        if os.environ.get("RANK", "0") != "0":  # rank 0 speaks for all that reach the master
+            found = [one for one in found if one.name == "master" and one.level == "problem"]
+        show(found)
+        if any(one.level == "problem" for one in found):
+            raise SystemExit(1)
+
+
+def examine(workers: int | None, timeout_seconds: float, *, verbose: bool) -> list[Finding]:
+    """All findings that this process can make."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", workers or 1))
+    found = machine.findings(local) + network.findings()
+    fatal = any(one.level == "problem" and one.name in ("environment", "master", "backends") for one in found)
+    if is_worker() and not fatal:
+        return found + peers.findings(found, timeout_seconds)
+    if workers is not None and not fatal:
+        return found + launch(
+            functools.partial(peers.findings, (), timeout_seconds), workers, verbose=verbose
+        )
+    return found
+
+
+def show(found: Sequence[Finding]) -> None:
+    """Print the findings: a table on a terminal, plain lines elsewhere."""
+    console = Console()
+    if not console.is_terminal:
+        for one in found:
+            print(f"{one.name}  {one.level}: {one.text}" + (f"; {one.remedy}" if one.remedy else ""))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for one in found:
+        text = Text(one.text)
+        if one.remedy:
+            text.append(f"\n→ {one.remedy}", style="bold")
+        table.add_row(Text(one.level, style=_STYLES[one.level]), one.name, text)
+    console.print(table)
+    counts = {level: sum(one.level == level for one in found) for level in ("problem", "warning")}
+    console.print(
+        ", ".join(f"{count} {level}{'s' * (count != 1)}" for level, count in counts.items()), highlight=False
+    )

@@ -1,0 +1,64 @@
+"""`relaxcomm show`: all that is known of an algorithm or a primitive."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from relaxcomm import registry
+from relaxcomm.cli.composition import algorithm_node, primitive_node
+from relaxcomm.cli.failures import readable
+from relaxcomm.cli.job import Traceback, parse_set
+from relaxcomm.cli.tree import Node
+from relaxcomm.cli.tree import show as print_tree
+from relaxcomm.errors import ConfigError
+from relaxcomm.validation import closest
+
+_WORKERS = (2, 4, 8, 16)
+_NUM_PARAMETERS = 1_000_000
+
+
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of an algorithm or a primitive.")],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter: --set steps=8; repeatable."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="World size for the bytes; several are shown without.",
+            show_default=False,
+        ),
+    ] = None,
+    num_parameters: Annotated[
+        int, typer.Option("--parameters", min=1, metavar="D", help="Model size for the bytes.")
+    ] = _NUM_PARAMETERS,
+    traceback: Traceback = False,
+) -> None:
+    """Show an algorithm's composition, parameters, facts, bytes and reference, or a primitive's."""
+    with readable(traceback):
+        values = dict(map(parse_set, sets or ()))
+        sizes = _WORKERS if workers is None else (workers,)
+        for node in nodes(name, values, num_parameters, sizes):
+            print_tree(node)
+
+
+def nodes(name: str, values: dict[str, object], num_parameters: int, workers: tuple[int, ...]) -> list[Node]:
+    """The algorithm `name`, if there is one, and the primitives of that name.
+
+    Raises: ConfigError with the closest match for an unknown name.
+    """
+    primitives = [pair for found in registry.primitives().values() for pair in found.items()]
+    algorithms = registry.algorithms()
+    found = [algorithm_node(algorithms[name], values, num_parameters, workers)] if name in algorithms else []
+    if found:  # the parameters were the algorithm's
+        values = {}
+    found += [primitive_node(name, cls, values) for one, cls in primitives if one == name]
+    if not found:
+        known = {*algorithms, *(one for one, _ in primitives)}
+        raise ConfigError(f"unknown algorithm or primitive {name!r}{closest(name, known)}")
+    return found

@@ -1,0 +1,1 @@
+"""What an engineer asks first: the machine, its network, and the links between the workers."""

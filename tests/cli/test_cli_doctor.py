@@ -1,0 +1,65 @@
+"""`relaxcomm doctor`: what it prints and its exit code."""
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from relaxcomm.cli import doctor
+from relaxcomm.cli.app import app
+from relaxcomm.doctor import machine
+from relaxcomm.doctor.finding import Finding
+
+LONG = "a long text that does not fit into a narrow window by any means"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "40"})
+
+
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warning", 0), ("problem", 1)])
+def test_plain_lines_and_exit_code(level, code, monkeypatch):
+    monkeypatch.setattr(machine, "findings", lambda workers: [Finding("thing", level, LONG, "mend it")])
+    done = run()
+    assert (done.exit_code, done.stderr) == (code, "")
+    assert f"thing  {level}: {LONG}; mend it" in done.stdout.splitlines()
+
+
+def test_on_a_terminal_it_is_a_table_with_a_sum(monkeypatch, capsys):
+    console = Console(force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr(doctor, "Console", lambda: console)
+    doctor.show([Finding("one", "problem", LONG, "mend [it]"), Finding("two", "ok", "fine")])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0].split()[:5] == ["problem", "one", "a", "long", "text"]
+    assert lines[2].strip() == "→ mend [it]"
+    assert lines[-1] == "1 problem, 0 warnings"
+
+
+def test_a_broken_environment_is_a_problem_and_nobody_is_waited_for(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = run()
+    assert done.exit_code == 1
+    assert "environment  problem: a launcher sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT" in done.stdout
+
+
+def test_workers_under_a_launcher_are_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = run("--workers", "2")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "under torchrun leave it out" in done.stderr
+
+
+@pytest.mark.ranks
+def test_local_workers(start):
+    done = start("doctor", "--workers", "2").finish()
+    assert (done.code, done.err, done.left_over) == (0, "", False)
+    names = [line.split("  ")[0] for line in done.out.splitlines()]
+    assert names[0] == "relaxcomm"
+    assert names[-3:] == ["workers", "latency", "bandwidth"]

@@ -1,0 +1,104 @@
+"""Whatever goes wrong in whatever command is one readable block, and a traceback only if asked for."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from relaxcomm import CommunicationError, ConfigError, config, registry
+from relaxcomm.cli.app import app
+from relaxcomm.cli.failures import warn
+
+COMMANDS = {
+    "train": ["nowhere.yaml"],
+    "compare": ["nowhere.yaml", "--algorithms", "bsp"],
+    "algorithms": [],
+    "show": ["bsp"],
+    "schema": [],
+    "doctor": [],
+}
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Make what every command needs raise an error."""
+
+    def breaks(error: Exception) -> None:
+        def fail(*arguments, **options):
+            raise error
+
+        monkeypatch.setattr(registry, "algorithms", fail)
+        monkeypatch.setattr(registry, "primitives", fail)
+        monkeypatch.setattr(config, "load", fail)
+        monkeypatch.setattr("relaxcomm.doctor.machine.findings", fail)
+
+    return breaks
+
+
+def test_every_command_is_here():
+    assert set(typer.main.get_command(app).commands) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (OSError("the disk is gone"), 1, "OSError: the disk is gone (at "),
+        (ConfigError("two\nlines"), 2, "two\nlines"),
+        (CommunicationError("rank 1 has left"), 1, "rank 1 has left"),
+    ],
+)
+def test_one_block(name, error, code, message, broken):
+    broken(error)
+    done = CliRunner().invoke(app, [name, *COMMANDS[name]])
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"relaxcomm: error: {message}")
+    hint = "relaxcomm: --traceback shows where it happened\n"
+    assert done.stderr.endswith(hint) == (code == 1)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_traceback_if_asked_for(name, broken):
+    broken(OSError("the disk is gone"))
+    done = CliRunner().invoke(app, [name, *COMMANDS[name], "--traceback"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("Traceback (most recent call last):")
+    assert done.stderr.splitlines()[-1].startswith("relaxcomm: error: OSError: the disk is gone")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_and_explains_every_option(name):
+    done = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
+    assert done.exit_code == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for parameter in typer.main.get_command(app).commands[name].params:
+        assert getattr(parameter, "help", None), parameter.name
+
+
+def test_a_usage_error_is_bad_input():
+    done = CliRunner().invoke(app, ["train", "--no-such-option"])
+    assert done.exit_code == 2
+    assert "No such option" in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = [sys.executable, "-m", "relaxcomm", "schema"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
+def test_warnings_of_our_own_are_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn_explicit("plug-in 'a' is left out", UserWarning, registry.__file__, 1)
+        warnings.warn_explicit("not ours", UserWarning, "/elsewhere/file.py", 7)
+    ours, other = capsys.readouterr().err.splitlines()
+    assert ours == "relaxcomm: warning: plug-in 'a' is left out"
+    assert other == "/elsewhere/file.py:7: UserWarning: not ours"

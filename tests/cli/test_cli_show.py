@@ -1,0 +1,108 @@
+"""`relaxcomm show`: what is drawn is what is declared."""
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from relaxcomm import registry
+from relaxcomm.cli import tree
+from relaxcomm.cli.app import app
+from relaxcomm.cli.words import type_in_words
+
+NAMES = sorted(
+    {*registry.algorithms(), *(name for found in registry.primitives().values() for name in found)}
+)
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["show", *arguments], env={"COLUMNS": "40"})
+    return done.exit_code, done.stdout, done.stderr
+
+
+def facts(*arguments: str) -> dict[str, str]:
+    """The plain lines by their names."""
+    code, out, err = run(*arguments)
+    assert (code, err) == (0, "")
+    return dict(line.split("  ", 1) for line in out.splitlines())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_that_is_discovered_can_be_shown(name):
+    shown = facts(name)
+    assert next(iter(shown)) == name
+    assert all(" " not in key and text for key, text in shown.items())
+
+
+def test_an_algorithm():
+    shown = facts("diloco", "--set", "steps=7", "--workers", "3", "--parameters", "1000")
+    assert shown["parameters.lr"] == "number, above 0: default 0.7; outer learning rate."
+    assert shown["rule_0.trigger"].startswith("every(steps=7): Exchange after each")
+    assert shown["rule_0.outer"].startswith("nesterov(lr=0.7, momentum=0.9): Nesterov")
+    assert shown["rule_0.outer.facts"] == "target: payload; needs_base: yes; needs_optimizer: no"
+    # A ring of 3 sends 2 · 2/3 of 4,000 bytes.
+    assert shown["rule_0.sends.3_workers"] == "5.33 kB an exchange, at most 762 B a step"
+    assert shown["reference"].endswith("arXiv 2311.08105.")
+    assert shown["provided_by"] == "relaxcomm"
+
+
+def test_a_required_parameter_is_taken_from_the_example_and_said_so():
+    shown = facts("post_local_sgd")
+    assert shown["shown_with"].startswith("after_steps=100, as in the example; --set after_steps=")
+    assert shown["rule_0.active"] == "from step 0 until step 100"
+    shown = facts("post_local_sgd", "--set", "after_steps=5")
+    assert "shown_with" not in shown
+    assert shown["rule_1.active"] == "from step 5 on"
+
+
+def test_a_primitive():
+    shown = facts("cast", "--set", "dtype=float64")
+    assert shown["role"] == "compressor"
+    assert shown["facts.kinds"] == "dense: message kinds that it may yield."
+    assert shown["parameters.dtype"].startswith('"float16" or "bfloat16" or')
+    assert "facts.period_steps" in facts("every")
+
+
+def test_a_name_of_both_shows_both():
+    code, out, _ = run("slowmo", "--set", "steps=3")
+    firsts = [line for line in out.splitlines() if line.startswith("slowmo  ")]
+    assert (code, len(firsts)) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["local_sdg"], "did you mean 'local_sgd'?"),
+        (["local_sgd", "--set", "step=2"], "it takes: steps=16"),
+        (["local_sgd", "--set", "steps=0"], "steps = 0 is not allowed"),
+        (["every", "--set", "steps"], "write KEY=VALUE"),
+    ],
+)
+def test_bad_input(arguments, says):
+    code, out, err = run(*arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert says in err
+
+
+def test_on_a_terminal_it_is_a_tree(monkeypatch, capsys):
+    console = Console(force_terminal=True, width=30, color_system=None)
+    monkeypatch.setattr(tree, "Console", lambda: console)
+    tree.show(tree.Node("top", "first", (tree.Node("one fact", "in [0, 1) of a long line", term="yes"),)))
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["top  first", "└── one fact  yes  in [0, 1)", "    of a long line"]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "number, above 0, at most 1"),
+        ({"anyOf": [{"$ref": "#/$defs/compressor"}, {"type": "null"}]}, "compressor, or null"),
+        (
+            {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "list of string, of length at least 1",
+        ),
+        ({"const": "complete"}, '"complete"'),
+        ({}, "anything"),
+    ],
+)
+def test_types_in_words(made, words):
+    assert type_in_words(made) == words

@@ -1,0 +1,121 @@
+"""The workers meet, within the time limit whatever the others do, and say what is not the same."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from relaxcomm.doctor import peers
+from relaxcomm.doctor.limit import within
+from tests.ranks import free_port
+
+
+def report(host: str = "a", address: str = "192.0.2.7", findings: tuple = (), **versions: str) -> dict:
+    same = {"relaxcomm": "1", "torch": "2", "python": "3"}
+    return {"host": host, "address": address, "findings": list(findings), "versions": {**same, **versions}}
+
+
+@pytest.mark.parametrize(
+    ("reports", "level", "says"),
+    [
+        ({0: report(), 1: report()}, "ok", "rank 1 on a (192.0.2.7)"),
+        ({0: report()}, "problem", "no word from rank 1 within 5 s; here: rank 0 on a"),
+        ({0: report(address="127.0.0.1"), 1: report(address="127.0.0.1")}, "ok", "rank 0"),
+        ({0: report(), 1: report("b", "127.0.1.1")}, "problem", "other hosts cannot reach"),
+        ({0: report(), 1: report("b", "192.0.2.8")}, "ok", "rank 1 on b (192.0.2.8)"),
+    ],
+)
+def test_meeting(reports, level, says):
+    found = peers._meeting(reports, 2, 5)
+    assert found.level == level
+    assert says in found.text
+
+
+def test_versions_that_differ():
+    reports = {0: report(), 1: report(torch="2.1", python="3.1"), 2: report()}
+    found = {one.name: (one.level, one.text) for one in peers._differences(reports)}
+    assert found == {
+        "torch": ("problem", "2 on rank 0, 2; 2.1 on rank 1"),
+        "python": ("warning", "3 on rank 0, 2; 3.1 on rank 1"),
+    }
+
+
+def test_what_is_wrong_elsewhere_is_said_once():
+    mine = {"name": "cores", "level": "warning", "text": "few", "remedy": ""}
+    theirs = {"name": "gpus", "level": "problem", "text": "none", "remedy": "buy one"}
+    reports = {
+        0: report(findings=(mine,)),
+        1: report("b", findings=(mine, theirs)),
+        2: report(findings=(theirs,)),
+    }
+    (found,) = peers._others(reports, 0)
+    assert (found.name, found.level, found.text, found.remedy) == (
+        *("gpus", "problem", "rank 1 on b: none", "buy one"),
+    )
+
+
+def test_within():
+    assert within(5, lambda: 3) == 3
+    with pytest.raises(KeyError):
+        within(5, lambda: {}["a"])
+    stop = threading.Event()
+    with pytest.raises(TimeoutError, match=r"within 0\.1 s"):
+        within(0.1, stop.wait)
+    stop.set()
+
+
+def start(rank: int, port: int, timeout: float = 2) -> subprocess.Popen:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("TORCHELASTIC", "GLOO_"))}
+    env |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-m", "relaxcomm", "doctor", "--timeout", str(timeout)]
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(process: subprocess.Popen) -> tuple[int, dict[str, str], str]:
+    out, err = process.communicate(timeout=40)
+    return process.returncode, dict(line.split("  ", 1) for line in out.splitlines()), err
+
+
+@pytest.mark.ranks
+def test_three_workers_and_their_links():
+    port = free_port()
+    first, *others = [start(rank, port, timeout=20) for rank in range(3)]
+    code, found, err = finish(first)
+    assert (code, err) == (0, "")
+    assert found["workers"].startswith("ok: rank 0 on ")
+    assert found["latency"].startswith("ok: gloo: all-reduce of 4 B in ")
+    assert "Mbit/s" in found["bandwidth"]
+    assert [finish(other)[:2] for other in others] == [(0, {})] * 2, "rank 0 speaks for all"
+
+
+@pytest.mark.ranks
+def test_nobody_hangs_when_a_peer_is_missing():
+    port = free_port()
+    begin = time.monotonic()
+    # Rank 2 never comes; rank 1 of another job finds no master.
+    here, there, lost = start(0, port), start(1, port), start(1, free_port())
+    code, found, err = finish(here)
+    assert (code, err) == (1, "")
+    assert found["workers"].startswith("problem: no word from rank 2 within 2 s; here: rank 0 on ")
+    assert "latency" not in found
+    assert finish(there)[0] == 0
+    code, found, err = finish(lost)
+    assert (code, list(found), err) == (1, ["master"], "")
+    assert "rank 1 cannot reach 127.0.0.1:" in found["master"]
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.ranks
+def test_nobody_hangs_when_another_program_holds_the_port():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        first, other = start(0, port), start(1, port)
+        code, found, _ = finish(first)
+        assert (code, found["master"].split(";")[0]) == (1, f"problem: port {port} is taken on this machine")
+        code, found, err = finish(other)
+    assert (code, err) == (1, "")
+    assert "does another program hold that port?" in found["master"]

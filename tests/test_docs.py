@@ -1,0 +1,123 @@
+"""What the pages show works as it stands: Python runs, YAML loads, commands parse, links lead somewhere."""
+
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from torch.distributed.run import get_args_parser
+
+from relaxcomm import Algorithm, config, registry
+from relaxcomm.cli.app import app
+from tests.test_readme import ROOT
+
+PAGES = {
+    str(path.relative_to(ROOT)): re.sub(r"<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for path in (*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")
+}
+PRINTED = {
+    "docs/which-algorithm.md": "an exchange takes 1.8 s, 8.8 times a step\nwith steps=88 ",
+    "docs/restarts.md": "18\n",
+    "docs/gradient-accumulation.md": "3\n",
+    "docs/uneven-inputs.md": "True\n",
+    "docs/composing.md": "use the payload deltas()",
+    "docs/failures.md": "DeadlockError: rank 0 at step 3",
+    "docs/slower-than-before.md": "waiting in it ",
+}
+OTHER_PROGRAMS = {"make", "pip", "export"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of a page, also those inside lists."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(text) for _, text in found]
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    lines = [(page, line) for page in PAGES for text in blocks(page, "console") for line in text.splitlines()]
+    return [(page, shlex.split(line[2:], comments=True)) for page, line in lines if line.startswith("$ ")]
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_runs(page, elsewhere, capsys):
+    names: dict[str, object] = {"__name__": "page"}
+    for text in blocks(page, "python"):
+        exec(compile(text, page, "exec"), names)
+    assert PRINTED.get(page, "") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")])
+def test_yaml_loads(page):
+    for text in blocks(page, "yaml"):
+        assert isinstance(config.load(yaml.safe_load(text)).algorithm, Algorithm)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "diff")])
+def test_both_sides_of_a_diff_are_python(page):
+    for text in blocks(page, "diff"):
+        for side in "-+":
+            kept = [line[2:] for line in text.splitlines() if line[:1] in (side, " ")]
+            compile("\n".join(kept), page, "exec")
+
+
+@pytest.mark.parametrize(("page", "command"), commands(), ids=lambda one: one if isinstance(one, str) else "")
+def test_commands_parse(page, command):
+    program, *arguments = command
+    if program == "torchrun":
+        parsed = get_args_parser().parse_args(arguments)
+        if not parsed.module:
+            return
+        assert parsed.training_script == "relaxcomm"
+        program, arguments = "relaxcomm", parsed.training_script_args
+    if program != "relaxcomm":
+        assert program in OTHER_PROGRAMS
+        return
+    name, *arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
+    typer.main.get_command(app).commands[name].make_context(name, arguments)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_names(page):
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", PAGES[page]):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_every_page_is_on_the_index():
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", PAGES["docs/README.md"]))
+    assert listed == {Path(page).name for page in PAGES if page.startswith("docs/")} - {"README.md"}
+
+
+def test_every_algorithm_that_is_advised_is_installed_and_the_other_way_round():
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGES["docs/which-algorithm.md"], flags=re.MULTILINE)
+    advised = {name for row in rows for name in re.findall(r"\w+", row)}
+    assert advised == {name for name, entry in registry.algorithms().items() if entry.origin == "relaxcomm"}
+
+
+def test_the_paper_of_every_algorithm_is_cited():
+    from relaxcomm import docstrings
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    titles = [one["title"] for one in citation["references"]]
+    assert len(set(titles)) == len(titles)
+    for entry in registry.algorithms().values():
+        reference = docstrings.read(entry.build).reference
+        if entry.origin == "relaxcomm" and reference:
+            assert any(title in reference for title in titles), reference
+
+
+def test_the_citation_is_of_this_version():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["title"], citation["version"]) == (project["name"], project["version"])
