@@ -15,6 +15,7 @@ from relaxcomm.primitives.compressors import identity
 from relaxcomm.primitives.outers import average
 from relaxcomm.primitives.triggers import every_step
 from relaxcomm.protocol import Compressor, Controller, Exchange, Outer, Payload, Primitive, Trigger
+from relaxcomm.topology import Topology
 
 StepCount = Annotated[int, Field(ge=0)]
 
@@ -118,6 +119,13 @@ class Algorithm:
     def at(self, site: str) -> tuple[tuple[int, Rule], ...]:
         """The rules whose payload is read at `site`, with their index."""
         return tuple((index, rule) for index, rule in enumerate(self.rules) if rule.payload.site == site)
+
+    def check_topology(self, topology: Topology) -> None:
+        """Refuse a topology that cannot be used.
+
+        Raises: CompositionError, saying which can.
+        """
+        legality.check_topology(self.rules, topology)
 
     def covering(self, name: str) -> tuple[int, ...]:
         """Indices of the rules that apply to the parameter `name`.

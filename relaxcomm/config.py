@@ -7,12 +7,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import networkx as nx
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.errors import ConfigError, RelaxcommError
-from relaxcomm.grammar import parse_algorithm
+from relaxcomm.grammar import parse_algorithm, parse_primitive
+from relaxcomm.topology import Topology, complete, from_networkx
 from relaxcomm.validation import closest
 
 Positive = Annotated[int, Field(ge=1)]
@@ -52,7 +54,7 @@ class Config(_Section):
     """
 
     algorithm: Algorithm
-    topology: Literal["complete"] = "complete"
+    topology: Topology = complete()
     task: str | dict[str, Any] | None = None
     workers: Positive = 2
     backend: Literal["auto", "nccl", "gloo"] = "auto"
@@ -63,10 +65,22 @@ class Config(_Section):
     output: str | None = None
     debug: bool = False
 
+    @field_validator("topology", mode="before")
+    @classmethod
+    def _parse_topology(cls, value: object) -> object:
+        if isinstance(value, Topology):
+            return value
+        return from_networkx(value) if isinstance(value, nx.Graph) else parse_primitive("topology", value)
+
     @field_validator("algorithm", mode="before")
     @classmethod
     def _parse_algorithm(cls, value: object) -> Algorithm:
         return parse_algorithm(value)
+
+    @model_validator(mode="after")
+    def _check_topology(self) -> Config:
+        self.algorithm.check_topology(self.topology)
+        return self
 
 
 def load(

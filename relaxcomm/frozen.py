@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
@@ -29,6 +30,13 @@ Threshold: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Index: TypeAlias = Annotated[int, Field(ge=0)]
 """A place in a list, from 0."""
+
+
+class Declared(ABC):
+    """Base of all that is found by its name: primitives, topologies. Subclasses are made with `@frozen`."""
+
+    role: ClassVar[str]
+
 
 C = TypeVar("C", bound=type)
 

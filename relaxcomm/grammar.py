@@ -11,7 +11,7 @@ from typing import Any
 from relaxcomm import registry
 from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.errors import ConfigError
-from relaxcomm.protocol import Primitive
+from relaxcomm.frozen import Declared
 from relaxcomm.validation import closest
 
 _ROLES = ("trigger", "payload", "compressor", "exchange", "outer")
@@ -45,7 +45,7 @@ def parse_algorithm(value: object) -> Algorithm:
     )
 
 
-def parse_primitive(role: str, value: object) -> Primitive:
+def parse_primitive(role: str, value: object) -> Declared:
     """A primitive from YAML.
 
     Its name if it takes no arguments, a one-key mapping to its arguments otherwise; one that wraps
@@ -57,7 +57,7 @@ def parse_primitive(role: str, value: object) -> Primitive:
         >>> parse_primitive("trigger", {"every": {"steps": 16}})
         every(steps=16)
     """
-    if isinstance(value, Primitive) and value.role == role:
+    if isinstance(value, Declared) and value.role == role:
         return value
     if isinstance(value, str):
         return registry.primitive(role, value)()
@@ -108,7 +108,7 @@ def _sequence(key: str, item: object) -> object:
     return tuple(item) if isinstance(item, list) else item
 
 
-def _arguments(cls: type[Primitive], value: object) -> dict[str, Any]:
+def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
     wrapped = _wrapped(cls)
     if wrapped and not (isinstance(value, Mapping) and set(value) & set(_field_names(cls))):
         value = {next(iter(wrapped)): value}
@@ -122,7 +122,7 @@ def _arguments(cls: type[Primitive], value: object) -> dict[str, Any]:
 
 def _parse_field(role: str | None, item: object) -> object:
     if role is None or item is None:  # whether there may be none is the primitive's to say
-        return item
+        return tuple(item) if isinstance(item, list) else item
     return (
         tuple(parse_primitive(role, one) for one in item)
         if isinstance(item, list)
@@ -130,7 +130,7 @@ def _parse_field(role: str | None, item: object) -> object:
     )
 
 
-def _field_names(cls: type[Primitive]) -> list[str]:
+def _field_names(cls: type[Declared]) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # made by @frozen
 
 
@@ -139,6 +139,6 @@ def _wrapped(made: Callable[..., object]) -> dict[str, str]:
     found = {}
     for name, hint in typing.get_type_hints(made).items():
         for held in (hint, *typing.get_args(hint)):
-            if inspect.isclass(held) and issubclass(held, Primitive):
+            if inspect.isclass(held) and issubclass(held, Declared):
                 found[name] = held.role
     return found

@@ -11,6 +11,7 @@ from relaxcomm.primitives.outers import average
 if TYPE_CHECKING:
     from relaxcomm.algorithm import Rule
     from relaxcomm.protocol import Controller
+    from relaxcomm.topology import Topology
 
 
 def check_rule(rule: Rule) -> None:
@@ -68,6 +69,30 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[Rule]) 
             )
 
 
+def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
+    """Refuse a configured topology that the rules cannot use, or that none of them would use.
+
+    Raises: CompositionError, saying which topologies can be used.
+    """
+    asking = [rule for rule in rules if rule.exchange.own_topology() is None]
+    for rule in asking:
+        if rule.exchange.uses_topology == "groups" and not topology.has_groups:
+            raise CompositionError(
+                f"{rule!r} exchanges inside and between groups of ranks, which {topology!r} does not have; "
+                " use topology: {hierarchical: {sizes: [4, 4]}}, with the size of each group"
+            )
+    if topology.all_pairs or any(rule.exchange.uses_topology != "complete" for rule in asking):
+        return
+    if asking:
+        raise CompositionError(
+            f"{asking[0]!r} exchanges with all ranks, so it cannot use topology {topology!r}; it can use "
+            "complete, which is the default; for other graphs choose an algorithm with the exchange gossip"
+        )
+    raise CompositionError(
+        f"topology {topology!r} would not be used: every rule has one of its own; leave topology out"
+    )
+
+
 def check_together(rules: Sequence[Rule], name: str) -> None:
     """Refuse rules that cannot both apply to the parameter `name`.
 
@@ -95,6 +120,11 @@ def _check_kinds(rule: Rule) -> None:
 
 def _check_exchange(rule: Rule) -> None:
     exchange = rule.exchange
+    if rule.payload.has_base and not (exchange.same_result or exchange.returns_base):
+        raise CompositionError(
+            f"{rule.payload!r} keeps an anchor that must stay the same on all ranks, but {exchange!r} gives "
+            "each its own result; use the payload parameters(), or the exchange all_reduce()"
+        )
     if exchange.returns_base and not (rule.payload.has_base and rule.outer == average()):
         raise CompositionError(
             f"{exchange!r} adds up what workers have moved and returns parameters, so it needs the payload "

@@ -45,4 +45,7 @@ class Dense(Message):
 
     def unpack(self, data: Tensor) -> Dense:
         size = self.tensor.numel() * self.tensor.element_size()
-        return Dense(data[:size].clone().view(self.tensor.dtype).view(self.tensor.shape))
+        part = data[:size]
+        if part.storage_offset() % self.tensor.element_size():
+            part = part.clone()
+        return Dense(part.view(self.tensor.dtype).view(self.tensor.shape))

@@ -7,7 +7,7 @@ a compressor yields messages to the exchange, an exchange yields operations to t
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
-from relaxcomm.frozen import Index, Share
+from relaxcomm.frozen import Declared, Index, Share
 from relaxcomm.messages import Message
 from relaxcomm.operations import Operation, Received
+from relaxcomm.topology import Topology, complete
 from relaxcomm.transport.base import Membership, Service
 
 PROTOCOL_VERSION = 1
@@ -59,6 +60,7 @@ class Context:
         values: what controllers have written, such as `batch_size`.
         round: how often the rule has exchanged this bucket before.
         note: takes a named number for the statistics, such as the staleness that was seen.
+        topology: the configured graph of the ranks.
         decided: what the workers agreed on for a voting trigger in this step.
     """
 
@@ -70,13 +72,12 @@ class Context:
     values: Mapping[str, float] = field(default_factory=dict)
     round: int = 0
     note: Callable[[str, float], None] = _unnoted
+    topology: Topology = field(default_factory=complete)
     decided: Callable[[VotingTrigger], bool] = _nobody_voted
 
 
-class Primitive(ABC):
-    """Base of all roles. Subclasses are made with `@frozen`: frozen dataclasses."""
-
-    role: ClassVar[str]
+class Primitive(Declared):
+    """Base of all roles in a rule. Subclasses are made with `@frozen`: frozen dataclasses."""
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         """The slots that this primitive keeps for a bucket, at their first values."""
@@ -228,6 +229,8 @@ class Exchange(Primitive):
         collective: all ranks take part in each round.
         same_result: every rank ends with the same tensor.
         operations: operations a message.
+        uses_topology: how it uses the configured topology: "complete" exchanges with all ranks, so that
+            no other graph makes sense; "graph" needs one that mixes; "groups" needs one with groups.
         returns_base: the result is the payload's new base itself, not a combination of messages.
     """
 
@@ -237,6 +240,11 @@ class Exchange(Primitive):
     same_result: ClassVar[bool] = True
     operations: ClassVar[int] = 1
     returns_base: ClassVar[bool] = False
+    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "complete"
+
+    def own_topology(self) -> Topology | None:
+        """The topology that it was given itself, which wins over the configured one."""
+        return None
 
     def pieces(self, numel: int, world_size: int) -> Sequence[int] | None:
         """Sizes of the parts of a bucket that are coded each on its own; None for the whole."""
@@ -251,7 +259,7 @@ class Exchange(Primitive):
         """Exchange `tensor` (`[numel]`, which it may overwrite); returns the combined tensor."""
 
     @abstractmethod
-    def bytes_sent(self, message_bytes: int, world_size: int) -> float:
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         """Bytes that a rank sends, on average over the ranks, for messages of `message_bytes`."""
 
 

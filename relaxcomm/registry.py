@@ -14,7 +14,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.errors import ConfigError, PluginError
-from relaxcomm.protocol import Primitive
+from relaxcomm.frozen import Declared
 from relaxcomm.validation import closest, describe, signature_of
 
 ALGORITHMS = "relaxcomm.algorithms"
@@ -73,16 +73,16 @@ def algorithms() -> Mapping[str, Entry]:
 
 
 @functools.cache
-def primitives() -> Mapping[str, Mapping[str, type[Primitive]]]:
+def primitives() -> Mapping[str, Mapping[str, type[Declared]]]:
     """Every discovered primitive by role and name."""
-    found: dict[str, dict[str, type[Primitive]]] = {}
+    found: dict[str, dict[str, type[Declared]]] = {}
     for point, loaded in _load(PRIMITIVES):
-        if inspect.isclass(loaded) and issubclass(loaded, Primitive) and not inspect.isabstract(loaded):
+        if inspect.isclass(loaded) and issubclass(loaded, Declared) and not inspect.isabstract(loaded):
             found.setdefault(loaded.role, {})[point.name] = loaded
         else:
             _complain(
                 point,
-                f"{loaded!r} is not a complete Trigger, Payload, Compressor, Exchange, Outer or Controller",
+                f"{loaded!r} is not a complete primitive or topology",
             )
     return found
 
@@ -97,7 +97,7 @@ def algorithm(name: str) -> Entry:
     return algorithms()[name]
 
 
-def primitive(role: str, name: str) -> type[Primitive]:
+def primitive(role: str, name: str) -> type[Declared]:
     """The primitive `name` for a role such as "trigger".
 
     Raises: ConfigError with the closest match for an unknown name, or the role that it has.

@@ -20,7 +20,7 @@ from pydantic_core import core_schema
 from relaxcomm import docstrings, registry
 from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.config import Config
-from relaxcomm.protocol import Primitive
+from relaxcomm.frozen import Declared
 from relaxcomm.tasks.loading import BUNDLED
 
 Schema: TypeAlias = dict[str, Any]
@@ -43,7 +43,7 @@ class _Generator(GenerateJsonSchema):
         return _described(super().dataclass_schema(schema), schema["cls"])
 
     def is_instance_schema(self, schema: core_schema.IsInstanceSchema) -> Schema:
-        if issubclass(schema["cls"], Primitive):
+        if issubclass(schema["cls"], Declared):
             return {_KIND: schema["cls"].role}
         return super().is_instance_schema(schema)
 
@@ -102,7 +102,7 @@ def spell(value: object) -> object:
     """
     if isinstance(value, tuple):
         return [spell(item) for item in value]
-    if not isinstance(value, Primitive):
+    if not isinstance(value, Declared):
         return value
     arguments = {
         one.name: spell(getattr(value, one.name))
@@ -113,7 +113,7 @@ def spell(value: object) -> object:
 
 
 def _is_spelt(value: object) -> bool:
-    return isinstance(value, Primitive) or (isinstance(value, tuple) and any(map(_is_spelt, value)))
+    return isinstance(value, Declared) or (isinstance(value, tuple) and any(map(_is_spelt, value)))
 
 
 def _described(made: Schema, target: object) -> Schema:
@@ -179,7 +179,7 @@ def _task(made: Schema) -> Schema:
     return {**made, "anyOf": [{"enum": sorted(BUNDLED)}, *made["anyOf"]]}
 
 
-def _primitives(found: Mapping[str, type[Primitive]]) -> Schema:
+def _primitives(found: Mapping[str, type[Declared]]) -> Schema:
     """`name`, `{name: {argument: …}}`, or, for one that wraps others, `{name: what it wraps}`."""
     bare, called = [], []
     for name, cls in sorted(found.items()):

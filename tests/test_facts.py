@@ -12,6 +12,7 @@ from relaxcomm import registry
 from relaxcomm.buckets import Bucket, Item
 from relaxcomm.messages import Dense
 from relaxcomm.protocol import Context
+from relaxcomm.topology import complete
 from relaxcomm.transport.base import Membership
 
 COMPRESSORS = [relaxcomm.identity(), relaxcomm.cast("bfloat16"), relaxcomm.cast("float64")]
@@ -21,6 +22,7 @@ ROOMS = (
         "validation",
         "docstrings",
         "frozen",
+        "topology",
         "operations",
         "messages",
         "buckets",
@@ -94,7 +96,7 @@ def test_all_reduce_sends_what_it_declares(compressor, size):
         except StopIteration:
             return operations, transport.counters.sent
 
-    expected = exchange.bytes_sent(compressor.message_bytes(600, 4), size)
+    expected = exchange.bytes_sent(compressor.message_bytes(600, 4), size, complete())
     assert relaxcomm.simulate(rank, size) == [(compressor.rounds * exchange.operations, expected)] * size
 
 

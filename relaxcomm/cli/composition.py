@@ -14,8 +14,8 @@ from relaxcomm.cli.tree import Node
 from relaxcomm.cli.words import parameter_nodes
 from relaxcomm.docstrings import Docstring
 from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.frozen import Declared
 from relaxcomm.grammar import parse_algorithm, parse_primitive
-from relaxcomm.protocol import Primitive
 from relaxcomm.registry import Entry
 from relaxcomm.schema import parameters_schema
 
@@ -52,7 +52,7 @@ def algorithm_node(
     )
 
 
-def primitive_node(name: str, cls: type[Primitive], values: Mapping[str, Any]) -> Node:
+def primitive_node(name: str, cls: type[Declared], values: Mapping[str, Any]) -> Node:
     """A primitive: its role, parameters, and facts.
 
     Args:
@@ -98,7 +98,7 @@ def _rule_node(index: int, rule: Rule, num_parameters: int, workers: Sequence[in
     return Node(f"rule {index}", children=tuple(parts))
 
 
-def _facts(primitive: Primitive) -> tuple[Node, ...]:
+def _facts(primitive: Declared) -> tuple[Node, ...]:
     """What the primitive declares of all that its role may declare."""
     role = next(cls for cls in type(primitive).__mro__ if "role" in vars(cls))
     meanings = docstrings.read(role).facts
@@ -115,7 +115,7 @@ def _facts(primitive: Primitive) -> tuple[Node, ...]:
     )
 
 
-def _facts_in_short(primitive: Primitive) -> str:
+def _facts_in_short(primitive: Declared) -> str:
     return "; ".join(f"{node.name}: {node.term}" for node in _facts(primitive))
 
 

@@ -60,7 +60,16 @@ def attach(
         problem = error
     transport, owned = _connect(model, settings, process_group)
     try:
-        _compare(transport, problem, {} if settings is None else _fingerprint(model, settings))
+        facts: dict[str, str] = {}
+        if settings is not None:
+            try:
+                size = transport.membership.world_size
+                settings.topology.check(size)
+                _check_own_topologies(settings.algorithm, size)
+                facts = _fingerprint(model, settings, size)
+            except RelaxcommError as error:
+                problem = problem or error
+        _compare(transport, problem, facts)
         assert settings is not None
         replicas.broadcast(model, transport, settings.bucket_bytes)
         run = Run(
@@ -70,6 +79,7 @@ def attach(
             transport,
             scaler=scaler,
             bucket_bytes=settings.bucket_bytes,
+            topology=settings.topology,
         )
         return Engine(run, seed=settings.seed, owns_default_group=owned)
     except BaseException:
@@ -131,9 +141,17 @@ def _connect(model: nn.Module, settings: Config | None, group: Any) -> tuple[Tra
     return transport, owned
 
 
-def _fingerprint(model: nn.Module, settings: Config) -> dict[str, str]:
+def _check_own_topologies(algorithm: Algorithm, world_size: int) -> None:
+    for rule in algorithm.rules:
+        topology = rule.exchange.own_topology()
+        if topology is not None:
+            topology.check(world_size)
+
+
+def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[str, str]:
     """What must be the same on all ranks, as readable text."""
     facts = {"algorithm": repr(settings.algorithm), "bucket_bytes": str(settings.bucket_bytes)}
+    facts["topology"] = settings.topology.describe(world_size)
     for name, p in named_parameters(model):
         kind = "trainable" if p.requires_grad else "frozen"
         facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"

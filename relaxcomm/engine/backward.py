@@ -206,7 +206,12 @@ class Backward:
         else:
             bad, results = [], [result for _, result in found]
             good = self._deferred.look(results, step=self.run.step, is_error=self.run.scaler is None)
+        if not all(rules.same_result for rules in self.buckets):
+            with self.run.statistics.waiting():
+                anyone = self.run.anyone(not bool(good), "not finite").wait()
+            assert isinstance(anyone, Tensor)
+            good = not anyone.item()
         for rules in self.buckets:
             rules.commit(good)
-        if bad and self.run.scaler is None:
+        if good is False and self.run.scaler is None:
             raise non_finite_error("gradients", bad, self.run.step)

@@ -54,6 +54,11 @@ class BucketRules:
         return linear and len(self._moving()) == len(self.firing) and not self._voting()
 
     @property
+    def same_result(self) -> bool:
+        """Whether all ranks see the same results in this step."""
+        return all(self._rule(i).exchange.same_result for i in self.firing)
+
+    @property
     def flags_travel(self) -> bool:
         """Whether used-flags reach all ranks inside the messages."""
         return all(self._rule(i).compressor.elementwise for i in self._moving())

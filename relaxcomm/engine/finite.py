@@ -33,6 +33,7 @@ def non_finite_error(what: str, found: Iterable[tuple[Bucket, Tensor]], step: in
         for name, view in zip(bucket.names, bucket.views(flat), strict=True)
         if not is_finite(view)
     ]
+    names = names or ["what another rank put in"]
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     return NonFiniteError(
         f"step {step}: the {what} of {shown} hold NaN or infinity after the exchange, so some worker made "

@@ -19,9 +19,10 @@ from relaxcomm.engine.slots import RuleState
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.votes import Votes
 from relaxcomm.errors import UsageError
-from relaxcomm.operations import AllReduce
+from relaxcomm.operations import Agree, AllReduce, Label
 from relaxcomm.protocol import Context, Seen
-from relaxcomm.transport.base import Service, Transport
+from relaxcomm.topology import Topology
+from relaxcomm.transport.base import Pending, Service, Transport
 
 
 class Run:
@@ -36,9 +37,11 @@ class Run:
         *,
         scaler: GradScaler | None,
         bucket_bytes: int,
+        topology: Topology,
     ) -> None:
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
         self.transport, self.scaler, self.bucket_bytes = transport, scaler, bucket_bytes
+        self.topology = topology
         self.statistics = Statistics(transport.counters)
         self.step = 0
         self.exchanged = False  # something was exchanged in this step
@@ -109,6 +112,7 @@ class Run:
             learning_rate=self._learning_rate,
             gradient_scale=self.gradient_scale,
             values=MappingProxyType(self.control.values),
+            topology=self.topology,
             round=round,
             note=self.statistics.note,
             decided=self.votes.decided,
@@ -120,6 +124,10 @@ class Run:
             micro = None if self.micro is None else self.micro.seen(self.scale())
             cx = self.context(self.algorithm.rules[index])
             self.control.see(index, cx, Seen(bucket.index, local, result, micro))
+
+    def anyone(self, bad: bool, name: str) -> Pending:
+        """Ask whether something is bad on any rank."""
+        return self.transport.issue(Agree(torch.tensor([float(bad)]), "max"), Label(self.step, name))
 
     def program(self, index: int, bucket: Bucket, tensor: Tensor) -> Program:
         """The exchange of one rule for one bucket, as a program that a flight runs."""

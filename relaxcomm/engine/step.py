@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from relaxcomm.engine.flights import Flight, Pipeline
 from relaxcomm.engine.run import Run, float_buffers
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.primitives.payloads import parameters
+from relaxcomm.transport.base import Pending
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Exchange:
     bucket: Bucket
     flight: Flight
     snapshot: Tensor | None
+    is_good: bool = True
+    agreement: Pending | None = None  # whether any rank put in NaN, where ranks get different results
 
 
 class Step:
@@ -80,6 +83,9 @@ class Step:
             made += [
                 self._launch(pipeline, None, plain, RuleState(plain, b), b) for b in self._buffer_buckets()
             ]
+        if rule.exchange.collective and not rule.exchange.same_result:
+            bad = not all(one.is_good for one in made)
+            made[0] = replace(made[0], agreement=self.run.anyone(bad, "not finite"))
         if rule.delay:
             self.late += made
         else:
@@ -107,7 +113,8 @@ class Step:
         late = rule.delay > 0
         cx = self.run.context(rule)
         tensor = rule.payload.read(cx, bucket, state["payload"], bucket.empty() if late else bucket.scratch())
-        if not rule.exchange.collective and not is_finite(tensor):
+        is_good = rule.exchange.same_result or is_finite(tensor)
+        if not rule.exchange.collective and not is_good:
             raise non_finite_error("parameters", [(bucket, tensor)], self.run.step)
         program = (
             self.run.exchanging("buffers", rule, cx, state, tensor)
@@ -125,14 +132,14 @@ class Step:
         else:
             pipeline.launch(flight)
         snapshot = bucket.gather(bucket.empty()) if late else None
-        return Exchange(self.run.step + rule.delay, index, rule, state, bucket, flight, snapshot)
+        return Exchange(self.run.step + rule.delay, index, rule, state, bucket, flight, snapshot, is_good)
 
     def _apply(self, made: list[Exchange]) -> None:
         """Write results to the model and keep state, all or nothing."""
         for one in made:
             one.flight.land(self.run.transport, self.run.statistics)
         bad = [(one.bucket, one.flight.result) for one in made if not is_finite(one.flight.result)]
-        if bad:
+        if bad or any(self._anyone_bad(one) for one in made):
             for one in made:
                 one.state.commit(False)
             raise non_finite_error("parameters", bad, self.run.step)
@@ -147,6 +154,14 @@ class Step:
             payload.write(cx, one.bucket, state["payload"], value, one.snapshot)
             state.commit(True)
         self.run.control.send()
+
+    def _anyone_bad(self, one: Exchange) -> bool:
+        if one.agreement is None:
+            return False
+        with self.run.statistics.waiting():
+            received = one.agreement.wait()
+        assert isinstance(received, Tensor)
+        return bool(received.item())
 
 
 def _plain(rule: Rule) -> Rule:

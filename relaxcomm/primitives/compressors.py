@@ -14,13 +14,12 @@ from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 
 def combine_dense(parts: Parts) -> Tensor:
     """The weighted sum of dense messages; one part of weight 1 is returned as it is."""
-    total: Tensor | None = None
-    for weight, message in parts:
-        tensor = _dense(message)
-        if weight != 1.0:
-            tensor = tensor * weight
-        total = tensor if total is None else total + tensor
-    assert total is not None, "an exchange sent back no part"
+    (weight, first), *others = parts
+    if not others and weight == 1.0:
+        return _dense(first)
+    total = _dense(first) * weight
+    for weight, message in others:
+        total.add_(_dense(message), alpha=weight)
     return total
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import SUMMABLE, Dense, Message
-from relaxcomm.operations import AllReduce
+from relaxcomm.messages import DENSE, SUMMABLE, Dense, Message
+from relaxcomm.operations import AllReduce, Neighbors
 from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, Parts, State
+from relaxcomm.topology import Topology
 
 
 @frozen
@@ -40,5 +42,60 @@ class all_reduce(Exchange):
             result: Tensor = stop.value[0]
             return result
 
-    def bytes_sent(self, message_bytes: int, world_size: int) -> float:
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes
+
+
+@frozen
+class gossip(Exchange):
+    """Mix with the neighbours in a graph: `x_i <- sum_j W_ij x_j`.
+
+    W has Metropolis-Hastings weights over the edges, or equal ones over a balanced directed graph.
+    Where the graph changes, the k-th exchange takes the k-th graph. Each rank sends its message once to
+    each neighbour.
+
+    Args:
+        topology: the graph; None for the configured one.
+
+    Example:
+        >>> gossip()
+        gossip()
+
+    Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NIPS 2017.
+    """
+
+    topology: Topology | None = None
+
+    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
+    same_result: ClassVar[bool] = False
+    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "graph"
+
+    def own_topology(self) -> Topology | None:
+        return self.topology
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        rank, size = cx.membership.rank, cx.membership.world_size
+        weights = (self.topology or cx.topology).weights(size, cx.round)
+        mine = weights[rank]
+        listeners = [peer for peer in range(size) if peer != rank and rank in weights[peer]]
+        coding = compressor.code(cx, tensor, state, keep_own=False)
+        try:
+            message = next(coding)
+            while True:
+                packed = message.pack()
+                received = yield Neighbors(
+                    dict.fromkeys(listeners, packed),
+                    {peer: torch.empty_like(packed) for peer in mine if peer != rank},
+                )
+                assert not isinstance(received, Tensor)
+                others = [(mine[peer], message.unpack(data)) for peer, data in sorted(received.items())]
+                message = coding.send([(mine[rank], message), *others])
+        except StopIteration as stop:
+            result: Tensor = stop.value[0]
+            return result
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        graph = self.topology or topology
+        steps = graph.period_steps(world_size)
+        links = [len(row) - 1 for step in range(steps) for row in graph.weights(world_size, step).values()]
+        return sum(links) / steps / world_size * message_bytes

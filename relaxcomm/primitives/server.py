@@ -16,6 +16,7 @@ from relaxcomm.messages import DENSE, Message
 from relaxcomm.operations import Request
 from relaxcomm.pieces import PieceState, piece_bucket, piece_sizes
 from relaxcomm.protocol import Coding, Compressor, Context, Exchange, Exchanging, Served, State
+from relaxcomm.topology import Topology
 from relaxcomm.transport.base import Service
 
 Staleness = Annotated[float, Field(ge=0)]
@@ -92,7 +93,7 @@ class server(Exchange):
         reply = torch.empty(_HEADER_BYTES + kept.itemsize * max(sizes), dtype=torch.uint8)
         return Served(Shard(mine.to("cpu", kept), coder, world_size, reply.numel()), request, reply)
 
-    def bytes_sent(self, message_bytes: int, world_size: int) -> float:
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes
 
 

@@ -1,0 +1,37 @@
+"""Graphs of the ranks: by name, from files, from networkx; mixing weights, checks and pictures."""
+
+from relaxcomm.topology.base import Topology
+from relaxcomm.topology.custom import custom, file, from_networkx
+from relaxcomm.topology.drawing import draw
+from relaxcomm.topology.named import (
+    complete,
+    erdos_renyi,
+    exponential,
+    grid,
+    hierarchical,
+    hypercube,
+    one_peer_exponential,
+    random_regular,
+    ring,
+    star,
+    torus,
+)
+
+__all__ = [
+    "Topology",
+    "complete",
+    "custom",
+    "draw",
+    "erdos_renyi",
+    "exponential",
+    "file",
+    "from_networkx",
+    "grid",
+    "hierarchical",
+    "hypercube",
+    "one_peer_exponential",
+    "random_regular",
+    "ring",
+    "star",
+    "torus",
+]

@@ -1,0 +1,105 @@
+"""What a topology is: a graph of the ranks, maybe another one in each step, with mixing weights."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from relaxcomm.errors import TopologyError
+from relaxcomm.frozen import Declared
+from relaxcomm.topology import mixing
+
+Graph: TypeAlias = Any
+"""A networkx Graph over the ranks 0 to N - 1, a DiGraph where links have a direction. (The stubs' type
+parameters change from version to version.)"""
+
+
+class Topology(Declared):
+    """Base of all topologies. Subclasses are made with `@frozen`, so that they can be compared and hashed.
+
+    Facts:
+        all_pairs: every rank is linked to every other, at any world size.
+        has_groups: the ranks are divided into groups.
+    """
+
+    role: ClassVar[str] = "topology"
+    all_pairs: ClassVar[bool] = False
+    has_groups: ClassVar[bool] = False
+
+    @abstractmethod
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        """The graph in a step.
+
+        Raises: TopologyError for a world size that it cannot have.
+        """
+
+    def period_steps(self, world_size: int) -> int:
+        """After how many steps the graphs come again; 1 for one that stays."""
+        return 1
+
+    def groups(self, world_size: int) -> Sequence[Sequence[int]]:
+        """The ranks of each group; all ranks are one group unless told otherwise."""
+        return [list(range(world_size))]
+
+    def weights(self, world_size: int, step: int = 0) -> Mapping[int, Mapping[int, float]]:
+        """Mixing weights: `weights[i][j]` is how much rank i takes of rank j, itself among them."""
+        return _weights(self, world_size, step % self.period_steps(world_size))
+
+    def matrix(self, world_size: int, step: int = 0) -> NDArray[np.float64]:
+        """The mixing matrix W, `[N, N]`; rows and columns sum to 1."""
+        return mixing.as_matrix(self.weights(world_size, step), world_size)
+
+    def spectral_gap(self, world_size: int) -> float:
+        """`1 - |second largest eigenvalue|` of W, a step on average for graphs that change.
+
+        After k steps the distance of the replicas from their mean is at most `(1 - gap)^k` of what it was.
+        """
+        steps = self.period_steps(world_size)
+        product = np.eye(world_size)
+        for step in range(steps):
+            product = self.matrix(world_size, step) @ product
+        return 1.0 - float(mixing.contraction(product) ** (1 / steps))
+
+    def check(self, world_size: int) -> None:
+        """Refuse a graph over which the ranks would never agree on their mean.
+
+        Raises: TopologyError, saying what is wrong with the graph and what to do.
+        """
+        union: Any = nx.Graph()
+        for step in range(self.period_steps(world_size)):
+            graph = self.graph(world_size, step)
+            if set(graph.nodes) != set(range(world_size)):
+                raise TopologyError(
+                    f"{self!r} has the nodes {_listed(graph.nodes)}, but {world_size} workers are the nodes "
+                    f"0 to {world_size - 1}; use as many workers as nodes, named by their rank"
+                )
+            union.add_nodes_from(graph.nodes)
+            union.add_edges_from(graph.edges)
+            mixing.check(self.weights(world_size, step), world_size, repr(self))
+        if not nx.is_connected(union):
+            parts = sorted(sorted(part) for part in nx.connected_components(union))
+            raise TopologyError(
+                f"{self!r} falls into {len(parts)} parts for {world_size} workers, {parts}, which would "
+                "never hear of each other; add links between them"
+            )
+
+    def describe(self, world_size: int) -> str:
+        """Readable text that is the same on all ranks if and only if their graphs are."""
+        edges = [sorted(self.graph(world_size, s).edges) for s in range(self.period_steps(world_size))]
+        return f"{self!r} with {edges}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _weights(topology: Topology, world_size: int, step: int) -> Mapping[int, Mapping[int, float]]:
+    return mixing.weights(topology.graph(world_size, step))
+
+
+def _listed(nodes: Any) -> str:
+    shown = [str(node) for node in list(nodes)[:8]]
+    return ", ".join(shown) + (f" and {len(nodes) - len(shown)} more" if len(nodes) > len(shown) else "")

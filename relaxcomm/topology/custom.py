@@ -1,0 +1,120 @@
+"""Topologies from files and from graphs built in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from relaxcomm.errors import TopologyError
+from relaxcomm.frozen import frozen
+from relaxcomm.topology.base import Graph, Topology
+
+Edge = tuple[int, int, tuple[tuple[str, float], ...]]
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".graphml": nx.read_graphml,
+    ".edgelist": nx.read_edgelist,
+    ".edges": nx.read_edgelist,
+}
+
+
+@frozen
+class custom(Topology):
+    """A graph that was built elsewhere; made by `from_networkx`.
+
+    Args:
+        nodes: the ranks.
+        edges: pairs of ranks, each with its attributes, such as `bandwidth` and `latency`.
+        directed: whether a link goes one way.
+
+    Example:
+        >>> import networkx
+        >>> from_networkx(networkx.path_graph(3)).nodes
+        (0, 1, 2)
+    """
+
+    nodes: tuple[int, ...]
+    edges: tuple[Edge, ...]
+    directed: bool = False
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        made: Any = nx.DiGraph() if self.directed else nx.Graph()
+        made.add_nodes_from(self.nodes)
+        made.add_edges_from((i, j, dict(attributes)) for i, j, attributes in self.edges)
+        return made
+
+
+@frozen
+class file(Topology):
+    """A graph from a file, read when it is first needed.
+
+    The edges' attributes, such as `bandwidth` (bytes a second) and `latency` (seconds), stay with the
+    graph.
+
+    Args:
+        path: of a GraphML file (`.graphml`) or an edge list (`.edgelist`, `.edges`: one `0 1` a line,
+            attributes behind it as `{"bandwidth": 1e8}`).
+
+    Raises: TopologyError for a file that cannot be read, or whose nodes are not numbers.
+
+    Example:
+        >>> file(path="sites.graphml")
+        file(path='sites.graphml')
+    """
+
+    path: str
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        return _read(self.path).graph(world_size, step)
+
+
+def from_networkx(graph: Any) -> custom:
+    """A topology from any networkx graph whose nodes are the ranks.
+
+    Args:
+        graph: a Graph or DiGraph with the nodes 0 to N - 1; numbers on its edges are kept.
+
+    Raises: TopologyError if a node is not a number, or an edge links a rank with itself.
+
+    Example:
+        >>> import networkx
+        >>> sorted(from_networkx(networkx.star_graph(2)).weights(3)[1])
+        [0, 1]
+    """
+    nodes = tuple(sorted(_rank(node) for node in graph.nodes))
+    edges = []
+    for one, other, attributes in graph.edges(data=True):
+        if one == other:
+            raise TopologyError(f"node {one!r} is linked with itself; leave such links out, they are implied")
+        numbers = tuple(sorted((str(k), float(v)) for k, v in attributes.items() if _is_number(v)))
+        edges.append((_rank(one), _rank(other), numbers))
+    return custom(nodes=nodes, edges=tuple(sorted(edges)), directed=bool(graph.is_directed()))
+
+
+def _read(path: str) -> custom:
+    place = Path(path)
+    reader = _READERS.get(place.suffix)
+    if reader is None:
+        raise TopologyError(f"{path}: a topology file ends in {', '.join(sorted(_READERS))}")
+    try:
+        return from_networkx(reader(place))
+    except OSError as error:
+        raise TopologyError(f"cannot read the topology {path}: {error.strerror}") from None
+    except TopologyError as error:
+        raise TopologyError(f"{path}: {error}") from None
+    except Exception as error:  # networkx raises whatever its parsers do
+        raise TopologyError(f"{path} is not a graph: {type(error).__name__}: {error}") from None
+
+
+def _rank(node: Hashable) -> int:
+    try:
+        return int(str(node).removeprefix("n"))  # GraphML's own name for node 3 is n3
+    except ValueError:
+        raise TopologyError(f"node {node!r} is not a rank; name the nodes 0 to N - 1") from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
