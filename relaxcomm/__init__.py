@@ -19,7 +19,8 @@ from relaxcomm.messages import Dense, Message
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.compressors import cast, identity
 from relaxcomm.primitives.controllers import norm_test, sample_norm_test
-from relaxcomm.primitives.exchanges import all_reduce
+from relaxcomm.primitives.exchanges import all_reduce, gossip
+from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
 from relaxcomm.primitives.payloads import deltas, gradients, parameters
 from relaxcomm.primitives.server import Staleness, server
@@ -39,6 +40,7 @@ from relaxcomm.protocol import (
     Trigger,
     VotingTrigger,
 )
+from relaxcomm.topology import Topology, from_networkx
 from relaxcomm.transport import InProcessGroup, Link, Service, simulate
 
 __all__ = [
@@ -83,6 +85,7 @@ __all__ = [
     "Staleness",
     "Steps",
     "Threshold",
+    "Topology",
     "TopologyError",
     "Trigger",
     "UsageError",
@@ -94,8 +97,12 @@ __all__ = [
     "deltas",
     "every",
     "every_step",
+    "from_networkx",
     "frozen",
+    "gossip",
     "gradients",
+    "group_all_reduce",
+    "hierarchical_all_reduce",
     "identity",
     "nesterov",
     "norm_test",

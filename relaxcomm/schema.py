@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
@@ -26,10 +26,13 @@ from relaxcomm.tasks.loading import BUNDLED
 Schema: TypeAlias = dict[str, Any]
 
 _KIND = "x-relaxcomm"
+_SPELT: dict[type, str] = {Algorithm: "algorithm", Rule: "rule"}
 
 
 class _Generator(GenerateJsonSchema):
     """Describes from docstrings, and marks where the grammar has its own spelling for `_resolve`."""
+
+    root: ClassVar[Any] = None
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -38,8 +41,8 @@ class _Generator(GenerateJsonSchema):
         return _described(super().model_schema(schema), schema["cls"])
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> Schema:
-        if schema["cls"] is Algorithm:
-            return {_KIND: "algorithm"}
+        if schema["cls"] in _SPELT and schema["cls"] is not self.root:
+            return {_KIND: _SPELT[schema["cls"]]}
         return _described(super().dataclass_schema(schema), schema["cls"])
 
     def is_instance_schema(self, schema: core_schema.IsInstanceSchema) -> Schema:
@@ -59,14 +62,10 @@ def make_schema() -> Schema:
         ['algorithm']
     """
     top = _resolve(Config.model_json_schema(schema_generator=_Generator))
-    definitions = top.pop("$defs")
-    del definitions["Algorithm"]
-    top["properties"]["algorithm"]["$ref"] = "#/$defs/algorithm"
+    definitions = {"algorithm": _algorithms(), "rule": _rule()}
     top["properties"]["task"] = _task(top["properties"]["task"])
     for role, found in registry.primitives().items():
         definitions[role] = _primitives(found)
-    definitions["rule"] = _rule()
-    definitions["algorithm"] = _algorithms()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **top,
@@ -86,9 +85,11 @@ def parameters_schema(target: Any) -> Schema:
         >>> parameters_schema(every)["properties"]["steps"]["minimum"]
         1
     """
-    # Functions may take primitives; classes made by @frozen have allowed that themselves.
-    config = ConfigDict(arbitrary_types_allowed=True) if inspect.isfunction(target) else None
-    made: Schema = _resolve(TypeAdapter(target, config=config).json_schema(schema_generator=_Generator))
+    generator = type("_RootedGenerator", (_Generator,), {"root": target})
+    # A class brings its own settings.
+    settings = None if inspect.isclass(target) else ConfigDict(arbitrary_types_allowed=True)
+    adapter = TypeAdapter(target, config=settings)
+    made: Schema = _resolve(adapter.json_schema(schema_generator=generator))
     return _described(made, target)
 
 
@@ -126,15 +127,21 @@ def _described(made: Schema, target: object) -> Schema:
     return {**made, "description": "\n\n".join((text.summary, *text.body))}
 
 
-def _resolve(made: Any) -> Any:
-    if isinstance(made, Mapping):
-        rest = {key: _resolve(item) for key, item in made.items() if key != _KIND}
-        return {"$ref": f"#/$defs/{made[_KIND]}", **rest} if _KIND in made else rest
-    return [_resolve(item) for item in made] if isinstance(made, list) else made
+def _resolve(made: Any, local: Mapping[str, Any] | None = None) -> Any:
+    """Marks become references to the grammar's definitions, local definitions are written in place."""
+    if isinstance(made, list):
+        return [_resolve(item, local) for item in made]
+    if not isinstance(made, Mapping):
+        return made
+    local = made.get("$defs", local or {})
+    rest = {key: _resolve(item, local) for key, item in made.items() if key not in ("$defs", "$ref", _KIND)}
+    if _KIND in made:
+        return {"$ref": f"#/$defs/{made[_KIND]}", **rest}
+    return {**_resolve(local[made["$ref"].rpartition("/")[2]], local), **rest} if "$ref" in made else rest
 
 
 def _algorithms() -> Schema:
-    """`name`, `{name: …, parameter: …}`, or `{rules: [ … ]}`."""
+    """`name`, `{name: …, parameter: …}`, or `{rules: [ … ], …}`."""
     bare, named = [], []
     for name, entry in sorted(registry.algorithms().items()):
         arguments = parameters_schema(entry.build)
@@ -147,21 +154,8 @@ def _algorithms() -> Schema:
                 "required": ["name", *arguments.get("required", ())],
             }
         )
-    rules = {
-        "type": "object",
-        "description": docstrings.read(Algorithm).summary,
-        "properties": {
-            "rules": {"type": "array", "items": {"$ref": "#/$defs/rule"}, "minItems": 1},
-            "name": {"type": "string", "description": docstrings.read(Algorithm).arguments["name"]},
-            "controllers": {
-                "type": "array",
-                "items": {"$ref": "#/$defs/controller"},
-                "description": docstrings.read(Algorithm).arguments["controllers"],
-            },
-        },
-        "required": ["rules"],
-        "additionalProperties": False,
-    }
+    rules = parameters_schema(Algorithm)
+    rules["properties"]["rules"]["minItems"] = 1
     return {"anyOf": [*bare, *named, rules]}
 
 

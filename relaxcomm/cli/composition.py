@@ -18,6 +18,7 @@ from relaxcomm.frozen import Declared
 from relaxcomm.grammar import parse_algorithm, parse_primitive
 from relaxcomm.registry import Entry
 from relaxcomm.schema import parameters_schema
+from relaxcomm.topology import complete
 
 _ELEMENT_BYTES = 4
 
@@ -39,6 +40,9 @@ def algorithm_node(
     taken = _from_example(entry.name, entry.build, text, values)
     built = parse_algorithm({"name": entry.name, **taken, **values})
     rules = tuple(_rule_node(index, rule, num_parameters, workers) for index, rule in enumerate(built.rules))
+    controllers = tuple(
+        _primitive_in_short(f"controller {index}", one) for index, one in enumerate(built.controllers)
+    )
     return Node(
         entry.name,
         text.summary,
@@ -47,6 +51,7 @@ def algorithm_node(
             Node("parameters", children=parameter_nodes(entry.build)),
             *_borrowed(taken),
             *rules,
+            *controllers,
             *_sources(text, entry.origin),
         ),
     )
@@ -80,10 +85,7 @@ def primitive_node(name: str, cls: type[Declared], values: Mapping[str, Any]) ->
 
 
 def _rule_node(index: int, rule: Rule, num_parameters: int, workers: Sequence[int]) -> Node:
-    parts = [
-        Node(role, docstrings.read(type(one)).summary, (Node("facts", _facts_in_short(one)),), term=repr(one))
-        for role, one in rule.primitives.items()
-    ]
+    parts = [_primitive_in_short(role, one) for role, one in rule.primitives.items()]
     parts.append(Node("delay", f"{rule.delay} steps"))
     if rule.select is not None:
         parts.append(Node("select", ", ".join(rule.select)))
@@ -115,8 +117,10 @@ def _facts(primitive: Declared) -> tuple[Node, ...]:
     )
 
 
-def _facts_in_short(primitive: Declared) -> str:
-    return "; ".join(f"{node.name}: {node.term}" for node in _facts(primitive))
+def _primitive_in_short(name: str, primitive: Declared) -> Node:
+    facts = "; ".join(f"{node.name}: {node.term}" for node in _facts(primitive))
+    text = docstrings.read(type(primitive)).summary
+    return Node(name, text, (Node("facts", facts),) if facts else (), term=repr(primitive))
 
 
 def _value(value: object) -> str:
@@ -130,12 +134,10 @@ def _value(value: object) -> str:
 def _bytes(rule: Rule, num_parameters: int, world_size: int) -> str:
     message_bytes = rule.compressor.message_bytes(num_parameters, _ELEMENT_BYTES)
     try:
-        an_exchange = rule.exchange.bytes_sent(message_bytes, world_size)
+        an_exchange = rule.exchange.bytes_sent(message_bytes, world_size, complete())
     except RelaxcommError as error:
         return f"not possible: {error}"
     period = rule.trigger.period_steps
-    if period == 1:
-        return f"{data_size(an_exchange)} an exchange"
     return f"{data_size(an_exchange)} an exchange, at most {data_size(an_exchange / period)} a step"
 
 
@@ -168,13 +170,15 @@ def _from_example(name: str, target: object, text: Docstring, values: Mapping[st
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
             given = {keyword.arg: keyword.value for keyword in node.keywords}
             if given.keys() >= set(missing):
-                return {one: _spelt(given[one]) for one in missing}
+                return {one: _as_yaml(given[one]) for one in missing}
     raise ConfigError(f"{name} needs {', '.join(missing)}; give them: --set {missing[0]}=VALUE")
 
 
-def _spelt(node: ast.expr) -> Any:
-    """A constant, or a primitive that an example makes, as YAML would hold it."""
+def _as_yaml(node: ast.expr) -> Any:
+    """A literal, or calls of primitives as YAML would spell them."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        arguments = {str(keyword.arg): _spelt(keyword.value) for keyword in node.keywords}
+        arguments = {one.arg: _as_yaml(one.value) for one in node.keywords}
         return {node.func.id: arguments} if arguments else node.func.id
-    return [_spelt(one) for one in node.elts] if isinstance(node, ast.List) else ast.literal_eval(node)
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_as_yaml(item) for item in node.elts]
+    return ast.literal_eval(node)

@@ -45,10 +45,10 @@ def draw(topology: Topology, world_size: int, path: str | Path) -> None:
 
 
 def _panel(axis: Any, topology: Topology, world_size: int, step: int) -> None:
-    graph = topology.graph(world_size, step)
+    graph: Any = topology.graph(world_size, step)
     groups = topology.groups(world_size)
     colour = {rank: f"C{index}" for index, group in enumerate(groups) for rank in group}
-    places: Any = nx.circular_layout(sorted(graph)) if len(groups) == 1 else nx.kamada_kawai_layout(graph)
+    places: Any = nx.kamada_kawai_layout(graph) if len(groups) > 1 else nx.circular_layout(graph)
     nx.draw_networkx(
         graph,
         places,

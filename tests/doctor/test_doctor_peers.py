@@ -68,7 +68,7 @@ def test_within():
     stop.set()
 
 
-def start(rank: int, port: int, timeout: float = 2) -> subprocess.Popen:
+def start(rank: int, port: int, timeout: float = 8) -> subprocess.Popen:
     env = {key: value for key, value in os.environ.items() if not key.startswith(("TORCHELASTIC", "GLOO_"))}
     env |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-m", "relaxcomm", "doctor", "--timeout", str(timeout)]
@@ -100,13 +100,13 @@ def test_nobody_hangs_when_a_peer_is_missing():
     here, there, lost = start(0, port), start(1, port), start(1, free_port())
     code, found, err = finish(here)
     assert (code, err) == (1, "")
-    assert found["workers"].startswith("problem: no word from rank 2 within 2 s; here: rank 0 on ")
+    assert found["workers"].startswith("problem: no word from rank 2 within 8 s; here: rank 0 on ")
     assert "latency" not in found
     assert finish(there)[0] == 0
     code, found, err = finish(lost)
     assert (code, list(found), err) == (1, ["master"], "")
     assert "rank 1 cannot reach 127.0.0.1:" in found["master"]
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 40
 
 
 @pytest.mark.ranks

@@ -1,0 +1,34 @@
+"""Local SGD between groups of workers that are synchronous inside."""
+
+from relaxcomm import (
+    Algorithm,
+    Rule,
+    Steps,
+    every,
+    gradients,
+    group_all_reduce,
+    hierarchical_all_reduce,
+    parameters,
+)
+
+
+def hierarchical_local_sgd(steps: Steps = 16) -> Algorithm:
+    """Average gradients inside each group in every step, parameters of all workers every `steps` steps.
+
+    `g_n <- mean of g over n's group` in each step; `w <- (1/N) sum_n w_n` after each `steps` steps, reduced
+    inside, exchanged between, and spread inside the groups, which may differ in size.
+
+    Args:
+        steps: local steps from one average to the next, in optimizer steps.
+
+    Returns: the algorithm; the groups are `topology: {hierarchical: {sizes: [4, 4]}}`.
+
+    Example:
+        >>> hierarchical_local_sgd(steps=8).rules[1]
+        Rule(every(steps=8), parameters(), hierarchical_all_reduce())
+
+    Reference: Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020, arXiv 1808.07217.
+    """
+    inside = Rule(payload=gradients(), exchange=group_all_reduce())
+    between = Rule(trigger=every(steps=steps), payload=parameters(), exchange=hierarchical_all_reduce())
+    return Algorithm((inside, between), name="hierarchical_local_sgd")

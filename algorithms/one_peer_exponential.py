@@ -1,0 +1,23 @@
+"""Decentralised SGD over the one-peer exponential graph."""
+
+from relaxcomm import Algorithm, Rule, gossip, parameters, topology
+
+
+def one_peer_exponential() -> Algorithm:
+    """Mix half and half with one other rank a step, 1, 2, 4, … places away in turn.
+
+    `x_i <- (x_i + x_j) / 2 - lr g_i(x_i)` with `j = i - 2^(t mod ceil(log2 N))`, modulo N: one message a
+    step, and the exact mean after log2 N of them if N is a power of two. The exchange is hidden
+    behind forward and backward, as in `d_psgd`.
+
+    Returns: the algorithm.
+
+    Example:
+        >>> one_peer_exponential().rules[0].exchange
+        gossip(topology=one_peer_exponential())
+
+    Reference: Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training",
+        NeurIPS 2021, arXiv 2110.13363.
+    """
+    exchange = gossip(topology=topology.one_peer_exponential())
+    return Algorithm((Rule(payload=parameters(), exchange=exchange, delay=1),), name="one_peer_exponential")
