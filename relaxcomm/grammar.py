@@ -110,7 +110,8 @@ def _sequence(key: str, item: object) -> object:
 
 def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
     wrapped = _wrapped(cls)
-    if wrapped and not (isinstance(value, Mapping) and set(value) & set(_field_names(cls))):
+    named = isinstance(value, Mapping) and (not value or set(value) & set(_field_names(cls)))
+    if wrapped and not named:
         value = {next(iter(wrapped)): value}
     if not isinstance(value, Mapping):
         raise ConfigError(

@@ -154,6 +154,35 @@ def selsync(
     return finish(workers, history)
 
 
+def d_psgd(workers: Workers, steps: int, matrices: Sequence[Matrix]) -> History:
+    """D-PSGD (Lian et al. 2017): x ← W x - the local update at x; nothing to mix at first."""
+    history = []
+    for step in range(steps):
+        before = workers.parameters
+        gradients = workers.gradients(step)
+        if step:
+            workers.parameters = matrices[(step - 1) % len(matrices)] @ before
+        workers.update(gradients)
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def hierarchical_local_sgd(
+    workers: Workers, steps: int, period: int, groups: Sequence[Sequence[int]]
+) -> History:
+    """Every step the mean gradient of each group; after every `period` steps the mean of all parameters."""
+    history = []
+    for step in range(steps):
+        gradients = workers.gradients(step)
+        for group in groups:
+            gradients[list(group)] = gradients[list(group)].mean(axis=0)
+        workers.update(gradients)
+        if (step + 1) % period == 0:
+            workers.parameters = workers.parameters.mean(axis=0)
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
 def slowmo(workers: Workers, steps: int, period: int, lr: float, momentum: float) -> History:
     """SlowMo (Wang et al. 2020): x̄ = mean, u ← beta u + (x0 - x̄)/gamma, x0 ← x0 - alpha gamma u."""
     history = []

@@ -195,9 +195,9 @@ def good() -> dict[str, Any]:
     for role in ("trigger", "payload", "compressor", "exchange", "outer"):
         for name, cls in registry.primitives()[role].items():
             for everything in (False, True):
-                found[f"{role} {name} {everything}"] = rule(
-                    **{role: {name: arguments(cls, everything=everything)}}
-                )
+                other = {"payload": "parameters"} if name in ("gossip", "group_all_reduce") else {}
+                changes = {role: {name: arguments(cls, everything=everything)}, **other}
+                found[f"{role} {name} {everything}"] = rule(**changes)
     return found
 
 

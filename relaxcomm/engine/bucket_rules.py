@@ -32,12 +32,13 @@ class BucketRules:
         self.indices = [i for i in run.rules_of(bucket) if self._rule(i).payload.site == "backward"]
         self.late: deque[LateGradient] = deque()
         self.firing: list[int] = []
+        self._ran: list[int] = []
         self._moved = False
         self._observed: list[Tensor] = []
 
     def plan(self) -> bool:
         """Decide which rules fire in this step; whether the bucket has, or may have, anything to do."""
-        self._moved, self._observed = False, []
+        self._ran, self._moved, self._observed = [], False, []
         known = [i for i in self.indices if self._rule(i).trigger.known == "start"]
         self.firing = [i for i in known if self.run.firing(self._rule(i), self.bucket)]
         return bool(self.firing or self._due() or self._voting())
@@ -56,7 +57,7 @@ class BucketRules:
     @property
     def same_result(self) -> bool:
         """Whether all ranks see the same results in this step."""
-        return all(self._rule(i).exchange.same_result for i in self.firing)
+        return all(self._rule(i).exchange.same_result for i in self._ran)
 
     @property
     def flags_travel(self) -> bool:
@@ -70,6 +71,7 @@ class BucketRules:
             return
         self.buffer.collect()
         self.run.exchanged = True
+        self._ran += self.firing
         self._moved = self._moved or bool(self._moving() or self._due())
         late = [i for i in self.firing if self._rule(i).delay]
         if late:

@@ -39,7 +39,7 @@ def draw(topology: Topology, world_size: int, path: str | Path) -> None:
         if steps > 1:
             axis.set_title(f"step {step} of {steps}", fontsize=11)
     gap = topology.spectral_gap(world_size)
-    figure.suptitle(f"{topology!r}, {world_size} ranks, spectral gap {gap:.3g} a step", fontsize=12)
+    figure.suptitle(f"{topology!r}, {world_size} ranks\nspectral gap {gap:.3g} a step", fontsize=11)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 

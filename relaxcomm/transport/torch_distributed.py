@@ -60,11 +60,13 @@ class TorchTransport(Transport):
         # A locally synchronised group has its name from its ranks, so once destroyed it cannot be made
         # again: its name would find the old addresses in the store. Only whole-world groups are destroyed.
         self._partial = len(ranks) < dist.get_world_size()
-        made: dict[str, Any] = {"timeout": self._limit, "use_local_synchronization": self._partial}
-        self._group = dist.new_group(ranks, backend=chosen, **made)
+        self._linked: Any = None
+        self._backend = chosen
+        self._options: dict[str, Any] = {"timeout": self._limit, "use_local_synchronization": self._partial}
+        self._group = dist.new_group(ranks, backend=chosen, **self._options)
         self._host = self._group
         if chosen != "gloo":
-            self._host = dist.new_group(ranks, backend="gloo", **made)
+            self._host = dist.new_group(ranks, backend="gloo", **self._options)
         self._ranks, self._on_cpu = ranks, chosen == "gloo"
         name = f"relaxcomm/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         self._peers = Peers(name, self.membership)
@@ -126,10 +128,10 @@ class TorchTransport(Transport):
             self._broken = True
 
     def close(self) -> None:
-        groups = (
-            [] if self._broken or self._partial or not dist.is_initialized() else {self._group, self._host}
-        )
-        for group in groups:
+        if self._broken or self._partial or not dist.is_initialized():
+            self._broken = True
+            return
+        for group in {self._group, self._host, self._linked} - {None}:
             dist.destroy_process_group(group)
         self._broken = True
 
@@ -171,6 +173,7 @@ class TorchTransport(Transport):
         if isinstance(operation, Request):
             assert self._services is not None, "serve comes before the first request"
             return [self._services.ask((label.rule, label.unit), operation)], operation.reply
+        group = self._neighbors_group()
         sends = [dist.P2POp(dist.isend, t, self._ranks[r], group) for r, t in sorted(operation.sends.items())]
         takes = [
             dist.P2POp(dist.irecv, t, self._ranks[r], group) for r, t in sorted(operation.receives.items())
@@ -181,6 +184,15 @@ class TorchTransport(Transport):
         ):  # each takes one wait of the whole limit, and the sends end with the receives
             works = [ThreadedWork(works, self._limit)]
         return works, dict(operation.receives)
+
+    def _neighbors_group(self) -> Any:
+        """Ranks have different numbers of neighbours, and torch counts a group's operations on each rank.
+
+        It is made when all ranks first exchange with neighbours.
+        """
+        if self._linked is None:
+            self._linked = dist.new_group(self._ranks, backend=self._backend, **self._options)
+        return self._linked
 
     def _compare(self, operation: Operation, label: Label) -> None:
         shape = list(operation.tensor.shape) if hasattr(operation, "tensor") else ""

@@ -126,6 +126,8 @@ def missing_neighbor(rank):
     transport = TorchTransport(
         None, device=torch.device("cpu"), backend="auto", timeout_seconds=2, debug=False
     )
+    right, left = (rank + 1) % 3, (rank - 1) % 3
+    transport.issue(Neighbors({right: torch.ones(5)}, {left: torch.empty(5)}), Label(6, "gossip")).wait()
     if rank == 1:
         transport.gather_objects("keeps the connection open while the others wait")
         return
