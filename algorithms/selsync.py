@@ -7,12 +7,15 @@ from typing import Literal
 from relaxcomm import (
     Agreement,
     Algorithm,
+    Compressor,
     Rule,
     Share,
     Steps,
     Threshold,
-    all_reduce,
+    deltas,
+    exchange_for,
     gradients,
+    identity,
     parameters,
     relative_gradient_change,
 )
@@ -24,6 +27,7 @@ def selsync(
     smoothing: Share | None = None,
     agree: Agreement = "any",
     aggregate: Literal["parameters", "gradients"] = "parameters",
+    compressor: Compressor | None = None,
 ) -> Algorithm:
     """Average the parameters only in steps in which some worker's gradients change.
 
@@ -38,12 +42,14 @@ def selsync(
         agree: whose vote is enough: "any" worker's, "all", a "majority", or a least fraction.
         aggregate: "parameters", or "gradients", which does worse in the paper, since replicas have
             parted when the mean gradient is applied.
+        compressor: of what is sent; full precision unless given. With one, workers exchange what their
+            parameters have moved since the last exchange, since that can be coded with less loss.
 
     Returns: the algorithm.
 
     Example:
-        >>> selsync(threshold=0.3).rules[0].trigger
-        relative_gradient_change(threshold=0.3)
+        >>> selsync(threshold=0.3).rules[0].trigger.threshold
+        0.3
 
     Reference: Tyagi and Swany, "Accelerating Distributed ML Training via Selective Synchronization",
         IEEE CLUSTER 2023.
@@ -54,5 +60,12 @@ def selsync(
     trigger = relative_gradient_change(
         threshold=threshold, window_steps=window_steps, smoothing=smoothing, agree=agree
     )
-    payload = parameters() if aggregate == "parameters" else gradients()
-    return Algorithm((Rule(trigger=trigger, payload=payload, exchange=all_reduce()),), name="selsync")
+    coder = compressor or identity()
+    whole = parameters() if compressor is None else deltas()
+    rule = Rule(
+        trigger=trigger,
+        payload=whole if aggregate == "parameters" else gradients(),
+        compressor=coder,
+        exchange=exchange_for(coder),
+    )
+    return Algorithm((rule,), name="selsync")

@@ -6,6 +6,7 @@ from relaxcomm.engine import Engine, attach
 from relaxcomm.errors import (
     CommunicationError,
     CompositionError,
+    CompositionWarning,
     ConfigError,
     DeadlockError,
     NonFiniteError,
@@ -15,11 +16,22 @@ from relaxcomm.errors import (
     UsageError,
 )
 from relaxcomm.frozen import Fraction, Index, Rate, Share, Steps, Threshold, frozen
-from relaxcomm.messages import Dense, Message
+from relaxcomm.messages import Dense, Message, SharedSupport, Sparse
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
-from relaxcomm.primitives.compressors import cast, identity
+from relaxcomm.primitives.compressors import (
+    cast,
+    dgc,
+    error_feedback,
+    gaussian_k,
+    identity,
+    momentum_correction,
+    random_k,
+    redsync,
+    top_k,
+)
 from relaxcomm.primitives.controllers import norm_test, sample_norm_test
 from relaxcomm.primitives.exchanges import all_reduce, gossip
+from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
 from relaxcomm.primitives.payloads import deltas, gradients, parameters
@@ -40,6 +52,7 @@ from relaxcomm.protocol import (
     Trigger,
     VotingTrigger,
 )
+from relaxcomm.schedules import Density, piecewise
 from relaxcomm.topology import Topology, from_networkx
 from relaxcomm.transport import InProcessGroup, Link, Service, simulate
 
@@ -54,12 +67,14 @@ __all__ = [
     "Bucket",
     "CommunicationError",
     "CompositionError",
+    "CompositionWarning",
     "Compressor",
     "ConfigError",
     "Context",
     "Controller",
     "DeadlockError",
     "Dense",
+    "Density",
     "Engine",
     "Exchange",
     "Fraction",
@@ -82,6 +97,8 @@ __all__ = [
     "Served",
     "Service",
     "Share",
+    "SharedSupport",
+    "Sparse",
     "Staleness",
     "Steps",
     "Threshold",
@@ -90,29 +107,39 @@ __all__ = [
     "Trigger",
     "UsageError",
     "VotingTrigger",
+    "all_gather",
     "all_reduce",
     "attach",
     "average",
     "cast",
     "deltas",
+    "dgc",
+    "error_feedback",
     "every",
     "every_step",
+    "exchange_for",
     "from_networkx",
     "frozen",
+    "gaussian_k",
     "gossip",
     "gradients",
     "group_all_reduce",
     "hierarchical_all_reduce",
     "identity",
+    "momentum_correction",
     "nesterov",
     "norm_test",
     "observe",
     "parameters",
+    "piecewise",
+    "random_k",
+    "redsync",
     "relative_gradient_change",
     "sample_norm_test",
     "server",
     "sgd",
     "simulate",
     "slowmo",
+    "top_k",
     "while_below",
 ]

@@ -123,11 +123,16 @@ def _no_key(item: Item) -> Hashable:
     return None
 
 
+def _splits(item: Item) -> bool:
+    return False
+
+
 def build_buckets(
     items: Iterable[Item],
     *,
     bucket_bytes: int,
     key: Callable[[Item], Hashable] = _no_key,
+    whole: Callable[[Item], bool] = _splits,
 ) -> list[Bucket]:
     """Fill buckets of at most `bucket_bytes` in the given order.
 
@@ -138,6 +143,7 @@ def build_buckets(
         items: tensors in the order in which they become ready.
         bucket_bytes: capacity in bytes.
         key: tensors with different keys never share a bucket.
+        whole: tensors that fill one bucket however large it gets; the same for equal keys.
 
     Returns:
         Buckets in the order in which they become complete.
@@ -148,7 +154,7 @@ def build_buckets(
     for item in items:
         place = (item.tensor.dtype, item.tensor.device, key(item))
         size = item.tensor.numel() * item.tensor.element_size()
-        if place in open_buckets and sizes[place] + size > bucket_bytes:
+        if place in open_buckets and sizes[place] + size > bucket_bytes and not whole(item):
             complete.append(open_buckets.pop(place))
         if place not in open_buckets:
             open_buckets[place], sizes[place] = [], 0

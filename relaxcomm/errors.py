@@ -46,3 +46,7 @@ class CommunicationError(RelaxcommError, RuntimeError):
 
 class DeadlockError(CommunicationError):
     """Every in-process rank waits for another one; the message says who waits for whom."""
+
+
+class CompositionWarning(UserWarning):
+    """A composition that works, but probably not as well as one with a small change."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -56,9 +57,23 @@ def frozen(cls: C) -> C:
         ... class every_other(Trigger):
         ...     offset: Steps = 1
     """
-    made: Any = dataclass(frozen=True, config=_CHECKS)(cls)
+    made: Any = dataclass(frozen=True, repr=False, config=_CHECKS)(cls)
     made.__init__ = _explained(made.__init__)
+    if "__repr__" not in vars(cls):
+        made.__repr__ = _without_defaults
     return made  # type: ignore[no-any-return]  # pydantic's decorator has no precise type for a TypeVar
+
+
+def _without_defaults(self: Any) -> str:
+    shown = [(field, getattr(self, field.name)) for field in fields(self)]
+    given = [f"{field.name}={value!r}" for field, value in shown if not _is_default(field, value)]
+    return f"{type(self).__name__}({', '.join(given)})"
+
+
+def _is_default(field: Any, value: object) -> bool:
+    if field.default is not MISSING:
+        return bool(value == field.default)
+    return bool(field.default_factory is not MISSING and value == field.default_factory())
 
 
 def _explained(init: Callable[..., None]) -> Callable[..., None]:

@@ -122,7 +122,7 @@ def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
 
 
 def _parse_field(role: str | None, item: object) -> object:
-    if role is None or item is None:  # whether there may be none is the primitive's to say
+    if role is None or not isinstance(item, str | Mapping | list | Declared):  # a number, or none
         return tuple(item) if isinstance(item, list) else item
     return (
         tuple(parse_primitive(role, one) for one in item)

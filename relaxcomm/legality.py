@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from relaxcomm.errors import CompositionError
+from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.primitives.outers import average
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def check_rule(rule: Rule) -> None:
     Raises: CompositionError, with what was got, what is allowed and what to do.
     """
     _check_kinds(rule)
+    _warn_of_bias(rule)
     _check_exchange(rule)
     _check_outer(rule)
     _check_delay(rule)
@@ -115,6 +117,16 @@ def _check_kinds(rule: Rule) -> None:
             f"{rule.compressor!r} makes {_listed(refused)} messages, which {rule.exchange!r} cannot combine: "
             f"it takes {_listed(rule.exchange.accepts)}; choose a compressor of such messages, or an "
             "exchange that gathers"
+        )
+
+
+def _warn_of_bias(rule: Rule) -> None:
+    if not rule.compressor.unbiased and not rule.compressor.keeps_rest:
+        warnings.warn(
+            f"{rule.compressor!r} loses a part of what it codes, always the same way, so training may stall; "
+            f"put it inside error_feedback",
+            CompositionWarning,
+            stacklevel=5,
         )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import Declared, Index, Share
-from relaxcomm.messages import Message
+from relaxcomm.messages import Message, Sparse
 from relaxcomm.operations import Operation, Received
 from relaxcomm.topology import Topology, complete
 from relaxcomm.transport.base import Membership, Service
@@ -27,13 +27,14 @@ PROTOCOL_VERSION = 1
 
 State: TypeAlias = MutableMapping[str, Tensor]
 """Slots of one primitive for one bucket. Assign a new tensor to change a slot, never write into the
-old one: the engine keeps an assignment only if the whole window is finite on all ranks."""
+old one: the engine keeps an assignment only if the whole window is finite on all ranks. A slot whose
+name begins with `_` is a buffer of no meaning: it may be written into, and no checkpoint holds it."""
 
 Parts: TypeAlias = Sequence[tuple[float, Message]]
 """Weighted messages; the combined result is the weighted sum of what they decode to. An all-reduce
 gives one part of weight 1, an all-gather one part a worker."""
 
-Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | None]]
+Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | Sparse | None]]
 """Yields a message, is sent the parts that came back, returns `(result, own)`."""
 
 Exchanging: TypeAlias = Generator[Operation, Received, Tensor]
@@ -82,6 +83,12 @@ class Primitive(Declared):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         """The slots that this primitive keeps for a bucket, at their first values."""
         return {}
+
+    def check_optimizer(self, groups: list[dict[str, object]]) -> None:
+        """Refuse parameter groups of an optimizer that this primitive cannot work with.
+
+        Raises: CompositionError, saying which it can.
+        """
 
 
 Agreement: TypeAlias = Literal["any", "all", "majority"] | Share
@@ -192,6 +199,8 @@ class Compressor(Primitive):
         rounds: messages a tensor.
         linear: `code(a + b) = code(a) + code(b)`, to rounding, and no state is kept.
         elementwise: entries are coded one by one, so that an entry more changes no other.
+        unbiased: the expectation of `C(x)` is `x`.
+        keeps_rest: what a message leaves out is kept and sent later.
     """
 
     role: ClassVar[str] = "compressor"
@@ -199,12 +208,28 @@ class Compressor(Primitive):
     rounds: ClassVar[int] = 1
     linear: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+    keeps_rest: ClassVar[bool] = False
+
+    @property
+    def coding_scope(self) -> str:
+        """What it looks at when it codes an entry: its "bucket", or the whole "model".
+
+        The model then lies in one bucket for each dtype, so that the bucket size does not change what
+        the compressor means.
+        """
+        return "bucket"
+
+    def contraction(self, numel: int) -> float | None:
+        """A bound on `E ||C(x) - x||^2 / ||x||^2` for `numel` entries, or None if there is none."""
+        return None
 
     @abstractmethod
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         """Encode `tensor` (`[numel]`), yield messages, decode what comes back.
 
-        Returns the decoded result and, if `keep_own`, what this worker's own messages decode to.
+        Returns the decoded result and, if `keep_own`, what this worker's own messages decode to, as a
+        tensor or, where that is less work for whoever subtracts it, as a sparse message.
         """
 
     @abstractmethod

@@ -22,6 +22,7 @@ ROOMS = (
         "validation",
         "docstrings",
         "frozen",
+        "schedules",
         "topology",
         "operations",
         "messages",

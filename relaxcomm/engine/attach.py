@@ -108,6 +108,9 @@ def _check(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm) 
                 "algorithm of gradients without delay, such as bsp"
             )
         return
+    for rule in algorithm.rules:
+        for made in rule.primitives.values():
+            made.check_optimizer(optimizer.param_groups)
     known = {id(p) for _, p in named_parameters(model)}
     for index, group in enumerate(optimizer.param_groups):
         foreign = sum(id(p) not in known for p in group["params"])

@@ -69,8 +69,14 @@ class Run:
             (by_name[name] for name in order),
             bucket_bytes=self.bucket_bytes,
             key=lambda item: self.algorithm.covering(item.name),
+            whole=self._codes_whole,
         )
         return self.lay_out_as([bucket.names for bucket in buckets])
+
+    def _codes_whole(self, item: Item) -> bool:
+        """Whether a compressor looks at the whole model when it codes a parameter's entries."""
+        rules = (self.algorithm.rules[index] for index in self.algorithm.covering(item.name))
+        return any(rule.compressor.coding_scope == "model" for rule in rules)
 
     def lay_out_as(self, names: Sequence[Sequence[str]]) -> list[Bucket]:
         """Build buckets that hold just these parameters, and the state of every rule."""

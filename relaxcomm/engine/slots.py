@@ -38,7 +38,7 @@ class Slots(MutableMapping[str, Tensor]):
 
     def export(self) -> dict[str, Tensor]:
         """A copy of every slot."""
-        return {slot: self[slot].clone() for slot in self}
+        return {slot: self[slot].clone() for slot in self if not _is_buffer(slot)}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Put exported values back."""
@@ -54,6 +54,10 @@ class Slots(MutableMapping[str, Tensor]):
             elif good:
                 self._kept[slot] = value
         self._staged.clear()
+
+
+def _is_buffer(slot: str) -> bool:
+    return slot.rpartition(".")[2].startswith("_")
 
 
 class RuleState:
@@ -83,7 +87,8 @@ class RuleState:
 
     def export(self) -> dict[str, dict[str, Tensor]]:
         """A copy of every slot by role and name."""
-        return {role: slots.export() for role, slots in self.roles.items() if slots}
+        exported = {role: slots.export() for role, slots in self.roles.items()}
+        return {role: slots for role, slots in exported.items() if slots}
 
     def restore(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put exported slots back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -36,7 +37,7 @@ class all_reduce(Exchange):
                 assert isinstance(message, Dense), f"{compressor!r} yielded {message!r}"
                 received = yield AllReduce(message.tensor, "mean")
                 assert isinstance(received, Tensor)
-                parts: Parts = ((1.0, Dense(received)),)
+                parts: Parts = ((1.0, replace(message, tensor=received)),)
                 message = coding.send(parts)
         except StopIteration as stop:
             result: Tensor = stop.value[0]

@@ -42,9 +42,8 @@ class identity(Compressor):
     elementwise: ClassVar[bool] = True
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
-        own = tensor.clone() if keep_own else None
-        parts = yield Dense(tensor)
-        return combine_dense(parts), own
+        parts = yield Dense(tensor.clone() if keep_own else tensor)  # an exchange may overwrite it
+        return combine_dense(parts), tensor if keep_own else None
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return numel * element_bytes

@@ -1,0 +1,30 @@
+"""Deep gradient compression."""
+
+from relaxcomm import Algorithm, Density, Fraction, Rule, all_gather, gradients, momentum_correction
+from relaxcomm import dgc as sampled_top_k
+
+
+def dgc(density: Density = 0.001, momentum: Fraction = 0.9) -> Algorithm:
+    """Send the largest entries of locally gathered momentum, and forget them where they were sent.
+
+    `u <- momentum u + g`, `v <- v + u`; send the largest entries of v by a sampled threshold; where sent,
+    `u <- 0` and `v <- 0`. The optimizer must be plain SGD: momentum is in here.
+
+    Args:
+        density: fraction of the entries sent, in (0, 1], or `piecewise` for the paper's warm-up (0.25,
+            0.063, 0.015, 0.004, 0.001, an epoch each).
+        momentum: in [0, 1).
+
+    Returns: the algorithm.
+
+    Example:
+        >>> dgc(density=0.01).rules[0].exchange
+        all_gather()
+
+    Reference: Lin et al., "Deep Gradient Compression", ICLR 2018, arXiv 1712.01887.
+
+    Differs from the paper: gradients are not clipped here; clip them locally before, if at all.
+    """
+    compressor = momentum_correction(compressor=sampled_top_k(density=density), momentum=momentum)
+    rule = Rule(payload=gradients(), compressor=compressor, exchange=all_gather())
+    return Algorithm((rule,), name="dgc")

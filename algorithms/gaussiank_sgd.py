@@ -1,0 +1,32 @@
+"""Gaussian-K SGD."""
+
+from relaxcomm import Algorithm, Density, Rule, all_gather, error_feedback, gaussian_k, gradients
+
+
+def gaussiank_sgd(density: Density = 0.001) -> Algorithm:
+    """Send the gradients' largest entries, found by a threshold that a normal distribution suggests.
+
+    `u = g + e`; send the entries with `|u| > t`, about `density d` of them; `e` is the rest of u; the
+    workers' messages are added up and divided by N. The optimizer's momentum comes after that.
+
+    Args:
+        density: fraction of the entries sent, in (0, 1], or `piecewise` for a warm-up, such as
+            `{piecewise: {values: [0.016, 0.004, 0.001], steps: [500, 1000]}}`, through
+            which the residual stays.
+
+    Returns: the algorithm.
+
+    Example:
+        >>> gaussiank_sgd(density=0.01).rules[0].compressor
+        error_feedback(compressor=gaussian_k(density=0.01))
+
+    Reference: Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning",
+        arXiv 1911.08772.
+
+    Differs from the paper's code: entries that several workers send are all counted; messages have a
+        fixed capacity of 4 k / 3, and what does not fit stays in the residual; the configured density
+        is kept.
+    """
+    compressor = error_feedback(compressor=gaussian_k(density=density))
+    rule = Rule(payload=gradients(), compressor=compressor, exchange=all_gather())
+    return Algorithm((rule,), name="gaussiank_sgd")

@@ -1,0 +1,25 @@
+"""Random-k SGD with error feedback."""
+
+from relaxcomm import Algorithm, Density, Rule, all_reduce, error_feedback, gradients, random_k
+
+
+def randomk_sgd(density: Density = 0.01) -> Algorithm:
+    """Send entries that all workers draw from the same seed, and keep the rest for later.
+
+    `u = g + e`; all-reduce `max(floor(density d), 1)` entries of u, the same on all workers, so that no
+    indices are sent; `e` is the rest of u.
+
+    Args:
+        density: fraction of the entries sent, in (0, 1], or `piecewise` for a warm-up.
+
+    Returns: the algorithm.
+
+    Example:
+        >>> randomk_sgd().rules[0].exchange
+        all_reduce()
+
+    Reference: Stich et al., "Sparsified SGD with Memory", NeurIPS 2018, arXiv 1809.07599.
+    """
+    compressor = error_feedback(compressor=random_k(density=density))
+    rule = Rule(payload=gradients(), compressor=compressor, exchange=all_reduce())
+    return Algorithm((rule,), name="randomk_sgd")

@@ -1,0 +1,20 @@
+"""Compressors: how a tensor is encoded."""
+
+from relaxcomm.primitives.compressors.dense import cast, identity
+from relaxcomm.primitives.compressors.feedback import error_feedback, momentum_correction
+from relaxcomm.primitives.compressors.gaussian import gaussian_k
+from relaxcomm.primitives.compressors.random import random_k
+from relaxcomm.primitives.compressors.thresholds import dgc, redsync
+from relaxcomm.primitives.compressors.top import top_k
+
+__all__ = [
+    "cast",
+    "dgc",
+    "error_feedback",
+    "gaussian_k",
+    "identity",
+    "momentum_correction",
+    "random_k",
+    "redsync",
+    "top_k",
+]

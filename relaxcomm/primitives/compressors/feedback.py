@@ -1,0 +1,156 @@
+"""Compressors around compressors that keep what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+from relaxcomm.errors import CompositionError
+from relaxcomm.frozen import Fraction, Share, frozen
+from relaxcomm.messages import Sparse
+from relaxcomm.pieces import PieceState
+from relaxcomm.protocol import Coding, Compressor, Context, State
+
+_RESIDUAL, _VELOCITY, _SPARE = "residual", "velocity", "_spare"
+_INNER = 0
+
+
+def subtract(tensor: Tensor, own: Tensor | Sparse) -> Tensor:
+    """Take what a message decodes to out of a tensor, in place."""
+    if isinstance(own, Tensor):
+        return tensor.sub_(own)
+    own.add_to(tensor, -1.0)
+    return tensor
+
+
+class _Around(Compressor):
+    """A compressor around one other: facts and slots of the inner one."""
+
+    compressor: Compressor
+
+    keeps_rest: ClassVar[bool] = True
+
+    @property
+    def kinds(self) -> frozenset[str]:  # type: ignore[override]  # facts that are the inner one's
+        return self.compressor.kinds
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]
+        return self.compressor.rounds
+
+    @property
+    def coding_scope(self) -> str:
+        return self.compressor.coding_scope
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return self.compressor.message_bytes(numel, element_bytes)
+
+    def _inner_slots(self, bucket: Bucket) -> dict[str, Tensor]:
+        slots: dict[str, Tensor] = {}
+        PieceState(slots, _INNER).update(self.compressor.init(bucket))
+        return slots
+
+    def _check_alone(self) -> None:
+        if self.compressor.keeps_rest:
+            raise CompositionError(
+                f"{type(self).__name__} around {self.compressor!r} would keep entries twice; use one of them"
+            )
+
+
+@frozen
+class error_feedback(_Around):
+    """Add what earlier messages left out: `u = x + decay e`, send `C(u)`, `e <- u - C(u)`.
+
+    With decay 1 nothing is ever lost: all that was sent plus the residual e is all that came in.
+
+    Args:
+        compressor: C.
+        decay: of the residual, in (0, 1].
+
+    Raises: CompositionError around a compressor that keeps a residual itself.
+
+    Example:
+        >>> error_feedback(compressor=top_k(density=0.01))
+        error_feedback(compressor=top_k(density=0.01))
+
+    Reference: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
+        Schemes", ICML 2019.
+    """
+
+    compressor: Compressor
+    decay: Share = 1.0
+
+    def __post_init__(self) -> None:
+        self._check_alone()
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {_RESIDUAL: bucket.zeros(), _SPARE: bucket.empty(), **self._inner_slots(bucket)}
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        # Two buffers that change places: a new one each time would cost more than the arithmetic.
+        corrected = torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=state[_SPARE])
+        coding = self.compressor.code(cx, corrected, PieceState(state, _INNER), keep_own=True)
+        result, own = yield from coding
+        assert own is not None
+        state[_SPARE] = state[_RESIDUAL]
+        state[_RESIDUAL] = subtract(corrected, own)
+        return result, own
+
+
+@frozen
+class momentum_correction(_Around):
+    """Send momentum rather than gradients, and forget it where it was sent.
+
+    `u <- momentum u + x`, `v <- v + u`, send `C(v)`; where C(v) is not 0, `u <- 0` and `v <- 0`. It stands in
+    the place of error feedback and of the optimizer's momentum, which must be 0.
+
+    Args:
+        compressor: C, a sparsifier.
+        momentum: in [0, 1).
+
+    Raises: CompositionError around a compressor that keeps a residual itself.
+
+    Example:
+        >>> momentum_correction(compressor=top_k(density=0.01))
+        momentum_correction(compressor=top_k(density=0.01))
+
+    Reference: Lin et al., "Deep Gradient Compression", ICLR 2018.
+    """
+
+    compressor: Compressor
+    momentum: Fraction = 0.9
+
+    def __post_init__(self) -> None:
+        self._check_alone()
+
+    def check_optimizer(self, groups: list[dict[str, object]]) -> None:
+        for index, group in enumerate(groups):
+            betas = group.get("betas")
+            if group.get("momentum") or betas:
+                raise CompositionError(
+                    f"{self!r} has momentum itself, but the optimizer's group {index} has "
+                    f"{'betas=' + str(betas) if betas else 'momentum=' + str(group['momentum'])}; use "
+                    "torch.optim.SGD with momentum=0"
+                )
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **self._inner_slots(bucket)}
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        velocity = torch.add(tensor, state[_VELOCITY], alpha=self.momentum)
+        gathered = state[_RESIDUAL] + velocity
+        coding = self.compressor.code(cx, gathered, PieceState(state, _INNER), keep_own=True)
+        result, own = yield from coding
+        assert own is not None
+        if isinstance(own, Sparse):
+            sent = own.indices[: int(own.count)].long()
+            velocity[sent], gathered[sent] = 0, 0
+        else:
+            velocity.mul_(own == 0)
+            gathered.mul_(own == 0)
+        state[_VELOCITY], state[_RESIDUAL] = velocity, gathered
+        return result, own

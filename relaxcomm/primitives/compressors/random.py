@@ -1,0 +1,70 @@
+"""Entries chosen at random, the same on all ranks."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+
+from relaxcomm.frozen import Index, frozen
+from relaxcomm.messages import SHARED_SUPPORT, SharedSupport
+from relaxcomm.primitives.compressors.dense import combine_dense
+from relaxcomm.primitives.compressors.sparse import num_kept
+from relaxcomm.protocol import Coding, Compressor, Context, State
+from relaxcomm.schedules import Density, density_at, largest
+
+
+@frozen
+class random_k(Compressor):
+    """`k = max(floor(density d), 1)` entries drawn anew in each exchange from a seed that all ranks share.
+
+    No indices are sent, and the messages can be all-reduced. `E ||C(x) - x||^2 = (1 - k / d) ||x||^2`
+    as it is; scaled by `d / k` it is unbiased, with `(d / k - 1) ||x||^2`.
+
+    Args:
+        density: fraction of the entries sent, in (0, 1], or a schedule.
+        scaled: multiply by `d / k`, for use without `error_feedback`.
+        seed: of the drawing; the same on all ranks.
+        scope: whether k is counted over the whole "model" (for each dtype) or over each "bucket".
+
+    Example:
+        >>> random_k(density=0.01)
+        random_k(density=0.01)
+
+    Reference: Stich et al., "Sparsified SGD with Memory", NeurIPS 2018.
+    """
+
+    density: Density
+    scaled: bool = False
+    seed: Index = 0
+    scope: Literal["model", "bucket"] = "model"
+
+    kinds: ClassVar[frozenset[str]] = frozenset({SHARED_SUPPORT})
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return self.scaled
+
+    @property
+    def coding_scope(self) -> str:
+        return self.scope
+
+    def contraction(self, numel: int) -> float | None:
+        if self.scaled:
+            return None
+        return 1 - num_kept(largest(self.density), numel) / numel if numel else 0.0
+
+    def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_own: bool) -> Coding:
+        numel = tensor.numel()
+        k = num_kept(density_at(self.density, cx.step - cx.start), numel)
+        # Drawn on the CPU, so that ranks with other devices or libraries draw the same.
+        generator = torch.Generator().manual_seed(hash((self.seed, cx.step, numel)) % 2**63)
+        indices = torch.randperm(numel, generator=generator)[:k].to(tensor.device)
+        scale = numel / k if self.scaled and k else 1.0
+        values = tensor[indices] * scale
+        own = torch.zeros_like(tensor).index_copy_(0, indices, values) if keep_own else None
+        parts = yield SharedSupport(values)
+        return torch.zeros_like(tensor).index_copy_(0, indices, combine_dense(parts)), own
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return num_kept(largest(self.density), numel) * element_bytes

@@ -1,0 +1,85 @@
+"""What all sparsifiers share: fixed capacity, and how messages are made and added up."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from relaxcomm.messages import SPARSE, Sparse
+from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
+from relaxcomm.schedules import density_at, largest, piecewise
+
+COUNT_BYTES = 4
+INDEX_BYTES = 4
+
+
+def num_kept(density: float, numel: int) -> int:
+    """How many of `numel` entries a density stands for: `max(floor(density numel), 1)`, and 0 of none."""
+    return min(numel, max(int(density * numel), 1))
+
+
+class Sparsifier(Compressor):
+    """Sends some entries, chosen by `select`, in messages of a capacity that depends on the clock alone."""
+
+    density: float | piecewise
+    scope: Literal["model", "bucket"]
+
+    kinds: ClassVar[frozenset[str]] = frozenset({SPARSE})
+    unbiased: ClassVar[bool] = False
+
+    @property
+    def coding_scope(self) -> str:
+        return self.scope
+
+    @abstractmethod
+    def select(self, tensor: Tensor, k: int, capacity: int) -> Tensor:
+        """Indices (int64, at most `capacity`) of the entries that are sent; `k` are asked for."""
+
+    def capacity(self, k: int, numel: int) -> int:
+        """The most entries that a message holds when `k` are asked for."""
+        return k
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        k = num_kept(density_at(self.density, cx.step - cx.start), tensor.numel())
+        message = pack_selected(tensor, self.chosen(tensor, k), self.capacity(k, tensor.numel()))
+        parts = yield message
+        return sum_sparse(parts, tensor), message if keep_own else None
+
+    def chosen(self, tensor: Tensor, k: int) -> Tensor:
+        """What `select` chooses; of a tensor that is not finite an entry that shows it."""
+        if not tensor.numel():
+            return torch.empty(0, dtype=torch.int64, device=tensor.device)
+        capacity = self.capacity(k, tensor.numel())
+        indices = self.select(tensor, k, capacity)[:capacity]
+        if bool(torch.isfinite(tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)))):
+            return indices
+        spoilt = torch.nonzero(~torch.isfinite(tensor)).view(-1)
+        # Never hidden: one entry that is not finite reaches all ranks.
+        shown: Tensor = torch.unique(torch.cat([spoilt[:1], indices[: max(0, capacity - 1)]]))
+        return shown
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        kept = self.capacity(num_kept(largest(self.density), numel), numel)
+        return kept * (element_bytes + INDEX_BYTES) + COUNT_BYTES
+
+
+def pack_selected(tensor: Tensor, indices: Tensor, capacity: int) -> Sparse:
+    """A message of the entries at `indices`."""
+    count = indices.numel()
+    values = torch.zeros(capacity, dtype=tensor.dtype, device=tensor.device)
+    places = torch.zeros(capacity, dtype=torch.int32, device=tensor.device)
+    torch.index_select(tensor, 0, indices, out=values[:count])
+    places[:count] = indices
+    return Sparse(values, places, torch.tensor([count], dtype=torch.int32, device=tensor.device))
+
+
+def sum_sparse(parts: Parts, like: Tensor) -> Tensor:
+    """The weighted sum of sparse messages as a dense tensor."""
+    total = torch.zeros_like(like)
+    for weight, message in parts:
+        assert isinstance(message, Sparse), f"expected a sparse message, got {message!r}"
+        message.add_to(total, weight)
+    return total

@@ -1,0 +1,57 @@
+"""Numbers that change with the clock."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, TypeAlias
+
+from pydantic import Field
+
+from relaxcomm.errors import ConfigError
+from relaxcomm.frozen import Declared, Index, Share, frozen
+
+
+@frozen
+class piecewise(Declared):
+    """A number that takes the next value at each given step.
+
+    Args:
+        values: one more than there are steps.
+        steps: the steps, counted from the first in which the rule is active, at which the next value
+            begins; ascending.
+
+    Raises: ConfigError if the numbers of values and steps do not match, or the steps do not ascend.
+
+    Example:
+        >>> piecewise(values=(0.25, 0.01), steps=(100,)).at(100)
+        0.01
+    """
+
+    values: Annotated[tuple[float, ...], Field(min_length=1)]
+    steps: tuple[Index, ...]
+
+    role: ClassVar[str] = "schedule"
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.steps) + 1 or list(self.steps) != sorted(set(self.steps)):
+            raise ConfigError(
+                f"piecewise needs ascending steps and one value more; got values={self.values} and "
+                f"steps={self.steps}"
+            )
+
+    def at(self, step: int) -> float:
+        """The value at a step."""
+        return self.values[sum(step >= begin for begin in self.steps)]
+
+
+Density: TypeAlias = Share | piecewise
+"""The fraction of entries that are sent, in (0, 1], or a schedule of it."""
+
+
+def density_at(density: float | piecewise, step: int) -> float:
+    """The density at a step, counted from the rule's start."""
+    return density.at(step) if isinstance(density, piecewise) else density
+
+
+def largest(density: float | piecewise) -> float:
+    """The largest density that will ever be."""
+    return max(density.values) if isinstance(density, piecewise) else density

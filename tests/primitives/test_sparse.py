@@ -1,0 +1,254 @@
+"""Sparsifiers and error feedback: what is sent, what is kept, and awkward tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import relaxcomm
+from relaxcomm import (
+    dgc,
+    error_feedback,
+    gaussian_k,
+    momentum_correction,
+    piecewise,
+    random_k,
+    redsync,
+    top_k,
+)
+from relaxcomm.buckets import Bucket, Item
+from relaxcomm.messages import Sparse
+from relaxcomm.protocol import Context
+from relaxcomm.transport.base import Membership
+
+CHOOSING = [top_k(density=0.01), gaussian_k(density=0.01), dgc(density=0.01), redsync(density=0.01)]
+ALL = [*CHOOSING, random_k(density=0.01)]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+def context(step=0):
+    return Context(step=step, start=0, membership=Membership(0, 2), learning_rate=lambda bucket: 0.1)
+
+
+def bucket_of(tensor):
+    return Bucket(0, [Item("tensor", tensor)])
+
+
+def code(compressor, tensor, state=None, step=0):
+    """The message, what it decodes to alone, and the declared own part as a dense tensor."""
+    state = dict(compressor.init(bucket_of(tensor))) if state is None else state
+    coding = compressor.code(context(step), tensor.clone(), state, keep_own=True)
+    message = next(coding)
+    with pytest.raises(StopIteration) as stop:
+        coding.send([(1.0, message)])
+    result, own = stop.value.value
+    if isinstance(own, Sparse):
+        dense = torch.zeros_like(tensor)
+        own.add_to(dense, 1.0)
+        own = dense
+    return message, result, own
+
+
+@pytest.mark.parametrize("compressor", ALL, ids=repr)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("numel", [0, 1, 2, 63, 64, 65, 1000, 300_001])
+def test_entries_are_sent_as_they_are_or_not_at_all(compressor, dtype, numel):
+    tensor = torch.randn(numel, generator=torch.Generator().manual_seed(1)).to(dtype)
+    message, result, own = code(compressor, tensor)
+    torch.testing.assert_close(result, own, rtol=0, atol=0)
+    sent = result != 0
+    torch.testing.assert_close(result[sent], tensor[sent], rtol=0, atol=0)
+    packed = message.pack()
+    assert packed.dtype == torch.uint8
+    assert packed.numel() == compressor.message_bytes(numel, tensor.element_size())
+    if numel:
+        assert sent.any()
+    if isinstance(message, Sparse):
+        again = message.unpack(torch.cat([torch.zeros(3, dtype=torch.uint8), packed])[3:])
+        for one, other in ((message.values, again.values), (message.indices, again.indices)):
+            assert torch.equal(one, other)
+        assert int(message.count) == int(again.count) <= message.values.numel()
+
+
+@pytest.mark.parametrize("numel", [1, 7, 100, 5000])
+@pytest.mark.parametrize("density", [0.001, 0.03, 0.5, 1.0])
+def test_top_k_is_exact(numel, density):
+    tensor = torch.randn(numel, generator=torch.Generator().manual_seed(numel))
+    _, result, _ = code(top_k(density=density), tensor)
+    k = max(int(density * numel), 1)
+    order = np.argsort(-np.abs(tensor.numpy()))[:k]
+    expected = np.zeros(numel, dtype=np.float32)
+    expected[order] = tensor.numpy()[order]
+    np.testing.assert_array_equal(result.numpy(), expected)
+    lost = float(((tensor - result) ** 2).sum() / (tensor**2).sum())
+    assert lost <= top_k(density=density).contraction(numel) + 1e-6
+
+
+def test_gaussian_k_finds_what_the_paper_code_finds():
+    """Counts at each threshold for the four distributions that the definition was tried on."""
+    draw, size = np.random.default_rng(0), 10**6
+    expected = {
+        "normal": (draw.normal(size=size), [995]),
+        "laplace": (draw.laplace(size=size), [9500, 915]),
+        "t4": (draw.standard_t(4, size=size), [9624, 2251, 436]),
+        "t2": (draw.standard_t(2, size=size), [5451, 2401, 1058]),
+    }
+    for name, (values, counts) in expected.items():
+        indices, found = gaussian_k(density=0.001).search(torch.from_numpy(values), 1000)
+        assert found == counts, name
+        assert indices.numel() == counts[-1]
+        sizes = np.abs(values)
+        assert sizes[indices.numpy()].min() > np.delete(sizes, indices.numpy()).max()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    values=st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=400),
+    density=st.sampled_from([0.01, 0.1, 0.4]),
+)
+def test_gaussian_k_agrees_with_a_plain_search(values, density):
+    tensor = torch.tensor(values, dtype=torch.float64)
+    k = max(int(density * len(values)), 1)
+    u = np.array(values, dtype=np.float64)
+    mean, std = u.mean(), u.std()
+    from statistics import NormalDist
+
+    threshold = mean + std * NormalDist().inv_cdf(1 - k / len(u) / 2)
+    if abs(np.abs(u) - threshold).min() < 1e-6:
+        return  # rounding decides
+    for _ in range(3):
+        mask = np.abs(u) > threshold
+        if mask.sum() < 2 * k / 3:
+            threshold *= 0.5
+        elif mask.sum() > 4 * k / 3:
+            threshold *= 1.5
+        else:
+            break
+        if abs(np.abs(u) - threshold).min() < 1e-6:
+            return
+    indices, _ = gaussian_k(density=density).search(tensor, k)
+    assert indices.tolist() == np.flatnonzero(mask).tolist()
+
+
+@pytest.mark.parametrize("compressor", CHOOSING, ids=repr)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_never_hidden(compressor, bad):
+    tensor = torch.randn(500)
+    tensor[123] = bad
+    _, result, _ = code(compressor, tensor)
+    assert not torch.isfinite(result).all()
+
+
+@pytest.mark.parametrize("compressor", ALL, ids=repr)
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(1000),
+        torch.full((1000,), 3.0),
+        torch.full((1000,), -1e-42),
+        1e-9 * torch.randn(1000),
+        torch.cat([torch.randn(999), torch.tensor([1000.0])]),
+        1000 + 1e-3 * torch.randn(1000),
+    ],
+    ids=["zeros", "constant", "denormal", "tiny", "outlier", "offset"],
+)
+def test_nothing_is_lost_on_awkward_tensors(compressor, tensor):
+    """With error feedback, what was sent and the residual are what came in; and all gets through in time."""
+    coder = error_feedback(compressor=compressor)
+    state = dict(coder.init(bucket_of(tensor)))
+    sent = torch.zeros(1000, dtype=torch.float64)
+    for step in range(5):
+        _, _, own = code(coder, tensor, state, step)
+        sent += own.double()
+    np.testing.assert_allclose((sent + state["residual"].double()).numpy(), 5 * tensor.double(), rtol=1e-5)
+
+
+def test_the_outlier_is_the_first_to_be_sent():
+    tensor = torch.randn(1000)
+    tensor[77] = 1000.0
+    for compressor in CHOOSING:
+        assert code(compressor, tensor)[1][77] == 1000.0, compressor
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_error_feedback_follows_its_definition(decay):
+    coder = error_feedback(compressor=top_k(density=0.1), decay=decay)
+    draw = np.random.default_rng(5)
+    state, residual = dict(coder.init(bucket_of(torch.zeros(50)))), np.zeros(50)
+    for step in range(9):
+        x = draw.normal(size=50).astype(np.float32)
+        _, result, _ = code(coder, torch.from_numpy(x), state, step)
+        u = x + decay * residual
+        expected = np.where(np.argsort(np.argsort(-np.abs(u))) < 5, u, 0)
+        residual = u - expected
+        np.testing.assert_allclose(result.numpy(), expected, atol=1e-5)
+        np.testing.assert_allclose(state["residual"].numpy(), residual, atol=1e-5)
+
+
+def test_random_k_draws_the_same_everywhere_and_anew_each_step():
+    coder = random_k(density=0.1)
+    one, other = code(coder, torch.ones(100))[1], code(coder, torch.arange(1.0, 101))[1]
+    assert torch.equal(one != 0, other != 0)
+    assert not torch.equal(one != 0, code(coder, torch.ones(100), step=1)[1] != 0)
+    assert int((one != 0).sum()) == 10
+
+
+def test_scaled_random_k_is_unbiased():
+    tensor, total = torch.linspace(-2, 3, 60), torch.zeros(60)
+    for step in range(4000):
+        total += code(random_k(density=0.25, scaled=True), tensor, step=step)[1]
+    error = (total / 4000 - tensor).abs() / (tensor.abs() + 1e-9)
+    assert float(error.median()) < 0.05
+
+
+def test_density_follows_its_schedule_and_the_residual_stays():
+    coder = error_feedback(compressor=top_k(density=piecewise(values=(0.5, 0.1), steps=(3,))))
+    state = dict(coder.init(bucket_of(torch.zeros(20))))
+    counts = [int((code(coder, torch.ones(20), state, step)[2] != 0).sum()) for step in range(5)]
+    assert counts == [10, 10, 10, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: top_k(density=0.0),
+        lambda: top_k(density=1.5),
+        lambda: top_k(density=0.1, scope="tensor"),
+        lambda: piecewise(values=(0.1,), steps=(3,)),
+        lambda: piecewise(values=(0.1, 0.2, 0.3), steps=(5, 3)),
+        lambda: error_feedback(compressor=error_feedback(compressor=top_k(density=0.1))),
+        lambda: momentum_correction(compressor=error_feedback(compressor=top_k(density=0.1))),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make):
+    with pytest.raises((relaxcomm.ConfigError, relaxcomm.CompositionError)):
+        make()
+
+
+def test_sparse_messages_are_refused_by_all_reduce_and_bias_is_warned_of():
+    with pytest.raises(relaxcomm.CompositionError, match="sparse"):
+        relaxcomm.Rule(
+            payload=relaxcomm.gradients(),
+            exchange=relaxcomm.all_reduce(),
+            compressor=error_feedback(compressor=top_k(density=0.1)),
+        )
+    with pytest.warns(relaxcomm.CompositionWarning, match="error_feedback"):
+        relaxcomm.Rule(
+            payload=relaxcomm.gradients(),
+            exchange=relaxcomm.all_gather(),
+            compressor=top_k(density=0.1),
+        )
+
+
+def test_duplicate_entries_add_up():
+    message = Sparse(
+        torch.tensor([1.0, 2.0, 4.0, 99.0]),
+        torch.tensor([3, 3, 0, 1], dtype=torch.int32),
+        torch.tensor([3], dtype=torch.int32),
+    )
+    total = torch.zeros(5)
+    message.add_to(total, 0.5)
+    assert total.tolist() == [2.0, 0.0, 0.0, 1.5, 0.0]
