@@ -183,6 +183,37 @@ def hierarchical_local_sgd(
     return finish(workers, history)
 
 
+def sparse_sgd(
+    workers: Workers,
+    steps: int,
+    select: Callable[[Matrix, int, int], Matrix],
+    places: Sequence[Matrix],
+    momentum: float | None = None,
+) -> History:
+    """Each bucket's selected entries of u = g + e (or of DGC's gathered momentum), averaged.
+
+    `select(u, step, bucket)` is a mask; `places` are each bucket's indices into the vector of all
+    parameters, in the bucket's order.
+    """
+    kept = np.zeros_like(workers.parameters)
+    velocity = np.zeros_like(kept)
+    history = []
+    for step in range(steps):
+        gradients = workers.gradients(step)
+        if momentum is not None:
+            velocity = momentum * velocity + gradients
+            gradients = velocity
+        total = kept + gradients
+        masks = np.zeros_like(total, dtype=bool)
+        for worker, row in enumerate(total):
+            for bucket, indices in enumerate(places):
+                masks[worker, indices] = select(row[indices], step, bucket)
+        kept, velocity = np.where(masks, 0, total), np.where(masks, 0, velocity)
+        workers.update(np.where(masks, total, 0).mean(axis=0))
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
 def slowmo(workers: Workers, steps: int, period: int, lr: float, momentum: float) -> History:
     """SlowMo (Wang et al. 2020): x̄ = mean, u ← beta u + (x0 - x̄)/gamma, x0 ← x0 - alpha gamma u."""
     history = []

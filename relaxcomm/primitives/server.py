@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import DENSE, Message
+from relaxcomm.messages import DENSE, SPARSE, Message
 from relaxcomm.operations import Request
 from relaxcomm.pieces import PieceState, piece_bucket, piece_sizes
 from relaxcomm.protocol import Coding, Compressor, Context, Exchange, Exchanging, Served, State
@@ -49,7 +49,7 @@ class server(Exchange):
 
     staleness: Staleness
 
-    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
+    accepts: ClassVar[frozenset[str]] = frozenset({DENSE, SPARSE})
     collective: ClassVar[bool] = False
     same_result: ClassVar[bool] = False
     returns_base: ClassVar[bool] = True
