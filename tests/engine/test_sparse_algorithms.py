@@ -39,7 +39,7 @@ def gaussian(density):
                 break
         found, room = np.flatnonzero(mask), -(-4 * k // 3)
         if len(found) > room:
-            found = found[np.arange(room) * len(found) // room]
+            found = np.argsort(-np.abs(u))[:room]
         mask = np.zeros(len(u), dtype=bool)
         mask[found] = True
         return mask

@@ -59,7 +59,7 @@ class random_k(Compressor):
         k = num_kept(density_at(self.density, cx.step - cx.start), numel)
         # Drawn on the CPU, so that ranks with other devices or libraries draw the same.
         generator = torch.Generator().manual_seed(hash((self.seed, cx.step, numel)) % 2**63)
-        indices = torch.randperm(numel, generator=generator)[:k].to(tensor.device)
+        indices = _drawn(numel, k, generator).to(tensor.device)
         scale = numel / k if self.scaled and k else 1.0
         values = tensor[indices] * scale
         own = torch.zeros_like(tensor).index_copy_(0, indices, values) if keep_own else None
@@ -68,3 +68,14 @@ class random_k(Compressor):
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return num_kept(largest(self.density), numel) * element_bytes
+
+
+def _drawn(numel: int, k: int, generator: torch.Generator) -> torch.Tensor:
+    """k different numbers below `numel`."""
+    if 4 * k > numel:
+        return torch.randperm(numel, generator=generator)[:k]
+    found = torch.empty(0, dtype=torch.int64)
+    while found.numel() < k:  # far fewer than a quarter are drawn twice, so once or twice is enough
+        more = torch.randint(numel, (k + k // 4 + 8,), generator=generator)
+        found = torch.unique(torch.cat([found, more]))
+    return found[torch.randperm(found.numel(), generator=generator)[:k]]

@@ -1,4 +1,4 @@
-"""Finding the entries above a threshold in few passes over memory."""
+"""Counting and finding the entries above a threshold, in few passes over memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 _CHUNK = 1 << 18  # entries that fit the cache with their absolute values
+_SAMPLED = 100  # one entry in as many is looked at for a threshold
+_LEAST_SAMPLE = 10_000
 _BLOCK = 64  # entries that are skipped together if the largest is below the threshold
 
 
-class Candidates:
-    """A tensor of which the entries above several thresholds are asked for.
-
-    On a CPU it is read in chunks that fit the cache; a threshold above an earlier one looks only at
-    what that one has found.
+class Magnitudes:
+    """A tensor whose entries are asked for by their size. On a CPU it is read in chunks that fit the cache.
 
     Args:
         tensor: `[numel]`.
@@ -23,52 +22,68 @@ class Candidates:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
-        self._low = math.inf
-        self._indices = torch.empty(0, dtype=torch.int64, device=tensor.device)
-        self._sizes = torch.empty(0, device=tensor.device)
+        self._chunks = torch.split(tensor, _CHUNK if tensor.device.type == "cpu" else max(1, tensor.numel()))
+        self._sampling = max(1, min(_SAMPLED, tensor.numel() // _LEAST_SAMPLE))
+        self._buffer = torch.empty_like(self._chunks[0])
 
     def moments(self) -> tuple[float, float]:
         """Mean and standard deviation of all entries."""
         numel, total, squares = self._tensor.numel(), 0.0, 0.0
-        for chunk in torch.split(self._tensor, _CHUNK if self._tensor.device.type == "cpu" else numel):
+        for chunk in self._chunks:
             wide = chunk if chunk.dtype == torch.float64 else chunk.float()
             total += wide.sum().item()
             squares += torch.dot(wide, wide).item()
         mean = total / numel
         return mean, math.sqrt(max(0.0, squares / numel - mean * mean))
 
+    def count(self, threshold: float) -> int:
+        """The number of entries with `|x| > threshold`."""
+        found = 0.0
+        for chunk in self._chunks:
+            # As numbers rather than bits: sums of bits take three times as long.
+            sizes = torch.abs(chunk, out=self._buffer[: chunk.numel()])
+            found += torch.gt(sizes, threshold, out=sizes).sum(dtype=torch.float32).item()
+        return int(found)
+
+    def threshold_for(self, k: int) -> float:
+        """A size that about k entries reach, from a sample at even distances."""
+        sample = self._tensor[:: self._sampling].abs()
+        wanted = min(sample.numel(), max(1, math.ceil(k / self._sampling)))
+        threshold = torch.topk(sample, wanted, sorted=True).values[-1]
+        return float(torch.nextafter(threshold, threshold * 0))  # the size itself counts
+
+    def more_than(self, k: int) -> tuple[float, Tensor]:
+        """A size, 0 or more, and the indices of all entries above it: at least k, or all that are not 0."""
+        wanted = k + int(4 * math.sqrt(k * self._sampling))  # four standard deviations of the sample's count
+        while True:
+            low = self.threshold_for(wanted) if wanted < self._tensor.numel() else 0.0
+            indices = self.above(low)
+            if indices.numel() >= k or not low > 0:
+                return low, indices
+            wanted *= 4
+
     def above(self, threshold: float) -> Tensor:
         """Indices of the entries with `|x| > threshold`, ascending."""
-        if threshold < self._low:
-            self._low = threshold
-            self._indices = self._scan(threshold)
-            self._sizes = self._tensor[self._indices].abs()
-        return self._indices[self._sizes > threshold]
-
-    def _scan(self, threshold: float) -> Tensor:
-        if self._tensor.device.type != "cpu":
-            return torch.nonzero(self._tensor.abs() > threshold).view(-1)
         found, start = [], 0
-        for chunk in torch.split(self._tensor, _CHUNK):
-            found.append(_scan_chunk(chunk, threshold).add_(start))
+        for chunk in self._chunks:
+            sizes = torch.abs(chunk, out=self._buffer[: chunk.numel()])
+            found.append(_indices_above(sizes, threshold).add_(start))
             start += chunk.numel()
         return torch.cat(found)
 
+    def largest(self, indices: Tensor, k: int) -> Tensor:
+        """The k of the indices whose entries are largest, or all if there are fewer."""
+        if indices.numel() <= k:
+            return indices
+        return indices[torch.topk(self._tensor[indices].abs(), k, sorted=False).indices]
 
-def _scan_chunk(chunk: Tensor, threshold: float) -> Tensor:
-    sizes = chunk.abs()
-    whole = chunk.numel() // _BLOCK * _BLOCK
+
+def _indices_above(sizes: Tensor, threshold: float) -> Tensor:
+    whole = sizes.numel() // _BLOCK * _BLOCK
+    if sizes.device.type != "cpu" or not whole:
+        return torch.nonzero(sizes > threshold).view(-1)
     blocks = sizes[:whole].view(-1, _BLOCK)
-    high = torch.nonzero(blocks.amax(1) > threshold).view(-1) if whole else torch.empty(0, dtype=torch.int64)
+    high = torch.nonzero(blocks.amax(1) > threshold).view(-1)
     rows = torch.nonzero(blocks.index_select(0, high) > threshold)
     indices = high[rows[:, 0]] * _BLOCK + rows[:, 1]
-    rest = torch.nonzero(sizes[whole:] > threshold).view(-1) + whole
-    return torch.cat([indices, rest])
-
-
-def evenly(indices: Tensor, capacity: int) -> Tensor:
-    """At most `capacity` of the indices, spread evenly, so that no part of the tensor is starved."""
-    count = indices.numel()
-    if count <= capacity:
-        return indices
-    return indices[torch.arange(capacity, device=indices.device) * count // capacity]
+    return torch.cat([indices, torch.nonzero(sizes[whole:] > threshold).view(-1) + whole])

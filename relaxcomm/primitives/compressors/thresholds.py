@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relaxcomm.frozen import Share, frozen
 from relaxcomm.primitives.compressors.sparse import Sparsifier
-from relaxcomm.primitives.compressors.threshold_search import Candidates
+from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.schedules import Density
 
 
@@ -47,10 +47,9 @@ class dgc(Sparsifier):
         wanted = min(sizes.numel(), max(1, round(k * sizes.numel() / tensor.numel())))
         threshold = torch.topk(sizes, wanted, sorted=True).values[-1]
         # The threshold itself counts, or a constant tensor would send nothing.
-        indices = Candidates(tensor).above(torch.nextafter(threshold, threshold * 0).item())
-        if indices.numel() <= capacity:
-            return indices
-        return indices[torch.topk(tensor[indices].abs(), k, sorted=False).indices]
+        found = Magnitudes(tensor)
+        indices = found.above(torch.nextafter(threshold, threshold * 0).item())
+        return indices if indices.numel() <= capacity else found.largest(indices, k)
 
 
 @frozen
@@ -81,19 +80,18 @@ class redsync(Sparsifier):
         return min(numel, 2 * k)
 
     def select(self, tensor: Tensor, k: int, capacity: int) -> Tensor:
-        sizes = tensor.abs()
-        low, high = sizes.mean().item(), sizes.max().item()
-        candidates = Candidates(tensor)
-        enough: Tensor | None = None
+        sizes = Magnitudes(tensor)
+        low, high = tensor.abs().mean().item(), tensor.abs().max().item()
+        enough: float | None = None
         for _ in range(self.rounds_of_search):
             middle = (low + high) / 2
-            indices = candidates.above(middle)
-            if k < indices.numel() < 2 * k:
-                return indices
-            if indices.numel() <= k:
+            count = sizes.count(middle)
+            if k < count < 2 * k:
+                return sizes.above(middle)
+            if count <= k:
                 high = middle
             else:
-                low, enough = middle, indices
+                low = enough = middle
         if enough is None:  # the mean itself is among the largest: nearly constant
-            return torch.topk(sizes, k, sorted=False).indices
-        return enough[torch.topk(tensor[enough].abs(), k, sorted=False).indices]
+            return torch.topk(tensor.abs(), k, sorted=False).indices
+        return sizes.largest(sizes.above(enough), k)
