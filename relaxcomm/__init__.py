@@ -18,6 +18,7 @@ from relaxcomm.errors import (
 from relaxcomm.frozen import Fraction, Index, Rate, Share, Steps, Threshold, frozen
 from relaxcomm.messages import Dense, Message, SharedSupport, Sparse
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
+from relaxcomm.primitives.adaptive import adagrad, adam, yogi
 from relaxcomm.primitives.compressors import (
     cast,
     dgc,
@@ -34,9 +35,15 @@ from relaxcomm.primitives.exchanges import all_reduce, gossip
 from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
-from relaxcomm.primitives.payloads import deltas, gradients, parameters
+from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
 from relaxcomm.primitives.server import Staleness, server
-from relaxcomm.primitives.triggers import every, every_step, relative_gradient_change, while_below
+from relaxcomm.primitives.triggers import (
+    every,
+    every_round,
+    every_step,
+    relative_gradient_change,
+    while_below,
+)
 from relaxcomm.protocol import (
     Agreement,
     Compressor,
@@ -107,15 +114,19 @@ __all__ = [
     "Trigger",
     "UsageError",
     "VotingTrigger",
+    "adagrad",
+    "adam",
     "all_gather",
     "all_reduce",
     "attach",
     "average",
     "cast",
+    "client_deltas",
     "deltas",
     "dgc",
     "error_feedback",
     "every",
+    "every_round",
     "every_step",
     "exchange_for",
     "from_networkx",
@@ -142,4 +153,5 @@ __all__ = [
     "slowmo",
     "top_k",
     "while_below",
+    "yogi",
 ]

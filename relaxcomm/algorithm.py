@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from relaxcomm import legality
+from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import CompositionError
 from relaxcomm.frozen import frozen
 from relaxcomm.primitives.compressors import identity
@@ -143,9 +144,14 @@ class Algorithm:
         return found
 
     @property
-    def is_collective(self) -> bool:
-        """Whether all workers take part in every exchange."""
-        return all(rule.exchange.collective for rule in self.rules)
+    def keeps_step(self) -> bool:
+        """Whether all workers take part in every exchange, in the same step."""
+        return all(rule.exchange.collective and rule.trigger.known != "event" for rule in self.rules)
+
+    @property
+    def plan(self) -> RoundPlan | None:
+        """What clients do between two exchanges, or None if there are none."""
+        return next((plan for rule in self.rules if (plan := rule.trigger.plan()) is not None), None)
 
     @property
     def lets_replicas_differ(self) -> bool:

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from relaxcomm.algorithm import Algorithm
+from relaxcomm.data import Injection, Partition, iid
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.grammar import parse_algorithm, parse_primitive
 from relaxcomm.topology import Topology, complete, from_networkx
@@ -29,11 +30,23 @@ class DataConfig(_Section):
 
     Args:
         batch_size: samples a worker and step; None for the task's own.
-        partition: how samples are shared out; "iid" shuffles them over all workers in every epoch.
+        partition: how samples are shared out; `iid` shuffles them over all workers in every epoch.
+        injection: samples that workers share with the others in each step, or None.
     """
 
     batch_size: Positive | None = None
-    partition: Literal["iid"] = "iid"
+    partition: Partition = iid()
+    injection: Injection | None = None
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _parse_partition(cls, value: object) -> object:
+        return value if isinstance(value, Partition) else parse_primitive("partition", value)
+
+    @field_validator("injection", mode="before")
+    @classmethod
+    def _parse_injection(cls, value: object) -> object:
+        return Injection(**value) if isinstance(value, dict) else value
 
 
 class Config(_Section):

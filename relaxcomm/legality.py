@@ -23,6 +23,7 @@ def check_rule(rule: Rule) -> None:
     _check_kinds(rule)
     _warn_of_bias(rule)
     _check_exchange(rule)
+    _check_events(rule)
     _check_outer(rule)
     _check_delay(rule)
     _check_range(rule)
@@ -123,8 +124,8 @@ def _check_kinds(rule: Rule) -> None:
 def _warn_of_bias(rule: Rule) -> None:
     if not rule.compressor.unbiased and not rule.compressor.keeps_rest:
         warnings.warn(
-            f"{rule.compressor!r} loses a part of what it codes, always the same way, so training may stall; "
-            f"put it inside error_feedback",
+            f"{rule.compressor!r} loses a part of what it codes for good, so training may stall; "
+            "put it inside error_feedback",
             CompositionWarning,
             stacklevel=5,
         )
@@ -153,6 +154,22 @@ def _check_exchange(rule: Rule) -> None:
         raise CompositionError(
             f"{exchange!r} takes one message and no delay (it bounds the staleness itself); got "
             f"{rule.compressor!r} of {rule.compressor.rounds} round(s) and delay {rule.delay}"
+        )
+
+
+def _check_events(rule: Rule) -> None:
+    waits = rule.trigger.plan() is not None
+    if (rule.payload.needs_event is not None) != waits:
+        raise CompositionError(
+            f"{rule.payload!r} with {rule.trigger!r}: the moves of clients are exchanged at a round's end, "
+            "and nothing else is; use client_deltas() and every_round() together"
+        )
+    if waits and rule.delay:
+        raise CompositionError(f"delay {rule.delay} with {rule.trigger!r}: a round has no steps; use delay 0")
+    if rule.payload.has_weight and not rule.compressor.elementwise:
+        raise CompositionError(
+            f"{rule.payload!r} sends a weight behind its entries, which {rule.compressor!r} might not keep; "
+            "use identity() or cast(dtype=…)"
         )
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
+from relaxcomm.data.clients import RoundPlan
 from relaxcomm.frozen import Declared, Index, Share
 from relaxcomm.messages import Message, Sparse
 from relaxcomm.operations import Operation, Received
@@ -61,6 +62,7 @@ class Context:
         values: what controllers have written, such as `batch_size`.
         round: how often the rule has exchanged this bucket before.
         note: takes a named number for the statistics, such as the staleness that was seen.
+        event: what the engine was told of just now, such as "round", or None in a step.
         topology: the configured graph of the ranks.
         decided: what the workers agreed on for a voting trigger in this step.
     """
@@ -72,6 +74,7 @@ class Context:
     gradient_scale: Tensor | None = None
     values: Mapping[str, float] = field(default_factory=dict)
     round: int = 0
+    event: str | None = None
     note: Callable[[str, float], None] = _unnoted
     topology: Topology = field(default_factory=complete)
     decided: Callable[[VotingTrigger], bool] = _nobody_voted
@@ -128,12 +131,16 @@ class Trigger(Primitive):
     """When a rule exchanges."""
 
     role: ClassVar[str] = "trigger"
-    known: ClassVar[Literal["start", "backward"]] = "start"
+    known: ClassVar[Literal["start", "backward", "event"]] = "start"
 
     @property
     @abstractmethod
     def period_steps(self) -> int:
         """The least number of steps from one firing to the next."""
+
+    def plan(self) -> RoundPlan | None:
+        """What clients do between two exchanges, for triggers that wait for a round's end."""
+        return None
 
     @abstractmethod
     def fires(self, cx: Context, bucket: Bucket) -> bool:
@@ -146,7 +153,7 @@ class VotingTrigger(Trigger):
     The state that it keeps is of the whole model, made by `init_vote`.
     """
 
-    known: ClassVar[Literal["start", "backward"]] = "backward"
+    known: ClassVar[Literal["start", "backward", "event"]] = "backward"
     agree: Agreement
 
     @property
@@ -169,12 +176,16 @@ class Payload(Primitive):
     """What a rule exchanges.
 
     `site` is where it is read: "backward", as gradients become ready, or "step", after the optimizer.
+    `has_weight` payloads carry a weight behind their entries, which only elementwise coders leave alone;
+    `needs_event` names the event that their trigger must wait for.
     """
 
     role: ClassVar[str] = "payload"
     site: ClassVar[Literal["backward", "step"]]
     has_base: ClassVar[bool] = False
     averages_buffers: ClassVar[bool] = False
+    has_weight: ClassVar[bool] = False
+    needs_event: ClassVar[str | None] = None
 
     @abstractmethod
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
@@ -183,6 +194,18 @@ class Payload(Primitive):
     def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:
         """The point from which an outer optimizer moves, or None."""
         return None
+
+    def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+        """Make a combined result, which may have entries more than the bucket, into the payload's."""
+        return result
+
+    def before_step(self, cx: Context, bucket: Bucket, state: State) -> None:
+        """Change `.grad` just before the optimizer's step."""
+
+    def event(
+        self, cx: Context, bucket: Bucket, state: State, event: str, facts: Mapping[str, float]
+    ) -> None:
+        """Take note of something that the engine was told of."""
 
     @abstractmethod
     def write(

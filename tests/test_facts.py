@@ -49,6 +49,7 @@ ROOMS = (
         "buckets",
         "transport",
         "pieces",
+        "data",
         "protocol",
     ),
     *(
@@ -58,7 +59,6 @@ ROOMS = (
         "registry",
         "grammar",
         "config",
-        "data",
         "engine",
         "tasks",
         "schema",

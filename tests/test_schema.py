@@ -88,6 +88,8 @@ class wraps_and_needs(_Test):
 
 WRAPPED = wraps_one(identity())
 
+pytestmark = pytest.mark.filterwarnings("ignore::relaxcomm.CompositionWarning")
+
 
 def encoded(compressor: Compressor | None = None, first: Compressor = WRAPPED) -> Algorithm:
     """Gradients, encoded.

@@ -81,7 +81,7 @@ def attach(
             bucket_bytes=settings.bucket_bytes,
             topology=settings.topology,
         )
-        return Engine(run, seed=settings.seed, owns_default_group=owned)
+        return Engine(run, settings=settings, owns_default_group=owned)
     except BaseException:
         transport.close()
         raise

@@ -38,7 +38,7 @@ class Backward:
 
     def hook(self) -> list[RemovableHandle]:
         """Follow every trainable parameter; nothing is hooked if no rule looks at gradients."""
-        if not self._has_rules and not self.run.votes and self.run.micro is None:
+        if not (self._has_rules or self.run.votes or self.run.micro or self.run.algorithm.plan):
             return []
         return [
             # torch leaves this method without types
@@ -130,6 +130,7 @@ class Backward:
     def _open_window(self) -> None:
         self._deferred.raise_if_bad()
         self.run.check_parameters()
+        self.run.control.check_needs()
         if not self._has_rules:
             return
         if self.run.buckets is not None and not self.buckets:

@@ -65,7 +65,7 @@ def restore(window: Window, saved: Mapping[str, Any]) -> None:
     run.statistics.restore(saved["statistics"])
     for slots, values in zip(run.votes.slots.values(), saved["votes"], strict=True):
         slots.restore(values)
-    run.control.values.update(saved["values"])
+    run.control.restore(saved["values"])
     if saved["layout"] is None:
         return
     names = [name for bucket in saved["layout"] for name in bucket]

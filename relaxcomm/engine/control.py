@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from relaxcomm.errors import UsageError
 from relaxcomm.operations import Agree, Label
 from relaxcomm.protocol import Context, Seen
 from relaxcomm.transport.base import Pending
@@ -28,6 +30,7 @@ class Control:
         self.values: dict[str, float] = {}
         self._seen: dict[int, Tensor] = {}
         self._sent: tuple[int, ...] = ()
+        self._listeners: dict[str, Callable[[float], None]] = {}
         self._pending: Pending | None = None
 
     @property
@@ -57,6 +60,34 @@ class Control:
         self._seen = {}
         self._pending = self._run.transport.issue(Agree(message, "sum"), Label(self._run.step, "control"))
 
+    def follow(self, name: str, first: float, listener: Callable[[float], None]) -> None:
+        """Let a value exist, and tell a listener of it now and whenever it changes."""
+        self._listeners[name] = listener
+        self._write({name: self.values.get(name, first)})
+
+    def check_needs(self) -> None:
+        """Raise UsageError if a value does not exist that a controller needs."""
+        if self._run.algorithm.plan is not None and not self._run.follows_loader:
+            raise UsageError(
+                f"{self._run.algorithm.name} plays clients in turn, so the training data must come from "
+                "engine.loader(dataset, batch_size=…)"
+            )
+        missing = self._run.algorithm.needs - self.values.keys()
+        if missing:
+            raise UsageError(
+                f"{self._run.algorithm.name} chooses {', '.join(sorted(missing))} itself, so the "
+                "training data must come from engine.loader(dataset, batch_size=…)"
+            )
+
+    def restore(self, values: Mapping[str, float]) -> None:
+        """Put saved values back."""
+        self._write(values)
+
+    def _write(self, values: Mapping[str, float]) -> None:
+        self.values.update(values)
+        for name in values.keys() & self._listeners.keys():
+            self._listeners[name](values[name])
+
     def close(self) -> None:
         """The step has ended: decide."""
         self._receive()
@@ -72,4 +103,4 @@ class Control:
             controller = self._controllers[index]
             if bool(torch.isfinite(part).all()):  # else the window is not committed, and nothing was learnt
                 cx = self._run.context(self._run.algorithm.rules[controller.rule])
-                self.values.update(controller.decide(cx, part))
+                self._write(controller.decide(cx, part))

@@ -10,11 +10,13 @@ from weakref import WeakSet
 
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from relaxcomm.algorithm import Algorithm
-from relaxcomm.data import make_loader
+from relaxcomm.config import Config
+from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
 from relaxcomm.engine import checkpoint, replicas
+from relaxcomm.engine.loading import attach_loader
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.window import Window
@@ -32,8 +34,8 @@ class Engine:
     buffers stay local.
     """
 
-    def __init__(self, run: Run, *, seed: int, owns_default_group: bool) -> None:
-        self._run, self._seed, self._owns_default_group = run, seed, owns_default_group
+    def __init__(self, run: Run, *, settings: Config, owns_default_group: bool) -> None:
+        self._run, self._settings, self._owns_default_group = run, settings, owns_default_group
         self._window = Window(run)
         self._closed = False
         self._window.hook()
@@ -90,7 +92,7 @@ class Engine:
         rank that trained longest.
         """
         self._check_open()
-        if not self.algorithm.is_collective:  # nobody waits for a rank that has finished
+        if not self.algorithm.keeps_step:  # nobody waits in a step for a rank that has finished
             yield
             return
         joining = self._window.joining
@@ -102,15 +104,73 @@ class Engine:
         finally:
             joining.active = False
 
-    def loader(self, dataset: Dataset[Any], batch_size: int, **options: Any) -> DataLoader[Any]:
-        """A DataLoader over this rank's share of `dataset`, see `relaxcomm.data.make_loader`."""
-        return make_loader(
-            dataset,
-            batch_size=batch_size,
-            membership=self._run.transport.membership,
-            seed=self._seed,
-            **options,
+    def loader(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        partition: Partition | None = None,
+        injection: Injection | None = None,
+        **options: Any,
+    ) -> ShareLoader | ClientLoader:
+        """A DataLoader over this rank's share of `dataset`, see `relaxcomm.data.make_loader`.
+
+        It counts samples, follows the batch size that the algorithm chooses, and, for algorithms with
+        clients, plays them: one iteration is one round.
+
+        Args:
+            dataset: map-style, with a length.
+            batch_size: samples a worker and step, at first.
+            partition: None for the configured one.
+            injection: None for the configured one.
+            options: of `make_loader`.
+
+        Raises: UsageError for a second one where the algorithm changes the batch size or plays clients.
+        """
+        return attach_loader(
+            self._run,
+            self._window.step,
+            make_loader(
+                dataset,
+                batch_size=batch_size,
+                membership=self._run.transport.membership,
+                seed=self._settings.seed,
+                partition=partition or self._settings.data.partition,
+                injection=injection or self._settings.data.injection,
+                plan=self.algorithm.plan,
+                **options,
+            ),
+            batch_size,
         )
+
+    def micro_batches(self, batch: Any, size: int) -> Iterator[tuple[Any, float]]:
+        """Parts of a batch, each with its share of the samples; only the last one's backward is exchanged.
+
+        Args:
+            batch: nested tensors whose first dimension is the samples.
+            size: samples of a part, at most.
+
+        Example:
+            >>> for (x, y), share in engine.micro_batches(batch, 64):
+            ...     (share * loss(model(x), y)).backward()
+        """
+        parts = list(split_batch(batch, size))
+        for part in parts[:-1]:
+            with self.no_sync():
+                yield part
+        yield parts[-1]
+
+    def mark(self, event: str, **facts: float) -> None:
+        """Tell the engine of something that no hook sees.
+
+        Args:
+            event: "client", with `samples`, when a client has trained; "round" when all clients have, on
+                every rank; other names are for plug-ins.
+            facts: numbers.
+        """
+        self._check_open()
+        self._window.settle()
+        self._window.step.mark(event, facts)
 
     def state_dict(self) -> dict[str, Any]:
         """All state of this rank: clock, slots, results on their way. Save one for every rank.

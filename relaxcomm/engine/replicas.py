@@ -28,7 +28,7 @@ def average(run: Run) -> None:
     pending = []
     for bucket in mean_buckets(run):
         flat = bucket.gather(bucket.empty())
-        label = Label(run.step, "average", bucket.index)
+        label = Label(run.common_step, "average", bucket.index)
         pending.append((bucket, run.transport.issue(AllReduce(flat, "mean"), label)))
     for bucket, operation in pending:
         with run.statistics.waiting():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,9 @@ class Run:
         self.synchronised = False  # a backward of this step was exchanged
         self.unsynchronised = False  # a backward of this step ran under no_sync
         self.paused = False
+        self.follows_loader = False
+        self.client_states: dict[int, Any] = {}
+        self.event: str | None = None
         self.gradient_scale: Tensor | None = None
         self.parameters = trainable(model)
         self.frozen = [Item(name, p) for name, p in named_parameters(model) if not p.requires_grad]
@@ -119,6 +123,7 @@ class Run:
             gradient_scale=self.gradient_scale,
             values=MappingProxyType(self.control.values),
             topology=self.topology,
+            event=self.event,
             round=round,
             note=self.statistics.note,
             decided=self.votes.decided,
@@ -130,6 +135,11 @@ class Run:
             micro = None if self.micro is None else self.micro.seen(self.scale())
             cx = self.context(self.algorithm.rules[index])
             self.control.see(index, cx, Seen(bucket.index, local, result, micro))
+
+    @property
+    def common_step(self) -> int:
+        """The step that labels what all ranks do together; 0 where each has a clock of its own."""
+        return self.step if self.algorithm.keeps_step else 0
 
     def anyone(self, bad: bool, name: str) -> Pending:
         """Ask whether something is bad on any rank."""

@@ -15,6 +15,7 @@ class Statistics(Mapping[str, float]):
     Keys:
         steps: windows that were closed, also those that a GradScaler skipped.
         synchronisations: steps in which something was exchanged.
+        samples: of this rank's batches from `engine.loader` that were trained on.
         lssr: local steps / all steps.
         bytes_sent, bytes_received: what was handed to and taken from the network.
         bytes_uncompressed: what BSP in full precision would have sent in as many steps.
@@ -28,6 +29,7 @@ class Statistics(Mapping[str, float]):
         self._counters = counters
         self.steps = 0
         self.synchronisations = 0
+        self.samples = 0
         self.bytes_uncompressed = 0
         self.waiting_seconds = 0.0
         self.busy_seconds = 0.0
@@ -51,6 +53,10 @@ class Statistics(Mapping[str, float]):
     def pause(self) -> None:
         """Leave the time until the next step out of `step_seconds` (an evaluation, a join)."""
         self._last_step = None
+
+    def consumed(self, samples: int) -> None:
+        """Count samples of a batch that was trained on."""
+        self.samples += samples
 
     def note(self, name: str, value: float) -> None:
         """Keep the largest value of a named number that a primitive reports."""
@@ -84,6 +90,7 @@ class Statistics(Mapping[str, float]):
         return {
             "steps": self.steps,
             "synchronisations": self.synchronisations,
+            "samples": self.samples,
             "bytes_uncompressed": self.bytes_uncompressed,
             "bytes_sent": self._counters.sent,
             "bytes_received": self._counters.received,
@@ -93,6 +100,7 @@ class Statistics(Mapping[str, float]):
         """Go on counting from a checkpoint."""
         self.steps = int(saved["steps"])
         self.synchronisations = int(saved["synchronisations"])
+        self.samples = int(saved["samples"])
         self.bytes_uncompressed = int(saved["bytes_uncompressed"])
         self._counters.sent = int(saved["bytes_sent"])
         self._counters.received = int(saved["bytes_received"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from relaxcomm.engine.flights import Flight, Pipeline
 from relaxcomm.engine.run import Run, float_buffers
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.primitives.payloads import parameters
+from relaxcomm.primitives.triggers import every
 from relaxcomm.transport.base import Pending
 
 
@@ -54,6 +56,31 @@ class Step:
         due = [late for late in self.late if late.due <= self.run.step]
         self.late = [late for late in self.late if late.due > self.run.step]
         self._apply(due)
+
+    def before(self) -> None:
+        """Let payloads change the gradients just before the optimizer's step."""
+        for index, rule in self.rules:
+            for bucket in self.run.buckets or []:
+                if index in self.run.rules_of(bucket) and rule.is_active(self.run.step):
+                    state = self.run.state[index, bucket.index]
+                    rule.payload.before_step(self.run.context(rule), bucket, state["payload"])
+
+    def mark(self, event: str, facts: Mapping[str, float]) -> None:
+        """Tell the payloads of an event and run the rules that wait for it."""
+        for index, rule in self.rules:
+            for bucket in self.run.buckets or []:
+                if index in self.run.rules_of(bucket):
+                    state = self.run.state[index, bucket.index]
+                    rule.payload.event(self.run.context(rule), bucket, state["payload"], event, facts)
+                    state.commit(True)
+        before, self.run.event = self.run.exchanged, event
+        try:
+            self.run.exchanged = False
+            if self.is_due():
+                self.exchange()
+            self.run.statistics.synchronisations += self.run.exchanged
+        finally:
+            self.run.event, self.run.exchanged = None, before
 
     def exchange(self) -> None:
         """Run the rules that fire in this step."""
@@ -123,7 +150,8 @@ class Step:
         )
         flight = Flight(
             program,
-            step=self.run.step,
+            # Ranks that play clients or ask a server are not in the same step.
+            step=self.run.step if self.run.algorithm.keeps_step else self.run.rounds.get((index or 0, 0), 0),
             unit=bucket.index,
             operations=rule.compressor.rounds * rule.exchange.operations,
         )
@@ -147,8 +175,9 @@ class Step:
             if one.index is not None:
                 self.run.see(one.index, one.bucket, None, one.flight.result)
             cx, payload, state = self.run.context(one.rule), one.rule.payload, one.state
+            result = payload.settle(cx, one.bucket, state["payload"], one.flight.result)
             base = payload.base(cx, one.bucket, state["payload"])
-            value = one.flight.result
+            value = result
             if not one.rule.exchange.returns_base:
                 value = one.rule.outer.apply(cx, one.bucket, state["outer"], value, base)
             payload.write(cx, one.bucket, state["payload"], value, one.snapshot)
@@ -166,4 +195,6 @@ class Step:
 
 def _plain(rule: Rule) -> Rule:
     """How the buffers that go with a rule are averaged: in full precision, over the same exchange."""
-    return Rule(payload=parameters(), exchange=rule.exchange, trigger=rule.trigger, delay=rule.delay)
+    # When it runs is decided by the rule that it goes with.
+    trigger = every(steps=max(1, rule.delay))
+    return Rule(payload=parameters(), exchange=rule.exchange, trigger=trigger, delay=rule.delay)

@@ -129,6 +129,7 @@ class Window:
                 "exchanged; run the last backward of each step outside no_sync()"
             )
         self.step.apply_due()
+        self.step.before()
 
     def _step_ended(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pending = False

@@ -50,10 +50,11 @@ class observe(Outer):
 
 @frozen
 class sgd(Outer):
-    """Move the anchor against the mean delta: `p = anchor - lr delta`.
+    """Move the anchor against the mean delta: `m <- momentum m + delta`, `p = anchor - lr m`.
 
     Args:
-        lr: outer learning rate, positive; 1 is plain averaging.
+        lr: outer learning rate, positive; 1 without momentum is plain averaging.
+        momentum: in [0, 1).
 
     Example:
         >>> sgd(lr=0.7)
@@ -61,10 +62,16 @@ class sgd(Outer):
     """
 
     lr: Rate
+    momentum: Fraction = 0.0
 
     needs_base: ClassVar[bool] = True
 
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {MOMENTUM: bucket.zeros()} if self.momentum else {}
+
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        if self.momentum:
+            result = state[MOMENTUM] = torch.add(result, state[MOMENTUM], alpha=self.momentum)
         return torch.sub(_based(base), result, alpha=self.lr)
 
 

@@ -1,0 +1,25 @@
+"""Sharing a data set out over the workers: partitions, samplers, loaders."""
+
+from relaxcomm.data.clients import ClientSampler, RoundPlan
+from relaxcomm.data.injection import Injection
+from relaxcomm.data.loader import ClientLoader, ShareLoader, make_loader, split_batch
+from relaxcomm.data.partitions import Partition, by_label, dirichlet, disjoint, iid, labels_of, seldp
+from relaxcomm.data.sampler import ShareSampler
+
+__all__ = [
+    "ClientLoader",
+    "ClientSampler",
+    "Injection",
+    "Partition",
+    "RoundPlan",
+    "ShareLoader",
+    "ShareSampler",
+    "by_label",
+    "dirichlet",
+    "disjoint",
+    "iid",
+    "labels_of",
+    "make_loader",
+    "seldp",
+    "split_batch",
+]

@@ -1,0 +1,152 @@
+"""Which samples each rank reads, batch by batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from relaxcomm.data.injection import Injection
+from relaxcomm.data.partitions import Indices, Partition, iid
+from relaxcomm.errors import ConfigError
+from relaxcomm.transport.base import Membership
+
+
+class ShareSampler(Sampler[list[int]]):
+    """Batches of indices for one rank; every rank gets the same number of batches of the same sizes.
+
+    With the partition `iid`, the data set is shuffled anew in each epoch and dealt out, so no sample
+    comes twice in an epoch, on whatever rank. When the size is not a multiple of the world size (with
+    `drop_last`: of world size times batch size) the remainder r sits out the epoch. Who sits out
+    rotates through the data set: epoch e leaves out places e·r to (e+1)·r - 1 of one fixed shuffled
+    order, taken round. Since r ≤ size / 2, any two consecutive epochs together hold every sample, and
+    all samples sit out equally often in the long run.
+
+    With the others each rank has a part of its own. An epoch is `size / N` samples for every rank,
+    whatever the size of its part: a smaller part is read more often, a larger one over more epochs,
+    shuffled anew each time it begins (with `seldp` in the same order each time).
+
+    The order is a pure function of (seed, epoch, rank, world size). The epoch advances by itself each
+    time the sampler is iterated; set `epoch` to resume. `batch_size` may be changed at any time, the same
+    on all ranks: it holds from the next batch that is drawn.
+
+    Args:
+        size: samples in the data set.
+        batch_size: samples a worker and step; without `drop_last` the epoch's last batch may be smaller.
+        membership: which share to take.
+        seed: of the shuffling; the same on all ranks.
+        drop_last: leave out a smaller last batch.
+        partition: how the samples are divided.
+        labels: class of every sample, `[size]`, for partitions that need it.
+        injection: samples that workers share with the others in each batch, or None.
+
+    Raises: ConfigError if the data set is too small to give every rank one batch.
+
+    Example:
+        >>> shares = [ShareSampler(5, batch_size=2, membership=Membership(r, 2), seed=0) for r in (0, 1)]
+        >>> [[len(batch) for batch in share] for share in shares]
+        [[2], [2]]
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        batch_size: int,
+        membership: Membership,
+        seed: int,
+        drop_last: bool = False,
+        partition: Partition | None = None,
+        labels: Indices | None = None,
+        injection: Injection | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+        self._unit = membership.world_size * (batch_size if drop_last else 1)
+        if size < self._unit:
+            raise ConfigError(
+                f"the data set has {size} samples, too few for {membership.world_size} workers"
+                + (f" with full batches of {batch_size}; lower the batch size" if drop_last else "")
+                + "; use fewer workers or more data"
+            )
+        self.epoch = 0
+        self.batch_size = batch_size
+        self.drawn: deque[int] = deque()  # sizes of the batches that nobody has consumed yet
+        self._size, self._drop_last = size, drop_last
+        self._membership = membership
+        self._seed = seed
+        self._partition, self._injection = partition or iid(), injection
+        self._fixed_order = self._shuffled(np.arange(size), 0)
+        self._parts: list[Indices] = []
+        if not self._partition.reshuffles:
+            self._parts = self._partition.parts(size, labels, membership.world_size, seed)
+
+    def resize(self, batch_size: float) -> None:
+        """Change the batch size from the next batch that is drawn."""
+        self.batch_size = int(batch_size)
+
+    def share(self, epoch: int, rank: int | None = None) -> list[int]:
+        """Indices of a rank's samples in `epoch`, in order; this rank's unless told otherwise."""
+        rank = self._membership.rank if rank is None else rank
+        if self._parts:
+            return self._stream(rank, epoch * self._per_epoch, self._per_epoch)
+        remainder = self._size % self._unit
+        turned = np.roll(self._fixed_order, -epoch * remainder)
+        kept = self._shuffled(turned[remainder:], epoch + 1)
+        mine: list[int] = kept[rank :: self._membership.world_size].tolist()
+        return mine
+
+    @property
+    def sample_counts(self) -> list[int]:
+        """Samples in each rank's part; equal shares where they are dealt out anew in each epoch."""
+        return [len(part) for part in self._parts] or [self._per_epoch] * self._membership.world_size
+
+    @property
+    def _per_epoch(self) -> int:
+        return self._size // self._unit * self._unit // self._membership.world_size
+
+    def _stream(self, rank: int, start: int, count: int) -> list[int]:
+        """Samples `start` to `start + count` of a rank's part read again and again."""
+        part, found = self._parts[rank], []
+        for turn in range(start // len(part), (start + count - 1) // len(part) + 1):
+            order = part if self._partition.keeps_order else self._shuffled(part, turn + 1, rank)
+            begin = turn * len(part)
+            found.append(order[max(0, start - begin) : start + count - begin])
+        indices: list[int] = np.concatenate(found).tolist()
+        return indices
+
+    def _shuffled(self, indices: Indices, *stream: int) -> Indices:
+        return np.random.default_rng([self._seed, *stream]).permutation(indices)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        self.drawn.clear()
+        return self._noted(self._batches(epoch))
+
+    def _noted(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+        for batch in batches:
+            self.drawn.append(len(batch))
+            yield batch
+
+    def _batches(self, epoch: int) -> Iterator[list[int]]:
+        if self._injection is not None:
+            ranks = range(self._membership.world_size)
+            shares = [self.share(epoch, rank) for rank in ranks]
+            yield from self._injection.batches(
+                shares, self._membership.rank, lambda: self.batch_size, [self._seed, epoch]
+            )
+            return
+        share, at = self.share(epoch), 0
+        while at < len(share):
+            batch = share[at : at + self.batch_size]
+            at += len(batch)
+            if len(batch) == self.batch_size or not self._drop_last:
+                yield batch
+
+    def __len__(self) -> int:
+        size = self.batch_size
+        if self._injection is not None:
+            size = self._injection.own_samples(size, self._membership.world_size)
+        return self._per_epoch // size if self._drop_last else -(-self._per_epoch // size)

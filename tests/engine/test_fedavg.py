@@ -1,0 +1,178 @@
+"""FedAvg and its family against references: several clients a worker, own optimizer states, servers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import relaxcomm
+from relaxcomm.data import ClientSampler, RoundPlan, by_label
+from relaxcomm.transport.base import Membership
+from tests.engine.harness import in_process, on_gloo, values
+
+SAMPLES, BATCH = 50, 4
+DRAW = torch.Generator().manual_seed(3)
+X = torch.randn(SAMPLES, 6, generator=DRAW, dtype=torch.float64)
+Y = torch.randint(0, 3, (SAMPLES,), generator=DRAW)
+
+
+def make_model():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(6, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3)).double()
+
+
+def make_optimizer(model):
+    return torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.8)
+
+
+def federated(world, parameters, rounds):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    config = {
+        "algorithm": {"name": "fedavg", **parameters},
+        "bucket_bytes": 200,
+        "data": {"partition": "by_label"},
+        "seed": 4,
+    }
+    history = []
+    with world.attach(model, optimizer, config) as engine:
+        loader = engine.loader(TensorDataset(X, Y), batch_size=BATCH)
+        for _ in range(rounds):
+            for x, y in loader:
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            history.append(values(model))
+    return history, engine.statistics["synchronisations"], engine.statistics["samples"]
+
+
+def reference(size, parameters, rounds):
+    """Every sampled client trained on its own, then one server step; NumPy for what the server does."""
+    count = parameters.get("clients") or size
+    plan = RoundPlan(parameters.get("epochs", 1), parameters.get("fraction", 1.0), parameters.get("clients"))
+    parts = by_label().parts(SAMPLES, np.unique(Y.numpy(), return_inverse=True)[1], count, 4)
+    server, lr = parameters.get("server", "average"), parameters.get("server_lr", 1.0)
+    momentum, tau, mu = 0.9, parameters.get("tau", 1e-3), parameters.get("proximal", 0.0)
+    model = make_model()
+    shared = values(model)
+    m, v = np.zeros_like(shared), np.full_like(shared, tau**2)
+    states, history = {}, []
+    for index in range(rounds):
+        moved, weight = np.zeros_like(shared), 0
+        for client in plan.sampled(size, index, 4):
+            player = ClientSampler(
+                parts, plan, batch_size=BATCH, membership=Membership(client % size, size), seed=4
+            )
+            torch.nn.utils.vector_to_parameters(torch.from_numpy(shared.copy()), model.parameters())
+            optimizer = make_optimizer(model)
+            optimizer.state = states.setdefault(client, defaultdict(dict))
+            for batch in player.round(index):
+                if batch.client != client:
+                    continue
+                loss = torch.nn.functional.cross_entropy(model(X[batch.indices]), Y[batch.indices])
+                now = torch.nn.utils.parameters_to_vector(model.parameters())
+                loss = loss + mu / 2 * (now - torch.from_numpy(shared)).square().sum()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            moved += len(parts[client]) * (shared - values(model))
+            weight += len(parts[client])
+        delta = moved / weight
+        if server == "average":
+            shared = shared - lr * delta
+        elif server == "sgd":
+            m = momentum * m + delta
+            shared = shared - lr * m
+        else:
+            beta = 0.0 if server == "adagrad" else momentum
+            m = beta * m + (1 - beta) * delta
+            if server == "adagrad":
+                v = v + delta**2
+            elif server == "adam":
+                v = 0.99 * v + 0.01 * delta**2
+            else:
+                v = v - 0.01 * delta**2 * np.sign(v - delta**2)
+            shared = shared - lr * m / (np.sqrt(v) + tau)
+        history.append(shared)
+    return history
+
+
+CASES = {
+    "plain": {},
+    "epochs": {"epochs": 3},
+    "clients": {"clients": 7},
+    "sampled": {"clients": 8, "fraction": 0.4, "epochs": 2},
+    "one of many": {"clients": 6, "fraction": 0.05},
+    "proximal": {"proximal": 0.5, "epochs": 2},
+    "sgd": {"server": "sgd", "server_lr": 0.7},
+    "adam": {"server": "adam", "server_lr": 0.05, "tau": 0.01},
+    "yogi": {"server": "yogi", "server_lr": 0.05, "tau": 0.01},
+    "adagrad": {"server": "adagrad", "server_lr": 0.1, "tau": 0.01},
+}
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_fedavg_equals_its_reference(name, size):
+    expected = reference(size, CASES[name], 6)
+    for history, synchronisations, _ in in_process(federated, size, CASES[name], 6):
+        np.testing.assert_allclose(history, expected, rtol=1e-8, atol=1e-10)
+        assert synchronisations == 6
+
+
+@pytest.mark.ranks
+def test_on_gloo(debug):
+    expected = reference(3, CASES["sampled"], 6)
+    for history, _, _ in on_gloo(federated, 3, CASES["sampled"], 6, debug=debug):
+        np.testing.assert_allclose(history, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_samples_of_all_sampled_clients_are_read_epochs_times():
+    found = in_process(federated, 3, {"epochs": 2, "clients": 5}, 4)
+    assert sum(samples for _, _, samples in found) == 4 * 2 * SAMPLES
+
+
+def unmarked(world, kind):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    with world.attach(model, optimizer, {"algorithm": "fedavg"}) as engine:
+        if kind == "two loaders":
+            engine.loader(TensorDataset(X, Y), batch_size=4, partition=by_label())
+            engine.loader(TensorDataset(X, Y), batch_size=4, partition=by_label())
+        if kind == "no client":
+            engine.mark("round")
+        torch.nn.functional.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [("two loaders", "second one"), ("no client", "no client has"), ("no loader", "engine.loader")],
+)
+def test_use_that_would_exchange_nothing_is_refused(kind, match):
+    with pytest.raises(relaxcomm.UsageError, match=match):
+        in_process(unmarked, 3, kind)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"payload": "client_deltas", "exchange": "all_reduce"},
+        {"payload": "deltas", "exchange": "all_reduce", "trigger": "every_round"},
+        {"payload": "client_deltas", "exchange": "all_reduce", "trigger": "every_round", "delay": 1},
+        {
+            "payload": "client_deltas",
+            "exchange": "all_gather",
+            "trigger": "every_round",
+            "compressor": {"error_feedback": {"top_k": {"density": 0.1}}},
+        },
+    ],
+)
+def test_compositions_that_cannot_work_are_refused(rule):
+    with pytest.raises(relaxcomm.CompositionError):
+        relaxcomm.config.load({"algorithm": {"rules": [rule]}})
