@@ -16,7 +16,7 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.tasks.task import Task
 from relaxcomm.validation import closest, describe
 
-BUNDLED: Mapping[str, str] = {"digits": "relaxcomm.tasks.digits:make"}
+BUNDLED: Mapping[str, str] = {name: f"relaxcomm.tasks.{name}:make" for name in ("digits", "charlm", "glyphs")}
 
 _HOW = "write a bundled task's name, {name: {option: value}}, or 'package.module:make'"
 
