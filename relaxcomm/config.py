@@ -31,12 +31,14 @@ class DataConfig(_Section):
     Args:
         batch_size: samples a worker and step; None for the task's own.
         partition: how samples are shared out; `iid` shuffles them over all workers in every epoch.
+        micro_batch_size: samples of a backward, at most, in `relaxcomm train`; the rest is accumulated.
         injection: samples that workers share with the others in each step, or None.
     """
 
     batch_size: Positive | None = None
     partition: Partition = iid()
     injection: Injection | None = None
+    micro_batch_size: Positive | None = None
 
     @field_validator("partition", mode="before")
     @classmethod
@@ -47,6 +49,19 @@ class DataConfig(_Section):
     @classmethod
     def _parse_injection(cls, value: object) -> object:
         return Injection(**value) if isinstance(value, dict) else value
+
+
+class DriftGuard(_Section):
+    """How replicas that should be equal are compared.
+
+    Args:
+        every_steps: optimizer steps from one comparison to the next, at least; it is made where the
+            algorithm has made the replicas equal.
+        policy: "error"; "warn"; or "average", which warns and goes on from the mean.
+    """
+
+    every_steps: Positive = 100
+    policy: Literal["error", "warn", "average"] = "error"
 
 
 class Config(_Section):
@@ -61,6 +76,7 @@ class Config(_Section):
         seed: of the task's data and model.
         bucket_bytes: capacity of a bucket, in bytes.
         data: how the training data are read.
+        drift_guard: how replicas that should be equal are compared, or None.
         timeout_seconds: the longest that a rank waits for another.
         output: folder for results, or None.
         debug: compare labels, shapes and dtypes before every operation (slow).
@@ -74,6 +90,7 @@ class Config(_Section):
     seed: Annotated[int, Field(ge=0)] = 0
     bucket_bytes: Positive = 26_214_400
     data: DataConfig = DataConfig()
+    drift_guard: DriftGuard | None = None
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
     output: str | None = None
     debug: bool = False

@@ -48,5 +48,13 @@ class DeadlockError(CommunicationError):
     """Every in-process rank waits for another one; the message says who waits for whom."""
 
 
+class DriftError(RelaxcommError):
+    """Replicas that should be equal are not."""
+
+
 class CompositionWarning(UserWarning):
     """A composition that works, but probably not as well as one with a small change."""
+
+
+class DriftWarning(UserWarning):
+    """Replicas that should be equal are not, and the drift guard's policy is to go on."""

@@ -187,6 +187,11 @@ class Payload(Primitive):
     has_weight: ClassVar[bool] = False
     needs_event: ClassVar[str | None] = None
 
+    @property
+    def keeps_local(self) -> bool:
+        """Whether a part of the local parameters stays in what is written."""
+        return False
+
     @abstractmethod
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         """Fill `out` (`[numel]`) with what is to be exchanged and return it."""

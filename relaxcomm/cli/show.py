@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 
 from relaxcomm import registry
 from relaxcomm.cli.composition import algorithm_node, primitive_node
@@ -13,14 +15,19 @@ from relaxcomm.cli.job import Traceback, parse_set
 from relaxcomm.cli.tree import Node
 from relaxcomm.cli.tree import show as print_tree
 from relaxcomm.errors import ConfigError
+from relaxcomm.grammar import parse_primitive
+from relaxcomm.topology import Topology, draw
 from relaxcomm.validation import closest
 
 _WORKERS = (2, 4, 8, 16)
+_DRAWN_WORKERS = 8
 _NUM_PARAMETERS = 1_000_000
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of an algorithm or a primitive.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Of an algorithm or a primitive.", show_default=False)
+    ] = None,
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter: --set steps=8; repeatable."),
@@ -37,14 +44,50 @@ def show(
     num_parameters: Annotated[
         int, typer.Option("--parameters", min=1, metavar="D", help="Model size for the bytes.")
     ] = _NUM_PARAMETERS,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPOLOGY", help="Draw it, as YAML has it: ring, {grid: {}}.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option(metavar="FILE", help="Of the picture.")] = Path("topology.png"),
     traceback: Traceback = False,
 ) -> None:
-    """Show an algorithm's composition, parameters, facts, bytes and reference, or a primitive's."""
+    """Show an algorithm's composition, parameters, facts, bytes and reference; a primitive; a topology."""
     with readable(traceback):
+        if topology is not None:
+            print_tree(draw_topology(topology, workers or _DRAWN_WORKERS, output))
+        if name is None:
+            if topology is None:
+                raise ConfigError(
+                    "show needs the NAME of an algorithm or a primitive, or --topology TOPOLOGY"
+                )
+            return
         values = dict(map(parse_set, sets or ()))
         sizes = _WORKERS if workers is None else (workers,)
         for node in nodes(name, values, num_parameters, sizes):
             print_tree(node)
+
+
+def draw_topology(text: str, workers: int, output: Path) -> Node:
+    """Draw a topology to a file.
+
+    Returns: what is to be known of it.
+
+    Raises: ConfigError for one that is not known, TopologyError for one that does not fit.
+    """
+    found = parse_primitive("topology", yaml.safe_load(text))
+    assert isinstance(found, Topology)
+    draw(found, workers, output)
+    links = sum(len(row) - 1 for row in found.weights(workers).values())
+    facts = (
+        Node("workers", str(workers)),
+        Node("links", f"{links / workers:.3g} a worker, in the first step of a period"),
+        Node("period", f"{found.period_steps(workers)} step(s)"),
+        Node("spectral gap", f"{found.spectral_gap(workers):.4g} a step"),
+        Node("picture", str(output)),
+    )
+    return Node("topology", repr(found), facts)
 
 
 def nodes(name: str, values: dict[str, object], num_parameters: int, workers: tuple[int, ...]) -> list[Node]:

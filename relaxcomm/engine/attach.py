@@ -80,6 +80,7 @@ def attach(
             scaler=scaler,
             bucket_bytes=settings.bucket_bytes,
             topology=settings.topology,
+            drift_guard=settings.drift_guard,
         )
         return Engine(run, settings=settings, owns_default_group=owned)
     except BaseException:
@@ -154,6 +155,7 @@ def _check_own_topologies(algorithm: Algorithm, world_size: int) -> None:
 def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[str, str]:
     """What must be the same on all ranks, as readable text."""
     facts = {"algorithm": repr(settings.algorithm), "bucket_bytes": str(settings.bucket_bytes)}
+    facts["drift_guard"] = str(settings.drift_guard)
     facts["topology"] = settings.topology.describe(world_size)
     for name, p in named_parameters(model):
         kind = "trainable" if p.requires_grad else "frozen"

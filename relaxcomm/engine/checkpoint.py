@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +33,7 @@ def export(window: Window) -> dict[str, Any]:
         "votes": [slots.export() for slots in run.votes.slots.values()],
         "rounds": [[rule, unit, count] for (rule, unit), count in run.rounds.items()],
         "services": [[rule, unit, service.export()] for (rule, unit), service in run.services.items()],
+        "client_states": _export_clients(window),
         "values": dict(run.control.values),
         "late_gradients": [
             [late.due, late.index, rules.bucket.index, _landed(window, late.flight)]
@@ -65,6 +68,11 @@ def restore(window: Window, saved: Mapping[str, Any]) -> None:
     run.statistics.restore(saved["statistics"])
     for slots, values in zip(run.votes.slots.values(), saved["votes"], strict=True):
         slots.restore(values)
+    names_to_parameters = {item.name: item.tensor for item in run.parameters}
+    for client, states in saved["client_states"].items():
+        own = run.client_states.setdefault(client, defaultdict(dict))
+        for name, values in states.items():
+            own[names_to_parameters[name]].update(copy.deepcopy(values))
     run.control.restore(saved["values"])
     if saved["layout"] is None:
         return
@@ -82,6 +90,15 @@ def restore(window: Window, saved: Mapping[str, Any]) -> None:
     for due, index, unit, result in saved["late_gradients"]:
         window.backward.buckets[unit].late.append(LateGradient(due, index, Flight.landed(result)))
     window.step.late = [window.step.restored(late) for late in saved["late_parameters"]]
+
+
+def _export_clients(window: Window) -> dict[int, dict[str, Any]]:
+    """Each client's optimizer state by the names of the parameters."""
+    names = {item.tensor: item.name for item in window.run.parameters}
+    return {
+        client: {names[p]: copy.deepcopy(values) for p, values in states.items() if p in names}
+        for client, states in window.run.client_states.items()
+    }
 
 
 def _landed(window: Window, flight: Flight) -> Tensor:

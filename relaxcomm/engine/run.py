@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 
 from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.buckets import Bucket, Item, build_buckets
+from relaxcomm.config import DriftGuard
 from relaxcomm.engine.control import Control
+from relaxcomm.engine.drift import Drift
 from relaxcomm.engine.flights import Program
 from relaxcomm.engine.micro import Accumulation
 from relaxcomm.engine.slots import RuleState
@@ -39,6 +41,7 @@ class Run:
         scaler: GradScaler | None,
         bucket_bytes: int,
         topology: Topology,
+        drift_guard: DriftGuard | None = None,
     ) -> None:
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
         self.transport, self.scaler, self.bucket_bytes = transport, scaler, bucket_bytes
@@ -60,6 +63,7 @@ class Run:
         self.rounds: dict[tuple[int, int], int] = {}
         self.services: dict[tuple[int, int], Service] = {}
         self._uncompressed_bytes = 0
+        self.drift = Drift(self, drift_guard)
         self.votes = Votes(self)
         self.control = Control(self)
         self.micro = Accumulation(self.parameters) if self.control.watches_micro_gradients else None

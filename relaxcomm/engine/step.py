@@ -97,6 +97,21 @@ class Step:
                 self.run.exchanged = True
                 self._exchange(index, rule, fired)
 
+    def made_equal(self) -> bool:
+        """Whether all replicas should be equal after this step, the same on all ranks."""
+        if not self.run.algorithm.keeps_step:
+            return False
+        if not self.run.algorithm.lets_replicas_differ:
+            return True
+        return any(
+            rule.select is None
+            and not rule.delay
+            and rule.exchange.same_result
+            and not rule.payload.keeps_local
+            and all(self.run.firing(rule, bucket) for bucket in self.run.buckets or [])
+            for _, rule in self.rules
+        )
+
     def drain(self) -> None:
         """Apply everything that is on its way."""
         late, self.late = self.late, []

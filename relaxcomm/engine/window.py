@@ -143,6 +143,7 @@ class Window:
         if self.step.is_due():
             self.joining.take_part()
         self.step.exchange()
+        self.run.drift.check(self.step.made_equal())
         self.run.tick()
 
     def _remember_scale(self) -> None:

@@ -95,6 +95,10 @@ class deltas(Payload):
     has_base: ClassVar[bool] = True
     averages_buffers: ClassVar[bool] = True
 
+    @property
+    def keeps_local(self) -> bool:
+        return bool(self.merge)
+
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {ANCHOR: bucket.gather(bucket.empty())}
 

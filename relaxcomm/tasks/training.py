@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -82,7 +83,9 @@ class _Run:
         self.loader = self.engine.loader(
             task.train_data, batch_size=config.data.batch_size or task.batch_size
         )
+        self.step = 0
         self.steps = task.epochs * len(self.loader)
+        self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
         self.display: Display = make_display(config.algorithm.name, self.steps, task.metric, rank=rank)
 
     def run(self) -> RankRecord:
@@ -93,7 +96,7 @@ class _Run:
             self._train()
             self.engine.close()
             self.clock.stop()
-            self._evaluate(self.steps)  # the model that is left to the user
+            self._evaluate(self.step)  # the model that is left to the user
         return RankRecord(
             history=tuple(self.history),
             seconds=self.clock.seconds,
@@ -101,26 +104,36 @@ class _Run:
         )
 
     def _train(self) -> None:
-        step = 0
-        for _ in range(self.task.epochs):
+        # Workers that play clients make different numbers of steps, but the same number of rounds.
+        by_round = self.engine.algorithm.plan is not None
+        for epoch in range(self.task.epochs):
             for batch in self.loader:
                 self.task.model.train()
                 loss = self._train_step(batch)
-                step += 1
-                self.display.step(step, loss)
-                if step % self.task.evaluate_every_steps == 0 and step < self.steps:
-                    with self._pause(), self.engine.averaged():
-                        self._evaluate(step)
+                self.step += 1
+                self.display.step(self.step, loss)
+                if not by_round and self.step % self.task.evaluate_every_steps == 0:
+                    self._evaluate_average(self.step < self.steps)
+            if by_round:
+                self._evaluate_average(epoch + 1 < self.task.epochs)
+
+    def _evaluate_average(self, wanted: bool) -> None:
+        if wanted:
+            with self._pause(), self.engine.averaged():
+                self._evaluate(self.step)
 
     def _train_step(self, batch: Any) -> torch.Tensor:
         task = self.task
-        loss = task.loss(task.model, move(batch, self.device))
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        total = torch.zeros((), device=self.device)
+        for part, share in self.engine.micro_batches(move(batch, self.device), self.micro_batch_size):
+            loss = share * task.loss(task.model, part)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+            total += loss.detach()
         task.optimizer.step()
         task.optimizer.zero_grad()
         if task.scheduler is not None:
             task.scheduler.step()
-        return loss.detach()
+        return total
 
     def _evaluate(self, step: int) -> None:
         """Every rank evaluates the same averaged model, so none needs to be told the measure."""

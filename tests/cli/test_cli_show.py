@@ -106,3 +106,15 @@ def test_on_a_terminal_it_is_a_tree(monkeypatch, capsys):
 )
 def test_types_in_words(made, words):
     assert type_in_words(made) == words
+
+
+def test_a_topology_is_drawn(tmp_path):
+    picture = tmp_path / "ring.png"
+    shown = facts("--topology", "ring", "--workers", "6", "--output", str(picture))
+    assert shown["topology"] == "ring()"
+    assert shown["spectral_gap"] == "0.3333 a step"
+    assert picture.stat().st_size > 5000
+    code, _, err = run("--topology", "{random_regular: {degree: 3}}", "--workers", "3")
+    assert (code, "below" in err) == (2, True)
+    assert run("--topology", "rings")[0] == 2
+    assert run()[0] == 2

@@ -1,0 +1,74 @@
+"""The drift guard finds replicas that should be equal and are not, on every rank, naming the tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import relaxcomm
+from tests.engine.harness import in_process, on_gloo, values
+from tests.models import CASES, make_optimizer
+
+
+def perturbed(world, algorithm, policy, at=7, steps=16, every=4):
+    """Rank 1's parameters change by themselves in step `at`; in which step it was noticed."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    config = {"algorithm": algorithm, "drift_guard": {"every_steps": every, "policy": policy}}
+    noticed = None
+    with world.attach(model, optimizer, config) as engine:
+        for step in range(steps):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            if step == at and world.rank == 1:
+                with torch.no_grad():
+                    model[2].weight[3, 3] += 1e-12
+            try:
+                optimizer.step()
+            except relaxcomm.DriftError as error:
+                noticed = (step, str(error))
+                engine.close(average=False)
+                break
+            optimizer.zero_grad()
+    return noticed, values(model)
+
+
+@pytest.mark.parametrize("name", ["bsp", "topk_sgd"])
+def test_it_is_an_error_on_every_rank_that_names_the_tensor(name):
+    for noticed, _ in in_process(perturbed, 3, name, "error"):
+        assert noticed is not None
+        step, text = noticed
+        assert step == 7
+        assert "2.weight" in text
+        assert "0.weight" not in text
+
+
+@pytest.mark.parametrize("name", ["bsp", "topk_sgd", {"name": "local_sgd", "steps": 3}, "ssp", "selsync"])
+def test_equal_replicas_are_left_alone(name):
+    assert [noticed for noticed, _ in in_process(perturbed, 3, name, "error", 99)] == [None] * 3
+
+
+def test_local_sgd_is_compared_after_its_averages():
+    """A change between averages is averaged away, so it is no drift; a change of the average itself is."""
+    found = in_process(perturbed, 3, {"name": "local_sgd", "steps": 3}, "error")
+    assert [noticed for noticed, _ in found] == [None] * 3
+
+
+def warned(world, policy):
+    with pytest.warns(relaxcomm.DriftWarning, match="2.weight"):
+        return perturbed(world, "bsp", policy)[1]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("policy", ["warn", "average"])
+def test_policies(policy):
+    first, *others = on_gloo(warned, 3, policy)
+    if policy == "average":
+        for other in others:
+            np.testing.assert_array_equal(other, first)
+
+
+@pytest.mark.parametrize("bad", [{"every_steps": 0}, {"policy": "ignore"}, {"every": 3}, 5])
+def test_bad_settings_are_refused(bad):
+    with pytest.raises(relaxcomm.ConfigError):
+        relaxcomm.config.load({"algorithm": "bsp", "drift_guard": bad})
