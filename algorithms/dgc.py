@@ -21,7 +21,8 @@ def dgc(density: Density = 0.001, momentum: Fraction = 0.9) -> Algorithm:
         >>> dgc(density=0.01).rules[0].exchange
         all_gather()
 
-    Reference: Lin et al., "Deep Gradient Compression", ICLR 2018, arXiv 1712.01887.
+    Reference: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
+        Distributed Training", ICLR 2018, arXiv 1712.01887.
 
     Differs from the paper: gradients are not clipped here; clip them locally before, if at all.
     """

@@ -118,7 +118,8 @@ class momentum_correction(_Around):
         >>> momentum_correction(compressor=top_k(density=0.01))
         momentum_correction(compressor=top_k(density=0.01))
 
-    Reference: Lin et al., "Deep Gradient Compression", ICLR 2018.
+    Reference: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
+        Distributed Training", ICLR 2018.
     """
 
     compressor: Compressor

@@ -30,7 +30,8 @@ class dgc(Sparsifier):
         >>> dgc(density=0.001)
         dgc(density=0.001)
 
-    Reference: Lin et al., "Deep Gradient Compression", ICLR 2018.
+    Reference: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
+        Distributed Training", ICLR 2018.
 
     Differs from the paper: the sample is taken at even distances, so that it needs no random state.
     """
