@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -57,9 +57,9 @@ def run_ranks(
 
 
 def launch_script(
-    source: str, world_size: int, timeout: float = 60
+    source: str, world_size: int, timeout: float = 60, *, never_end: Collection[int] = ()
 ) -> list[subprocess.CompletedProcess[str]]:
-    """Run a script on fresh processes with torchrun's environment variables."""
+    """Run a script on fresh processes with torchrun's environment variables; some are not waited for."""
     port = str(free_port())
     processes = []
     for rank in range(world_size):
@@ -69,13 +69,16 @@ def launch_script(
         processes.append(subprocess.Popen([sys.executable, "-c", source], env=env, text=True, **pipes))
     deadline, done = time.monotonic() + timeout, []
     try:
-        for process in processes:
+        for rank, process in enumerate(processes):
+            if rank in never_end:
+                continue
             out, err = process.communicate(timeout=max(1, deadline - time.monotonic()))
             done.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
     finally:
         for process in processes:
             if process.poll() is None:
                 process.kill()
+                process.communicate()
     return done
 
 
