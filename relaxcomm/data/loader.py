@@ -37,12 +37,13 @@ class ShareLoader(DataLoader[Any]):
         self.on_epoch_end: Callable[[], None] = _nothing
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # an iterator is all that loops need
-        return self._followed(super().__iter__())
+        batches = super().__iter__()  # begins the sampler's iteration
+        return self._followed(batches, self.sizes.drawn)
 
-    def _followed(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _followed(self, batches: Iterator[Any], drawn: deque[int]) -> Iterator[Any]:
         for batch in batches:
             yield batch
-            self.on_batch(self.sizes.drawn.popleft())
+            self.on_batch(drawn.popleft())
         self.on_epoch_end()
 
 
