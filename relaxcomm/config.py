@@ -48,7 +48,9 @@ class DataConfig(_Section):
     @field_validator("injection", mode="before")
     @classmethod
     def _parse_injection(cls, value: object) -> object:
-        return Injection(**value) if isinstance(value, dict) else value
+        return (
+            Injection(**{str(key): item for key, item in value.items()}) if isinstance(value, dict) else value
+        )
 
 
 class DriftGuard(_Section):

@@ -2,9 +2,10 @@
 
 from relaxcomm.data.clients import ClientSampler, RoundPlan
 from relaxcomm.data.injection import Injection
-from relaxcomm.data.loader import ClientLoader, ShareLoader, make_loader, split_batch
+from relaxcomm.data.loader import ClientLoader, ShareLoader, make_loader
 from relaxcomm.data.partitions import Partition, by_label, dirichlet, disjoint, iid, labels_of, seldp
 from relaxcomm.data.sampler import ShareSampler
+from relaxcomm.data.splitting import split_batch
 
 __all__ = [
     "ClientLoader",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -39,17 +39,21 @@ class Injection:
         """b', the samples of a batch that are the worker's own, at least 1."""
         return max(1, round(batch_size / (1 + self.alpha * self.beta * world_size)))
 
-    def batches(
-        self, shares: Sequence[Sequence[int]], rank: int, batch_size: Callable[[], int], seed: list[int]
-    ) -> Iterator[list[int]]:
-        """This rank's batches from the samples of all ranks in an epoch."""
-        size, at, step = len(shares), 0, 0
-        while at < len(shares[rank]):
-            own = self.own_samples(batch_size(), size)
-            sharing = np.random.default_rng([*seed, step]).permutation(size)[: math.ceil(self.alpha * size)]
-            batch = list(shares[rank][at : at + own])
-            for other in sorted(sharing.tolist()):
-                if other != rank:
-                    batch += shares[other][at : at + min(own, max(1, round(self.beta * own)))]
-            yield batch
-            at, step = at + own, step + 1
+    def received(
+        self, shares: Mapping[int, Sequence[int]], rank: int, at: int, own: int, seed: list[int]
+    ) -> list[int]:
+        """What the sharing workers, the same for all ranks, add to this rank's batch.
+
+        Args:
+            shares: each rank's samples of the epoch, in order.
+            rank: who receives.
+            at: where the ranks' own batches begin in their shares.
+            own: the length of these batches, in samples.
+            seed: of the draw, different in each step.
+        """
+        count = math.ceil(self.alpha * len(shares))
+        sharing = np.random.default_rng(seed).permutation(len(shares))[:count].tolist()
+        taken = max(1, round(self.beta * own))
+        return [
+            index for other in sorted(sharing) if other != rank for index in shares[other][at : at + taken]
+        ]

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from relaxcomm.data.clients import ClientBatch, ClientSampler, RoundPlan
 from relaxcomm.data.injection import Injection
 from relaxcomm.data.partitions import Partition, iid, labels_of
-from relaxcomm.data.sampler import ShareSampler
+from relaxcomm.data.sampler import ShareSampler, check_batch_size
 from relaxcomm.errors import ConfigError
 from relaxcomm.transport.base import Membership
 
@@ -37,12 +37,13 @@ class ShareLoader(DataLoader[Any]):
         self.on_epoch_end: Callable[[], None] = _nothing
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # an iterator is all that loops need
-        return self._followed(super().__iter__())
+        batches = super().__iter__()  # begins the sampler's iteration
+        return self._followed(batches, self.sizes.drawn)
 
-    def _followed(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _followed(self, batches: Iterator[Any], drawn: deque[int]) -> Iterator[Any]:
         for batch in batches:
             yield batch
-            self.on_batch(self.sizes.drawn.popleft())
+            self.on_batch(drawn.popleft())
         self.on_epoch_end()
 
 
@@ -143,6 +144,9 @@ def make_loader(
             f"{type(dataset).__name__} has no length, so it cannot be shared out; use a map-style data set, "
             "or your own loader, which gives every rank its part"
         ) from None
+    _check_kind("partition", partition, Partition, "by_label()")
+    _check_kind("injection", injection, Injection, "Injection(alpha=0.5, beta=0.5)")
+    check_batch_size(batch_size)
     chosen = partition or iid()
     classes = labels_of(dataset, labels) if chosen.needs_labels else None
     options: dict[str, Any] = {
@@ -171,28 +175,9 @@ def make_loader(
     return ShareLoader(dataset, sampler, **options)
 
 
-def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
-    """Parts of at most `size` samples of a nested batch of tensors, each with its share of the samples.
-
-    Example:
-        >>> [(part.tolist(), share) for part, share in split_batch(torch.arange(3), 2)]
-        [([0, 1], 0.6666666666666666), ([2], 0.3333333333333333)]
-    """
-    total = _num_samples(batch)
-    for start in range(0, total, size):
-        stop = min(start + size, total)
-        yield _part(batch, start, stop), (stop - start) / total
-
-
-def _num_samples(batch: Any) -> int:
-    if isinstance(batch, torch.Tensor):
-        return len(batch)
-    return _num_samples(next(iter(batch.values())) if isinstance(batch, dict) else batch[0])
-
-
-def _part(batch: Any, start: int, stop: int) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch[start:stop]
-    if isinstance(batch, dict):
-        return {key: _part(value, start, stop) for key, value in batch.items()}
-    return type(batch)(_part(value, start, stop) for value in batch)
+def _check_kind(name: str, value: object, kind: type, example: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(
+            f"{name} is {value!r}; in Python give the object, such as {example}, or None; the YAML form "
+            "belongs into the configuration"
+        )

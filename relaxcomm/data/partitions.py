@@ -21,6 +21,7 @@ class Partition(Declared):
     Facts:
         needs_labels: it looks at the samples' classes.
         reshuffles: samples are dealt out anew in each epoch, so no part stays.
+        keeps_order: a part is read in its own order; the others are shuffled each time they begin.
     """
 
     role: ClassVar[str] = "partition"
@@ -171,13 +172,20 @@ def labels_of(dataset: Any, labels: Any = None) -> Indices:
             f"the partition needs every sample's class, which {type(dataset).__name__} does not tell: give "
             "it `targets` or `labels`, or pass labels=… to engine.loader"
         )
-    array = np.asarray(found)
+    try:
+        array = np.asarray(found.detach().cpu() if isinstance(found, torch.Tensor) else found)
+        classes = np.unique(array, return_inverse=True)[1]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the labels of {type(dataset).__name__} are no classes ({error}); the partition needs one "
+            "number or one text for each sample"
+        ) from None
     if array.ndim != 1 or len(array) != len(dataset):
         raise ConfigError(
             f"labels have the shape {list(array.shape)}; the partition needs one class for each of the "
             f"{len(dataset)} samples"
         )
-    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    return classes.astype(np.int64)
 
 
 def _check_size(size: int, num_parts: int) -> None:

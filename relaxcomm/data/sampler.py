@@ -62,8 +62,7 @@ class ShareSampler(Sampler[list[int]]):
         labels: Indices | None = None,
         injection: Injection | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+        check_batch_size(batch_size)
         self._unit = membership.world_size * (batch_size if drop_last else 1)
         if size < self._unit:
             raise ConfigError(
@@ -72,16 +71,34 @@ class ShareSampler(Sampler[list[int]]):
                 + "; use fewer workers or more data"
             )
         self.epoch = 0
-        self.batch_size = batch_size
-        self.drawn: deque[int] = deque()  # sizes of the batches that nobody has consumed yet
+        self.drawn: deque[int] = deque()  # sizes of the last iteration's batches that wait to be consumed
         self._size, self._drop_last = size, drop_last
         self._membership = membership
+        self.batch_size = batch_size
         self._seed = seed
         self._partition, self._injection = partition or iid(), injection
         self._fixed_order = self._shuffled(np.arange(size), 0)
         self._parts: list[Indices] = []
         if not self._partition.reshuffles:
             self._parts = self._partition.parts(size, labels, membership.world_size, seed)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples a worker and step, from the next batch that is drawn.
+
+        Raises: ConfigError when it is set below 1 or, with `drop_last`, to more than a whole epoch.
+        """
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int) -> None:
+        check_batch_size(batch_size)
+        if self._drop_last and batch_size > self._per_epoch:
+            raise ConfigError(
+                f"batch_size is {batch_size}, but an epoch has {self._per_epoch} samples a worker, so "
+                "drop_last would leave out all of them; use a smaller batch, or drop_last=False"
+            )
+        self._batch_size = batch_size
 
     def resize(self, batch_size: float) -> None:
         """Change the batch size from the next batch that is drawn."""
@@ -122,31 +139,42 @@ class ShareSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, self.epoch = self.epoch, self.epoch + 1
-        self.drawn.clear()
-        return self._noted(self._batches(epoch))
+        self.drawn = deque()  # each iteration its own, so that one that was left cannot disturb the next
+        return self._noted(self._batches(epoch), self.drawn)
 
-    def _noted(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+    def _noted(self, batches: Iterator[list[int]], drawn: deque[int]) -> Iterator[list[int]]:
         for batch in batches:
-            self.drawn.append(len(batch))
+            drawn.append(len(batch))
             yield batch
 
     def _batches(self, epoch: int) -> Iterator[list[int]]:
-        if self._injection is not None:
-            ranks = range(self._membership.world_size)
-            shares = [self.share(epoch, rank) for rank in ranks]
-            yield from self._injection.batches(
-                shares, self._membership.rank, lambda: self.batch_size, [self._seed, epoch]
-            )
-            return
-        share, at = self.share(epoch), 0
-        while at < len(share):
-            batch = share[at : at + self.batch_size]
-            at += len(batch)
-            if len(batch) == self.batch_size or not self._drop_last:
-                yield batch
+        injection, rank = self._injection, self._membership.rank
+        readers = range(self._membership.world_size) if injection else [rank]
+        shares = {reader: self.share(epoch, reader) for reader in readers}
+        at, step, end = 0, 0, len(shares[rank])
+        while at < end:
+            own = self._own_samples
+            if self._drop_last and at + own > end:
+                return
+            batch = shares[rank][at : at + own]
+            if injection:
+                batch += injection.received(shares, rank, at, own, [self._seed, epoch, step])
+            yield batch
+            at, step = at + own, step + 1
+
+    @property
+    def _own_samples(self) -> int:
+        """Samples of the next batch that are from this rank's share."""
+        if self._injection is None:
+            return self.batch_size
+        return self._injection.own_samples(self.batch_size, self._membership.world_size)
 
     def __len__(self) -> int:
-        size = self.batch_size
-        if self._injection is not None:
-            size = self._injection.own_samples(size, self._membership.world_size)
-        return self._per_epoch // size if self._drop_last else -(-self._per_epoch // size)
+        whole, rest = divmod(self._per_epoch, self._own_samples)
+        return whole + bool(rest and not self._drop_last)
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Raises: ConfigError for a batch without samples."""
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")

@@ -16,6 +16,7 @@ from relaxcomm import ConfigError
 from relaxcomm.config import load
 from relaxcomm.data import (
     Injection,
+    RoundPlan,
     ShareSampler,
     by_label,
     dirichlet,
@@ -175,6 +176,23 @@ def test_labels_are_found_or_asked_for():
         labels_of([1, 2, 3])
     with pytest.raises(ConfigError, match="one class for each of the 3"):
         labels_of([1, 2, 3], labels=[1, 2])
+    assert labels_of([0, 0], labels=torch.tensor([2.0, 1.0], requires_grad=True)).tolist() == [1, 0]
+    for bad in ([[1], [1, 2], 3], [None, 1, 2]):
+        with pytest.raises(ConfigError, match="labels of list are no classes"):
+            labels_of([1, 2, 3], labels=bad)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partition": "disjoint"}, r"partition is 'disjoint'; .*by_label\(\)"),
+        ({"injection": {"alpha": 1.0, "beta": 1.0}}, "injection is {'alpha'"),
+        ({"batch_size": 0, "plan": RoundPlan(epochs=1, fraction=1.0, clients=None)}, "at least 1"),
+    ],
+)
+def test_the_loader_refuses_what_it_would_stumble_over_later(options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_loader(range(9), **{"batch_size": 2, "membership": Membership(0, 3), "seed": 0, **options})
 
 
 def test_yaml():
@@ -182,7 +200,12 @@ def test_yaml():
     assert config.data.partition == dirichlet(alpha=0.3)
     injected = {"partition": "by_label", "injection": {"alpha": 0.5, "beta": 0.25}}
     assert load({"algorithm": "bsp", "data": injected}).data.injection == Injection(alpha=0.5, beta=0.25)
-    for bad in ({"partition": "by_labels"}, {"injection": {"alpha": 2.0, "beta": 0.5}}, {"injection": 3}):
+    for bad in (
+        {"partition": "by_labels"},
+        {"injection": {"alpha": 2.0, "beta": 0.5}},
+        {"injection": 3},
+        {"injection": {1: 2}},
+    ):
         with pytest.raises(ConfigError):
             load({"algorithm": "bsp", "data": bad})
 
