@@ -82,7 +82,7 @@ def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
         if rule.exchange.uses_topology == "groups" and not topology.has_groups:
             raise CompositionError(
                 f"{rule!r} exchanges inside and between groups of ranks, which {topology!r} does not have; "
-                " use topology: {hierarchical: {sizes: [4, 4]}}, with the size of each group"
+                "use topology: {hierarchical: {sizes: [4, 4]}}, with the size of each group"
             )
     if topology.all_pairs or any(rule.exchange.uses_topology != "complete" for rule in asking):
         return

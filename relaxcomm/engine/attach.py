@@ -157,6 +157,10 @@ def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[st
     facts = {"algorithm": repr(settings.algorithm), "bucket_bytes": str(settings.bucket_bytes)}
     facts["drift_guard"] = str(settings.drift_guard)
     facts["topology"] = settings.topology.describe(world_size)
+    for index, rule in enumerate(settings.algorithm.rules):
+        own = rule.exchange.own_topology()
+        if own is not None:
+            facts[f"topology of rule {index}"] = own.describe(world_size)
     for name, p in named_parameters(model):
         kind = "trainable" if p.requires_grad else "frozen"
         facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -49,7 +50,20 @@ class Topology(Declared):
 
     def weights(self, world_size: int, step: int = 0) -> Mapping[int, Mapping[int, float]]:
         """Mixing weights: `weights[i][j]` is how much rank i takes of rank j, itself among them."""
-        return _weights(self, world_size, step % self.period_steps(world_size))
+        place = world_size, step % self.period_steps(world_size)
+        if place not in self._weights:
+            self._weights[place] = mixing.weights(self.graph(*place))
+        return self._weights[place]
+
+    def listeners(self, rank: int, world_size: int, step: int = 0) -> Sequence[int]:
+        """The other ranks that take of `rank`, in ascending order."""
+        place = rank, world_size, step % self.period_steps(world_size)
+        if place not in self._listeners:
+            rows = self.weights(world_size, step)
+            self._listeners[place] = [
+                peer for peer, row in sorted(rows.items()) if rank in row and peer != rank
+            ]
+        return self._listeners[place]
 
     def matrix(self, world_size: int, step: int = 0) -> NDArray[np.float64]:
         """The mixing matrix W, `[N, N]`; rows and columns sum to 1."""
@@ -90,14 +104,20 @@ class Topology(Declared):
             )
 
     def describe(self, world_size: int) -> str:
-        """Readable text that is the same on all ranks if and only if their graphs are."""
-        edges = [sorted(self.graph(world_size, s).edges) for s in range(self.period_steps(world_size))]
-        return f"{self!r} with {edges}"
+        """Short text for ranks to compare: it differs if the topology, its weights or its groups do."""
+        rows = [self.weights(world_size, step) for step in range(self.period_steps(world_size))]
+        links = sum(len(row) - 1 for step in rows for row in step.values())
+        digest = hashlib.sha256(repr((rows, self.groups(world_size))).encode()).hexdigest()[:12]
+        return f"{self!r} with {links} links, digest {digest}"
 
+    # Kept with the instance, so that a topology made afresh from a file that has changed starts afresh.
+    @functools.cached_property
+    def _weights(self) -> dict[tuple[int, int], mixing.Weights]:
+        return {}
 
-@functools.lru_cache(maxsize=4096)
-def _weights(topology: Topology, world_size: int, step: int) -> Mapping[int, Mapping[int, float]]:
-    return mixing.weights(topology.graph(world_size, step))
+    @functools.cached_property
+    def _listeners(self) -> dict[tuple[int, int, int], Sequence[int]]:
+        return {}
 
 
 def _listed(nodes: Any) -> str:
