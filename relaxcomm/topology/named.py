@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import networkx as nx
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from relaxcomm.errors import TopologyError
 from relaxcomm.frozen import Index, Share, Steps, frozen
-from relaxcomm.topology.base import Graph, Topology
+from relaxcomm.topology.base import Graph, Topology, by_distance
 
 
 @frozen
@@ -62,6 +62,10 @@ class star(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return nx.star_graph(world_size - 1)
 
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        around = super().places(max(1, world_size - 1))
+        return {0: (0.0, 0.0), **{rank + 1: place for rank, place in around.items() if rank + 1 < world_size}}
+
 
 @frozen
 class grid(Topology):
@@ -75,6 +79,9 @@ class grid(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return _rectangle(world_size, periodic=False)
 
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return _lattice(world_size)
+
 
 @frozen
 class torus(Topology):
@@ -87,6 +94,9 @@ class torus(Topology):
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return _rectangle(world_size, periodic=True)
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return super().places(world_size) if _rows(world_size) == 1 else _lattice(world_size)
 
 
 @frozen
@@ -112,6 +122,14 @@ class hypercube(Topology):
         bits = world_size.bit_length() - 1
         made.add_edges_from((rank, rank ^ (1 << bit)) for rank in range(world_size) for bit in range(bits))
         return made
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        place = {0: 0j}
+        for bit in range(world_size.bit_length() - 1):
+            # A cube of cubes, each level larger and turned a little, so that links do not hide each other.
+            way = (1, 1j, 0.42 + 0.34j)[bit % 3] * (2.6 + 0.5j) ** (bit // 3)
+            place |= {rank | 1 << bit: at + way for rank, at in place.items()}
+        return {rank: (at.real, at.imag) for rank, at in place.items()}
 
 
 @frozen
@@ -178,6 +196,9 @@ class random_regular(Topology):
             )
         return nx.random_regular_graph(self.degree, world_size, seed=self.seed)
 
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))
+
 
 @frozen
 class erdos_renyi(Topology):
@@ -197,6 +218,9 @@ class erdos_renyi(Topology):
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return nx.gnp_random_graph(world_size, self.probability, seed=self.seed)
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))
 
 
 @frozen
@@ -234,6 +258,9 @@ class hierarchical(Topology):
             made.add_edges_from((i, j) for i in group for j in group if i < j)
         return made
 
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))
+
 
 def _bits(world_size: int) -> int:
     return (world_size - 1).bit_length()
@@ -246,8 +273,18 @@ def _circulant(world_size: int, distances: Sequence[int]) -> Graph:
     return made
 
 
+def _rows(world_size: int) -> int:
+    """How many rows the most nearly square rectangle has."""
+    return next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
+
+
 def _rectangle(world_size: int, *, periodic: bool) -> Graph:
-    rows = next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
+    rows = _rows(world_size)
     made: Any = nx.grid_2d_graph(rows, world_size // rows, periodic=periodic)
     made.remove_edges_from(list(nx.selfloop_edges(made)))  # a side of one rank is next to itself
     return nx.convert_node_labels_to_integers(made, ordering="sorted")
+
+
+def _lattice(world_size: int) -> Mapping[int, tuple[float, float]]:
+    columns = world_size // _rows(world_size)
+    return {rank: (rank % columns, -(rank // columns)) for rank in range(world_size)}
