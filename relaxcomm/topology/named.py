@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import networkx as nx
 from pydantic import Field
 
-from relaxcomm.errors import TopologyError
+from relaxcomm.errors import ConfigError, TopologyError
 from relaxcomm.frozen import Index, Share, Steps, frozen
 from relaxcomm.topology.base import Graph, Topology, by_distance
 
@@ -229,19 +229,35 @@ class hierarchical(Topology):
 
     Args:
         sizes: number of ranks in each group, in the order of the ranks.
+        size: instead of `sizes`, the number of ranks in every group; the last may have fewer.
 
-    Raises: TopologyError if they do not add up to the number of workers.
+    Raises: ConfigError unless one of the two is given; TopologyError if sizes do not add up to the
+        number of workers.
 
     Example:
         >>> hierarchical(sizes=(2, 3)).groups(5)
         [[0, 1], [2, 3, 4]]
+        >>> hierarchical(size=2).groups(5)
+        [[0, 1], [2, 3], [4]]
     """
 
-    sizes: Annotated[tuple[Steps, ...], Field(min_length=1, strict=False)]
+    sizes: Annotated[tuple[Steps, ...], Field(min_length=1, strict=False)] | None = None
+    size: Steps | None = None
 
     has_groups: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if (self.sizes is None) == (self.size is None):
+            raise ConfigError(
+                "hierarchical takes either sizes, one for each group, such as [4, 2], or size, the same for "
+                f"all groups; got sizes={self.sizes} and size={self.size}"
+            )
+
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
+        if self.size is not None:
+            ranks = range(world_size)
+            return [list(ranks[start : start + self.size]) for start in ranks[:: self.size]]
+        assert self.sizes is not None
         if sum(self.sizes) != world_size:
             raise TopologyError(
                 f"hierarchical groups of {list(self.sizes)} hold {sum(self.sizes)} ranks, but there are "

@@ -96,3 +96,35 @@ def test_python_may_write_sizes_as_a_list():
     for wrong in ([], [2, 0], [2.5], "21"):
         with pytest.raises(relaxcomm.ConfigError, match="sizes"):
             topology.hierarchical(sizes=wrong)
+
+
+def test_a_configuration_knows_all_its_topologies_and_whether_they_fit():
+    own = {"gossip": {"topology": "hypercube"}}
+    rules = [{"payload": "parameters", "exchange": one} for one in ("gossip", own)]
+    settings = relaxcomm.config.load({"algorithm": {"rules": rules}, "topology": "ring"})
+    assert settings.topologies == {"topology": topology.ring(), "topology of rule 1": topology.hypercube()}
+    settings.check_world_size(4)
+    with pytest.raises(TopologyError, match="power of two, got 6"):
+        settings.check_world_size(6)
+    assert settings.model_dump(exclude={"algorithm"})["topology"] == "ring()"
+
+
+def test_groups_of_one_size_fit_any_number_of_workers():
+    one = topology.hierarchical(size=3)
+    assert one.groups(7) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert one.groups(2) == [[0, 1]]
+    for size in (1, 2, 3, 7):
+        one.check(size)
+    for wrong in ({}, {"size": 2, "sizes": [2]}):
+        with pytest.raises(relaxcomm.ConfigError, match="either sizes, one for each group"):
+            topology.hierarchical(**wrong)
+    settings = {"algorithm": "hierarchical_local_sgd", "topology": {"hierarchical": {"size": 3}}}
+    assert relaxcomm.config.load(settings).topology == one
+
+
+def test_gradients_that_differ_between_ranks_for_good_are_warned_of():
+    gradients = {"payload": "gradients", "exchange": "gossip"}
+    with pytest.warns(relaxcomm.CompositionWarning, match="replicas part for good"):
+        relaxcomm.config.load({"algorithm": {"rules": [gradients]}, "topology": "ring"})
+    average = {"payload": "parameters", "exchange": "all_reduce", "trigger": {"every": {"steps": 4}}}
+    relaxcomm.config.load({"algorithm": {"rules": [gradients, average]}, "topology": "ring"})  # warns not
