@@ -71,9 +71,10 @@ class Topology(Declared):
         return mixing.as_matrix(self.weights(world_size, step), world_size)
 
     def spectral_gap(self, world_size: int) -> float:
-        """`1 - |second largest eigenvalue|` of W, a step on average for graphs that change.
+        """One minus W's second largest singular value, which is the modulus of an eigenvalue if W is symmetric.
 
         After k steps the distance of the replicas from their mean is at most `(1 - gap)^k` of what it was.
+        For graphs that change it is a step's share of a whole period's, and k a multiple of the period.
         """
         steps = self.period_steps(world_size)
         product = np.eye(world_size)

@@ -1,4 +1,4 @@
-"""In virtual time: mixing hides behind forward and backward, its agreement too; what it costs if it cannot."""
+"""In virtual time: mixing and its agreement hide behind compute; what it costs if they cannot."""
 
 from __future__ import annotations
 
