@@ -83,7 +83,7 @@ def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
         if rule.exchange.uses_topology == "groups" and not topology.has_groups:
             raise CompositionError(
                 f"{rule!r} exchanges inside and between groups of ranks, which {topology!r} does not have; "
-                "use topology: {hierarchical: {size: 8}}, with the number of ranks on each machine, or "
+                "use topology: {hierarchical: {sizes: 8}}, with the number of ranks on each machine, or "
                 "{hierarchical: {sizes: [4, 2]}} where it differs"
             )
     if topology.all_pairs or any(rule.exchange.uses_topology != "complete" for rule in asking):

@@ -71,7 +71,7 @@ class Topology(Declared):
         return mixing.as_matrix(self.weights(world_size, step), world_size)
 
     def spectral_gap(self, world_size: int) -> float:
-        """One minus W's second largest singular value, which is the modulus of an eigenvalue if W is symmetric.
+        """One minus W's second largest singular value, an eigenvalue's modulus if W is symmetric.
 
         After k steps the distance of the replicas from their mean is at most `(1 - gap)^k` of what it was.
         For graphs that change it is a step's share of a whole period's, and k a multiple of the period.

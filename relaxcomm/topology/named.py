@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import networkx as nx
 from pydantic import Field
 
-from relaxcomm.errors import ConfigError, TopologyError
+from relaxcomm.errors import TopologyError
 from relaxcomm.frozen import Index, Share, Steps, frozen
 from relaxcomm.topology.base import Graph, Topology, by_distance
 
@@ -228,40 +228,30 @@ class hierarchical(Topology):
     """Groups of ranks, such as those of one machine, that are linked inside and through their first ranks.
 
     Args:
-        sizes: number of ranks in each group, in the order of the ranks.
-        size: instead of `sizes`, the number of ranks in every group; the last may have fewer.
+        sizes: number of ranks in each group, in the order of the ranks; or one number for all groups,
+            of which the last then holds what is left.
 
-    Raises: ConfigError unless one of the two is given; TopologyError if sizes do not add up to the
-        number of workers.
+    Raises: TopologyError if a list of sizes does not add up to the number of workers.
 
     Example:
         >>> hierarchical(sizes=(2, 3)).groups(5)
         [[0, 1], [2, 3, 4]]
-        >>> hierarchical(size=2).groups(5)
+        >>> hierarchical(sizes=2).groups(5)
         [[0, 1], [2, 3], [4]]
     """
 
-    sizes: Annotated[tuple[Steps, ...], Field(min_length=1, strict=False)] | None = None
-    size: Steps | None = None
+    sizes: Steps | Annotated[tuple[Steps, ...], Field(min_length=1, strict=False)]
 
     has_groups: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if (self.sizes is None) == (self.size is None):
-            raise ConfigError(
-                "hierarchical takes either sizes, one for each group, such as [4, 2], or size, the same for "
-                f"all groups; got sizes={self.sizes} and size={self.size}"
-            )
-
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
-        if self.size is not None:
+        if isinstance(self.sizes, int):
             ranks = range(world_size)
-            return [list(ranks[start : start + self.size]) for start in ranks[:: self.size]]
-        assert self.sizes is not None
+            return [list(ranks[start : start + self.sizes]) for start in ranks[:: self.sizes]]
         if sum(self.sizes) != world_size:
             raise TopologyError(
                 f"hierarchical groups of {list(self.sizes)} hold {sum(self.sizes)} ranks, but there are "
-                f"{world_size} workers; give sizes that add up to {world_size}"
+                f"{world_size} workers; give sizes that add up to {world_size}, or one number for all groups"
             )
         starts = [sum(self.sizes[:index]) for index in range(len(self.sizes))]
         return [list(range(start, start + size)) for start, size in zip(starts, self.sizes, strict=True)]
