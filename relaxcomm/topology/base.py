@@ -102,7 +102,7 @@ class Topology(Declared):
             parts = sorted(sorted(part) for part in nx.connected_components(union))
             raise TopologyError(
                 f"{self!r} falls into {len(parts)} parts for {world_size} workers, {parts}, which would "
-                "never hear of each other; add links between them"
+                "never hear of each other; add links between them, or take another seed of a random graph"
             )
 
     def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
