@@ -28,6 +28,7 @@ SIZES = {
     topology.hierarchical(sizes=(2, 1)): (3,),
     topology.hierarchical(sizes=(3, 5)): (8,),
     from_networkx(nx.path_graph(4)): (4,),
+    topology.in_turn(topologies=[topology.grid(), topology.ring()]): (6,),
 }
 CASES = [(one, size) for one, sizes in SIZES.items() for size in sizes]
 
