@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 
 import networkx as nx
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.data import Injection, Partition, iid
@@ -109,10 +117,28 @@ class Config(_Section):
     def _parse_algorithm(cls, value: object) -> Algorithm:
         return parse_algorithm(value)
 
+    @field_serializer("topology")
+    def _show_topology(self, value: Topology) -> str:
+        return repr(value)
+
     @model_validator(mode="after")
     def _check_topology(self) -> Config:
         self.algorithm.check_topology(self.topology)
         return self
+
+    @property
+    def topologies(self) -> Mapping[str, Topology]:
+        """The configured topology and those that rules have of their own, by what errors call them."""
+        own = {f"topology of rule {i}": r.exchange.own_topology() for i, r in enumerate(self.algorithm.rules)}
+        return {"topology": self.topology, **{name: one for name, one in own.items() if one is not None}}
+
+    def check_world_size(self, world_size: int) -> None:
+        """Refuse topologies that this number of workers cannot have, or over which they would not mix.
+
+        Raises: TopologyError.
+        """
+        for topology in self.topologies.values():
+            topology.check(world_size)
 
 
 def load(

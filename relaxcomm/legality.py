@@ -46,6 +46,7 @@ def check_rules(rules: Sequence[Rule]) -> None:
                     "them disjoint active ranges, or use one kind of exchange"
                 )
     check_together([rule for rule in rules if rule.select is None], "all parameters")
+    _warn_of_drift(rules)
 
 
 def check_controllers(controllers: Sequence[Controller], rules: Sequence[Rule]) -> None:
@@ -82,7 +83,8 @@ def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
         if rule.exchange.uses_topology == "groups" and not topology.has_groups:
             raise CompositionError(
                 f"{rule!r} exchanges inside and between groups of ranks, which {topology!r} does not have; "
-                " use topology: {hierarchical: {sizes: [4, 4]}}, with the size of each group"
+                "use topology: {hierarchical: {sizes: 8}}, with the number of ranks on each machine, or "
+                "{hierarchical: {sizes: [4, 2]}} where it differs"
             )
     if topology.all_pairs or any(rule.exchange.uses_topology != "complete" for rule in asking):
         return
@@ -109,6 +111,19 @@ def check_together(rules: Sequence[Rule], name: str) -> None:
                     f"{one!r} replaces gradients of {name} by late ones that {other!r} also exchanges; give "
                     "them disjoint active ranges or selects, or delay 0"
                 )
+
+
+def _warn_of_drift(rules: Sequence[Rule]) -> None:
+    """Gradients that differ between ranks move the parameters apart, unless a rule exchanges those, too."""
+    moving = [rule for rule in rules if rule.outer.target]
+    apart = [rule for rule in moving if rule.payload.site == "backward" and not rule.exchange.same_result]
+    if apart and not any(rule.payload.site == "step" for rule in moving):
+        warnings.warn(
+            f"{apart[0]!r} gives every rank another gradient and no rule exchanges parameters, so replicas "
+            "part for good; use the payload parameters(), or add a rule that averages them now and then",
+            CompositionWarning,
+            stacklevel=4,
+        )
 
 
 def _check_kinds(rule: Rule) -> None:

@@ -229,6 +229,8 @@ class Compressor(Primitive):
         elementwise: entries are coded one by one, so that an entry more changes no other.
         unbiased: the expectation of `C(x)` is `x`.
         keeps_rest: what a message leaves out is kept and sent later.
+        keeps_finite: a message of finite entries is finite, so that ranks can agree on whether all is
+            well while it is on its way.
     """
 
     role: ClassVar[str] = "compressor"
@@ -238,6 +240,7 @@ class Compressor(Primitive):
     elementwise: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
     keeps_rest: ClassVar[bool] = False
+    keeps_finite: ClassVar[bool] = False
 
     @property
     def coding_scope(self) -> str:

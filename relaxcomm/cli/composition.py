@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relaxcomm import docstrings
 from relaxcomm.algorithm import Rule
+from relaxcomm.cli.examples import from_example
+from relaxcomm.cli.graphs import usable_topologies
 from relaxcomm.cli.table import data_size
 from relaxcomm.cli.tree import Node
 from relaxcomm.cli.words import parameter_nodes
 from relaxcomm.docstrings import Docstring
-from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.errors import RelaxcommError
 from relaxcomm.frozen import Declared
 from relaxcomm.grammar import parse_algorithm, parse_primitive
 from relaxcomm.registry import Entry
-from relaxcomm.schema import parameters_schema
-from relaxcomm.topology import complete
+from relaxcomm.topology import Topology, complete
 
 _ELEMENT_BYTES = 4
 
 
 def algorithm_node(
-    entry: Entry, values: Mapping[str, Any], num_parameters: int, workers: Sequence[int]
+    entry: Entry,
+    values: Mapping[str, Any],
+    num_parameters: int,
+    workers: Sequence[int],
+    topology: Topology | None = None,
 ) -> Node:
     """An algorithm: its parameters, its rules with the facts of their primitives, and what it sends.
 
@@ -33,13 +37,20 @@ def algorithm_node(
         values: parameters as YAML would hold them; what is required and missing comes from the example.
         num_parameters: of the model, for the bytes.
         workers: world sizes, for the bytes.
+        topology: the configured graph, for the bytes; None for the default.
 
-    Raises: ConfigError for a parameter that is not allowed, or that is missing here and in the example.
+    Raises: ConfigError for a parameter that is not allowed, or that is missing here and in the example;
+        CompositionError for a topology that the algorithm cannot use.
     """
     text = docstrings.read(entry.build)
-    taken = _from_example(entry.name, entry.build, text, values)
+    taken = from_example(entry.name, entry.build, text, values)
     built = parse_algorithm({"name": entry.name, **taken, **values})
-    rules = tuple(_rule_node(index, rule, num_parameters, workers) for index, rule in enumerate(built.rules))
+    if topology is not None:
+        built.check_topology(topology)
+    rules = tuple(
+        _rule_node(index, rule, num_parameters, workers, topology or complete())
+        for index, rule in enumerate(built.rules)
+    )
     controllers = tuple(
         _primitive_in_short(f"controller {index}", one) for index, one in enumerate(built.controllers)
     )
@@ -52,6 +63,7 @@ def algorithm_node(
             *_borrowed(taken),
             *rules,
             *controllers,
+            Node("topologies", ", ".join(usable_topologies(built))),
             *_sources(text, entry.origin),
         ),
     )
@@ -68,7 +80,7 @@ def primitive_node(name: str, cls: type[Declared], values: Mapping[str, Any]) ->
     Raises: ConfigError for an argument that is not allowed, or that is missing here and in the example.
     """
     text = docstrings.read(cls)
-    taken = _from_example(name, cls, text, values)
+    taken = from_example(name, cls, text, values)
     built = parse_primitive(cls.role, {name: {**taken, **values}})
     return Node(
         name,
@@ -84,7 +96,9 @@ def primitive_node(name: str, cls: type[Declared], values: Mapping[str, Any]) ->
     )
 
 
-def _rule_node(index: int, rule: Rule, num_parameters: int, workers: Sequence[int]) -> Node:
+def _rule_node(
+    index: int, rule: Rule, num_parameters: int, workers: Sequence[int], topology: Topology
+) -> Node:
     parts = [_primitive_in_short(role, one) for role, one in rule.primitives.items()]
     parts.append(Node("delay", f"{rule.delay} steps"))
     if rule.select is not None:
@@ -93,10 +107,12 @@ def _rule_node(index: int, rule: Rule, num_parameters: int, workers: Sequence[in
         start, stop = rule.active
         parts.append(Node("active", f"from step {start} " + (f"until step {stop}" if stop else "on")))
     sent = tuple(
-        Node(f"{size} workers" if size > 1 else "1 worker", _bytes(rule, num_parameters, size))
+        Node(f"{size} workers" if size > 1 else "1 worker", _bytes(rule, num_parameters, size, topology))
         for size in workers
     )
-    parts.append(Node("sends", f"by each worker, for {num_parameters:,} float32 parameters", sent))
+    parts.append(
+        Node("sends", f"by each worker, for {num_parameters:,} float32 parameters on {topology!r}", sent)
+    )
     return Node(f"rule {index}", children=tuple(parts))
 
 
@@ -131,10 +147,10 @@ def _value(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _bytes(rule: Rule, num_parameters: int, world_size: int) -> str:
+def _bytes(rule: Rule, num_parameters: int, world_size: int, topology: Topology) -> str:
     message_bytes = rule.compressor.message_bytes(num_parameters, _ELEMENT_BYTES)
     try:
-        an_exchange = rule.exchange.bytes_sent(message_bytes, world_size, complete())
+        an_exchange = rule.exchange.bytes_sent(message_bytes, world_size, topology)
     except RelaxcommError as error:
         return f"not possible: {error}"
     period = rule.trigger.period_steps
@@ -155,30 +171,3 @@ def _borrowed(taken: Mapping[str, Any]) -> tuple[Node, ...]:
         return ()
     shown = ", ".join(f"{name}={value!r}" for name, value in taken.items())
     return (Node("shown with", f"{shown}, as in the example; --set {next(iter(taken))}=… changes it"),)
-
-
-def _from_example(name: str, target: object, text: Docstring, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Required arguments that were not given, as the docstring's example has them.
-
-    Raises: ConfigError if it has none.
-    """
-    missing = [one for one in parameters_schema(target).get("required", ()) if one not in values]
-    if not missing:
-        return {}
-    prompts = [line[4:] for line in text.example.splitlines() if line.startswith((">>> ", "... "))]
-    for node in ast.walk(ast.parse("\n".join(prompts))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
-            given = {keyword.arg: keyword.value for keyword in node.keywords}
-            if given.keys() >= set(missing):
-                return {one: _as_yaml(given[one]) for one in missing}
-    raise ConfigError(f"{name} needs {', '.join(missing)}; give them: --set {missing[0]}=VALUE")
-
-
-def _as_yaml(node: ast.expr) -> Any:
-    """A literal, or calls of primitives as YAML would spell them."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        arguments = {one.arg: _as_yaml(one.value) for one in node.keywords}
-        return {node.func.id: arguments} if arguments else node.func.id
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_as_yaml(item) for item in node.elts]
-    return ast.literal_eval(node)

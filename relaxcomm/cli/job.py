@@ -51,10 +51,12 @@ class Job:
     def load_for_training(self) -> Config:
         """The configuration, and a look at everything that would fail in the workers.
 
-        Raises: ConfigError or CompositionError.
+        Raises: ConfigError, CompositionError or TopologyError.
         """
         loaded = self.load()
         find_task(loaded.task)
+        if not is_worker():  # workers that a launcher started compare what is wrong when they attach
+            loaded.check_world_size(loaded.workers)
         training.choose_device(loaded, int(os.environ.get("LOCAL_WORLD_SIZE", loaded.workers)))
         return loaded
 

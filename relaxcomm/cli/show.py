@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from relaxcomm import registry
 from relaxcomm.cli.composition import algorithm_node, primitive_node
 from relaxcomm.cli.failures import readable
+from relaxcomm.cli.graphs import draw_topology, parse_topology
 from relaxcomm.cli.job import Traceback, parse_set
 from relaxcomm.cli.tree import Node
 from relaxcomm.cli.tree import show as print_tree
 from relaxcomm.errors import ConfigError
-from relaxcomm.grammar import parse_primitive
-from relaxcomm.topology import Topology, draw
+from relaxcomm.topology import Topology
 from relaxcomm.validation import closest
 
 _WORKERS = (2, 4, 8, 16)
@@ -47,7 +46,9 @@ def show(
     topology: Annotated[
         str | None,
         typer.Option(
-            metavar="TOPOLOGY", help="Draw it, as YAML has it: ring, {grid: {}}.", show_default=False
+            metavar="TOPOLOGY",
+            help="Draw it, and count bytes over it: ring, {file: {path: a.graphml}}.",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[Path, typer.Option(metavar="FILE", help="Of the picture.")] = Path("topology.png"),
@@ -55,49 +56,35 @@ def show(
 ) -> None:
     """Show an algorithm's composition, parameters, facts, bytes and reference; a primitive; a topology."""
     with readable(traceback):
-        if topology is not None:
-            print_tree(draw_topology(topology, workers or _DRAWN_WORKERS, output))
-        if name is None:
-            if topology is None:
-                raise ConfigError(
-                    "show needs the NAME of an algorithm or a primitive, or --topology TOPOLOGY"
-                )
-            return
+        if name is None and topology is None:
+            raise ConfigError("show needs the NAME of an algorithm or a primitive, or --topology TOPOLOGY")
         values = dict(map(parse_set, sets or ()))
         sizes = _WORKERS if workers is None else (workers,)
-        for node in nodes(name, values, num_parameters, sizes):
+        graph = None if topology is None else parse_topology(topology)
+        made = [] if name is None else nodes(name, values, num_parameters, sizes, graph)
+        if graph is not None:
+            made.append(draw_topology(graph, workers or _DRAWN_WORKERS, output))
+        for node in made:
             print_tree(node)
 
 
-def draw_topology(text: str, workers: int, output: Path) -> Node:
-    """Draw a topology to a file.
-
-    Returns: what is to be known of it.
-
-    Raises: ConfigError for one that is not known, TopologyError for one that does not fit.
-    """
-    found = parse_primitive("topology", yaml.safe_load(text))
-    assert isinstance(found, Topology)
-    draw(found, workers, output)
-    links = sum(len(row) - 1 for row in found.weights(workers).values())
-    facts = (
-        Node("workers", str(workers)),
-        Node("links", f"{links / workers:.3g} a worker, in the first step of a period"),
-        Node("period", f"{found.period_steps(workers)} step(s)"),
-        Node("spectral gap", f"{found.spectral_gap(workers):.4g} a step"),
-        Node("picture", str(output)),
-    )
-    return Node("topology", repr(found), facts)
-
-
-def nodes(name: str, values: dict[str, object], num_parameters: int, workers: tuple[int, ...]) -> list[Node]:
+def nodes(
+    name: str,
+    values: dict[str, object],
+    num_parameters: int,
+    workers: tuple[int, ...],
+    topology: Topology | None = None,
+) -> list[Node]:
     """The algorithm `name`, if there is one, and the primitives of that name.
 
-    Raises: ConfigError with the closest match for an unknown name.
+    Raises: ConfigError with the closest match for an unknown name; CompositionError for a topology that the
+        algorithm cannot use.
     """
     primitives = [pair for found in registry.primitives().values() for pair in found.items()]
     algorithms = registry.algorithms()
-    found = [algorithm_node(algorithms[name], values, num_parameters, workers)] if name in algorithms else []
+    found = []
+    if name in algorithms:
+        found = [algorithm_node(algorithms[name], values, num_parameters, workers, topology)]
     if found:  # the parameters were the algorithm's
         values = {}
     found += [primitive_node(name, cls, values) for one, cls in primitives if one == name]

@@ -64,8 +64,7 @@ def attach(
         if settings is not None:
             try:
                 size = transport.membership.world_size
-                settings.topology.check(size)
-                _check_own_topologies(settings.algorithm, size)
+                settings.check_world_size(size)
                 facts = _fingerprint(model, settings, size)
             except RelaxcommError as error:
                 problem = problem or error
@@ -145,18 +144,11 @@ def _connect(model: nn.Module, settings: Config | None, group: Any) -> tuple[Tra
     return transport, owned
 
 
-def _check_own_topologies(algorithm: Algorithm, world_size: int) -> None:
-    for rule in algorithm.rules:
-        topology = rule.exchange.own_topology()
-        if topology is not None:
-            topology.check(world_size)
-
-
 def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[str, str]:
     """What must be the same on all ranks, as readable text."""
     facts = {"algorithm": repr(settings.algorithm), "bucket_bytes": str(settings.bucket_bytes)}
     facts["drift_guard"] = str(settings.drift_guard)
-    facts["topology"] = settings.topology.describe(world_size)
+    facts |= {name: topology.describe(world_size) for name, topology in settings.topologies.items()}
     for name, p in named_parameters(model):
         kind = "trainable" if p.requires_grad else "frozen"
         facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"

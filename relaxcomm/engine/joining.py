@@ -26,7 +26,7 @@ class Joining:
         self.shadowing = False
 
     def take_part(self) -> None:
-        """Say that this rank still trains, where an exchange is about to begin."""
+        """Say that this rank still trains, where an exchange is about to begin or a late result to land."""
         if not self.active or self.shadowing:
             return
         if self.run.synchronised and self._backward.begun:
@@ -45,6 +45,7 @@ class Joining:
                 pass
         finally:
             self.shadowing = False
+        self._step.drain()  # on its way to parameters that are given up here
         steps = [int(str(count)) for count in self.run.transport.gather_objects(trained)]
         replicas.broadcast(
             self.run.model, self.run.transport, self.run.bucket_bytes, root=steps.index(max(steps))
@@ -54,23 +55,22 @@ class Joining:
 
     def _follow(self) -> bool:
         """One exchange of the others' clock; False when nobody trains any more."""
-        for site in ("backward", "step"):
-            if not (self._backward.is_due() if site == "backward" else self._step.is_due()):
-                continue
-            if not self._agree(trains=False):
-                return False
-            if site == "backward":
-                self._backward.shadow()
-            else:
-                self._step.exchange()
+        for is_due, follow in (
+            (self._backward.is_due, self._backward.shadow),
+            (self._step.lands, self._step.apply_due),
+            (self._step.is_due, self._step.exchange),
+        ):
+            if is_due():
+                if not self._agree(trains=False):
+                    return False
+                follow()
         if not self._anything_ahead():
             return self._agree(trains=False)
         self.run.tick()
-        self._step.apply_due()
         return True
 
     def _anything_ahead(self) -> bool:
-        return any(
+        return bool(self._step.late) or any(
             rule.active[1] is None or rule.active[1] > self.run.step for rule in self.run.algorithm.rules
         )
 

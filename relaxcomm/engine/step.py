@@ -31,7 +31,7 @@ class Exchange:
     flight: Flight
     snapshot: Tensor | None
     is_good: bool = True
-    agreement: Pending | None = None  # whether any rank put in NaN, where ranks get different results
+    agreement: Pending | None = None  # whether any rank put in NaN; on its way with the exchange
 
 
 class Step:
@@ -50,6 +50,10 @@ class Step:
             for index, rule in self.rules
             for bucket in buckets
         )
+
+    def lands(self) -> bool:
+        """Whether a late result is applied in this step, the same on all ranks."""
+        return any(late.due <= self.run.step for late in self.late)
 
     def apply_due(self) -> None:
         """Apply late results that are due."""
@@ -119,15 +123,18 @@ class Step:
 
     def _exchange(self, index: int, rule: Rule, buckets: list[Bucket]) -> None:
         pipeline = Pipeline(self.run.transport, self.run.statistics)
+        round = self.run.rounds[index, buckets[0].index]
         made = [self._launch(pipeline, index, rule, self.run.state[index, b.index], b) for b in buckets]
         if rule.payload.averages_buffers and rule.exchange.collective:
             plain = _plain(rule)
             made += [
-                self._launch(pipeline, None, plain, RuleState(plain, b), b) for b in self._buffer_buckets()
+                self._launch(pipeline, None, plain, RuleState(plain, b), b, round)
+                for b in self._buffer_buckets()
             ]
-        if rule.exchange.collective and not rule.exchange.same_result:
+        if _parts(rule) and rule.compressor.keeps_finite:
             bad = not all(one.is_good for one in made)
-            made[0] = replace(made[0], agreement=self.run.anyone(bad, "not finite"))
+            agreement = self.run.anyone(bad, "not finite")
+            made = [replace(one, agreement=agreement) for one in made]
         if rule.delay:
             self.late += made
         else:
@@ -150,10 +157,16 @@ class Step:
         return build_buckets(float_buffers(self.run.model), bucket_bytes=self.run.bucket_bytes)
 
     def _launch(
-        self, pipeline: Pipeline, index: int | None, rule: Rule, state: RuleState, bucket: Bucket
+        self,
+        pipeline: Pipeline,
+        index: int | None,
+        rule: Rule,
+        state: RuleState,
+        bucket: Bucket,
+        round: int = 0,
     ) -> Exchange:
         late = rule.delay > 0
-        cx = self.run.context(rule)
+        cx = self.run.context(rule, round)
         tensor = rule.payload.read(cx, bucket, state["payload"], bucket.empty() if late else bucket.scratch())
         is_good = rule.exchange.same_result or is_finite(tensor)
         if not rule.exchange.collective and not is_good:
@@ -182,7 +195,7 @@ class Step:
         for one in made:
             one.flight.land(self.run.transport, self.run.statistics)
         bad = [(one.bucket, one.flight.result) for one in made if not is_finite(one.flight.result)]
-        if bad or any(self._anyone_bad(one) for one in made):
+        if self._anyone_bad(made, bool(bad)):
             for one in made:
                 one.state.commit(False)
             raise non_finite_error("parameters", bad, self.run.step)
@@ -199,13 +212,24 @@ class Step:
             state.commit(True)
         self.run.control.send()
 
-    def _anyone_bad(self, one: Exchange) -> bool:
-        if one.agreement is None:
-            return False
-        with self.run.statistics.waiting():
-            received = one.agreement.wait()
-        assert isinstance(received, Tensor)
-        return bool(received.item())
+    def _anyone_bad(self, made: list[Exchange], bad: bool) -> bool:
+        """Whether a result is bad here or, where ranks get different results, on any rank."""
+        apart = [one for one in made if _parts(one.rule)]
+        agreements = {id(one.agreement): one.agreement for one in apart}
+        for agreement in agreements.values():
+            # Without one on its way it is made of what came back: a compressor may overflow, a checkpoint
+            # keeps results only.
+            pending = agreement or self.run.anyone(bad, "not finite")
+            with self.run.statistics.waiting():
+                received = pending.wait()
+            assert isinstance(received, Tensor)
+            bad = bad or bool(received.item())
+        return bad
+
+
+def _parts(rule: Rule) -> bool:
+    """Whether ranks take part together and get different results."""
+    return rule.exchange.collective and not rule.exchange.same_result
 
 
 def _plain(rule: Rule) -> Rule:

@@ -128,15 +128,20 @@ class Window:
                 "optimizer.step() after backward under no_sync() only: the gradients of this step were never "
                 "exchanged; run the last backward of each step outside no_sync()"
             )
-        self.step.apply_due()
+        self._apply_due()
         self.step.before()
 
     def _step_ended(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pending = False
         self._exchange_and_tick()
 
-    def _close_step(self) -> None:
+    def _apply_due(self) -> None:
+        if self.step.lands():
+            self.joining.take_part()
         self.step.apply_due()
+
+    def _close_step(self) -> None:
+        self._apply_due()
         self._exchange_and_tick()
 
     def _exchange_and_tick(self) -> None:

@@ -76,9 +76,8 @@ class gossip(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, size = cx.membership.rank, cx.membership.world_size
-        weights = (self.topology or cx.topology).weights(size, cx.round)
-        mine = weights[rank]
-        listeners = [peer for peer in range(size) if peer != rank and rank in weights[peer]]
+        graph = self.topology or cx.topology
+        mine, listeners = graph.weights(size, cx.round)[rank], graph.listeners(rank, size, cx.round)
         coding = compressor.code(cx, tensor, state, keep_own=False)
         try:
             message = next(coding)

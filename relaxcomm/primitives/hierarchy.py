@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
@@ -45,9 +46,9 @@ class group_all_reduce(Exchange):
 class hierarchical_all_reduce(Exchange):
     """The mean over all ranks: reduced inside each group, exchanged between them, spread inside again.
 
-    The n ranks of a group each sum one piece; between groups each sends its piece's sum to those that
-    hold the same entries, so that a group sends its message once to each other group, through all
-    of its ranks at once. Groups may differ in size: the sums are divided by the number of all ranks.
+    The n ranks of a group each sum one piece; between G groups each entry is summed by one rank, which
+    sends the mean back, so that a group sends `2 (G - 1) / G` of the message to others, through all of its
+    ranks at once. Groups may differ in size: sums are divided by the number of all ranks.
 
     Example:
         >>> hierarchical_all_reduce()
@@ -56,7 +57,7 @@ class hierarchical_all_reduce(Exchange):
 
     accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
     uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "groups"
-    operations: ClassVar[int] = 3
+    operations: ClassVar[int] = 4
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
@@ -64,7 +65,7 @@ class hierarchical_all_reduce(Exchange):
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         groups = topology.groups(world_size)
-        between = len(groups) * (len(groups) - 1) * message_bytes / world_size
+        between = 2 * (len(groups) - 1) * message_bytes / world_size
         return _inside_bytes(message_bytes, groups, world_size) + between
 
 
@@ -87,6 +88,10 @@ def _coded(coding: Coding, mean: Callable[[Tensor], _Averaging]) -> Exchanging:
         return decoded
 
 
+_Spans: TypeAlias = Mapping[int, range]
+"""For each rank some entries of a bucket, maybe none."""
+
+
 @dataclass(frozen=True)
 class _Groups:
     """The groups as one rank sees them."""
@@ -101,74 +106,81 @@ class _Groups:
         return cls(cx.membership.rank, size, cx.topology.groups(size))
 
     @property
-    def own(self) -> Sequence[int]:
-        return next(group for group in self.groups if self.rank in group)
+    def index(self) -> int:
+        """Which group is the own."""
+        return next(index for index, group in enumerate(self.groups) if self.rank in group)
 
     def inside_mean(self, tensor: Tensor) -> _Averaging:
         """The mean over the own group."""
-        total = yield from self._reduce_inside(tensor)
-        return (yield from self._spread_inside((total / len(self.own)).to(tensor.dtype), tensor))
+        total, size = (yield from self._reduce_inside(tensor)), len(self.groups[self.index])
+        return (yield from self._spread_inside((total / size).to(tensor.dtype), tensor.numel()))
 
     def mean(self, tensor: Tensor) -> _Averaging:
-        """The mean over all ranks."""
-        total = (yield from self._reduce_inside(tensor)).to(tensor.dtype)
-        mine = self._bounds(tensor, self.own)[self.rank]
-        shared = {
-            other: (max(mine[0], bounds[0]), min(mine[1], bounds[1]))
-            for group in self.groups
-            if group is not self.own
-            for other, bounds in self._bounds(tensor, group).items()
-        }
-        shared = {other: (start, stop) for other, (start, stop) in shared.items() if start < stop}
-        received = yield Neighbors(
-            {other: total[start - mine[0] : stop - mine[0]] for other, (start, stop) in shared.items()},
-            {other: tensor.new_empty(stop - start) for other, (start, stop) in shared.items()},
-        )
-        assert not isinstance(received, Tensor)
-        wide = torch.zeros(mine[1] - mine[0], dtype=_wide(tensor.dtype), device=tensor.device)
-        # Summed in the order of the groups everywhere, so that all ranks get the same bits.
-        for group in self.groups:
-            if group is self.own:
-                wide += total
-            for other in sorted(set(group) & shared.keys()):
-                start, stop = shared[other]
-                wide[start - mine[0] : stop - mine[0]] += received[other]
-        return (yield from self._spread_inside((wide / self.world_size).to(tensor.dtype), tensor))
+        """The mean over all ranks; each entry is summed by one rank, so that all get the same bits."""
+        total = yield from self._reduce_inside(tensor)
+        share = (total / self.world_size).to(tensor.dtype)  # as a part of the mean it cannot overflow
+        cut = _cut(tensor.numel(), range(len(self.groups)))  # which group sums an entry
+        mine, own = _cut(tensor.numel(), self.groups[self.index])[self.rank], self.index
+        given, taken = {}, {}  # the entries that others sum for this rank, and that it sums for others
+        for index, group in enumerate(self.groups):
+            if index != own:
+                for rank, span in _cut(tensor.numel(), group).items():
+                    given[rank] = _common(mine, span, cut[index])
+                    taken[rank] = _common(mine, span, cut[own])
+        wide = share.to(total.dtype, copy=True)
+        for rank, part in (yield from _swap(share, mine.start, given, taken)).items():
+            wide[_inside(taken[rank], mine.start)] += part
+        share = wide.to(tensor.dtype)
+        for rank, part in (yield from _swap(share, mine.start, taken, given)).items():
+            share[_inside(given[rank], mine.start)] = part
+        return (yield from self._spread_inside(share, tensor.numel()))
 
     def _reduce_inside(self, tensor: Tensor) -> _Averaging:
         """The sum over the group of this rank's piece, in the order of the ranks."""
-        bounds = self._bounds(tensor, self.own)
-        start, stop = bounds[self.rank]
-        others = [rank for rank in self.own if rank != self.rank]
-        received = yield Neighbors(
-            {other: tensor[slice(*bounds[other])].contiguous() for other in others},
-            {other: tensor.new_empty(stop - start) for other in others},
-        )
-        assert not isinstance(received, Tensor)
-        pieces: Mapping[int, Tensor] = {**received, self.rank: tensor[start:stop]}
-        total = torch.zeros(stop - start, dtype=_wide(tensor.dtype), device=tensor.device)
-        for rank in self.own:
+        spans = _cut(tensor.numel(), self.groups[self.index])
+        mine = spans.pop(self.rank)
+        pieces = yield from _swap(tensor, 0, spans, dict.fromkeys(spans, mine))
+        pieces[self.rank] = tensor[_inside(mine)]
+        total = torch.zeros(len(mine), dtype=_wide(tensor.dtype), device=tensor.device)
+        for rank in sorted(pieces):
             total += pieces[rank]
         return total
 
-    def _spread_inside(self, piece: Tensor, like: Tensor) -> _Averaging:
-        bounds = self._bounds(like, self.own)
-        others = [rank for rank in self.own if rank != self.rank]
-        received = yield Neighbors(
-            dict.fromkeys(others, piece),
-            {other: like.new_empty(bounds[other][1] - bounds[other][0]) for other in others},
-        )
-        assert not isinstance(received, Tensor)
-        pieces: Mapping[int, Tensor] = {**received, self.rank: piece}
-        return torch.cat([pieces[rank] for rank in self.own])
+    def _spread_inside(self, piece: Tensor, numel: int) -> _Averaging:
+        """All pieces of the group, side by side."""
+        group = self.groups[self.index]
+        spans = _cut(numel, group)
+        mine = spans.pop(self.rank)
+        pieces = yield from _swap(piece, mine.start, dict.fromkeys(spans, mine), spans)
+        pieces[self.rank] = piece
+        return torch.cat([pieces[rank] for rank in group if rank in pieces])
 
-    def _bounds(self, tensor: Tensor, group: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Which entries each rank of a group sums."""
-        bounds, start = {}, 0
-        for rank, size in zip(group, piece_sizes(tensor.numel(), len(group)), strict=True):
-            bounds[rank] = (start, start + size)
-            start += size
-        return bounds
+
+def _swap(
+    tensor: Tensor, start: int, sends: _Spans, receives: _Spans
+) -> Generator[Operation, Received, dict[int, Tensor]]:
+    """Send entries of a tensor that begins at entry `start`; what came, in the order of the ranks."""
+    received = yield Neighbors(
+        {rank: tensor[_inside(span, start)] for rank, span in sends.items() if span},
+        {rank: tensor.new_empty(len(span)) for rank, span in receives.items() if span},
+    )
+    assert not isinstance(received, Tensor)
+    return dict(sorted(received.items()))
+
+
+def _cut(numel: int, ranks: Sequence[int]) -> dict[int, range]:
+    """A share of all entries for each rank."""
+    sizes = piece_sizes(numel, len(ranks))
+    stops = list(itertools.accumulate(sizes))
+    return {rank: range(stop - size, stop) for rank, size, stop in zip(ranks, sizes, stops, strict=True)}
+
+
+def _common(*spans: range) -> range:
+    return range(max(span.start for span in spans), min(span.stop for span in spans))
+
+
+def _inside(span: range, start: int = 0) -> slice:
+    return slice(span.start - start, span.stop - start)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

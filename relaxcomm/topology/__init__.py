@@ -16,6 +16,7 @@ from relaxcomm.topology.named import (
     star,
     torus,
 )
+from relaxcomm.topology.turns import in_turn
 
 __all__ = [
     "Topology",
@@ -29,6 +30,7 @@ __all__ = [
     "grid",
     "hierarchical",
     "hypercube",
+    "in_turn",
     "one_peer_exponential",
     "random_regular",
     "ring",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -49,16 +51,30 @@ class Topology(Declared):
 
     def weights(self, world_size: int, step: int = 0) -> Mapping[int, Mapping[int, float]]:
         """Mixing weights: `weights[i][j]` is how much rank i takes of rank j, itself among them."""
-        return _weights(self, world_size, step % self.period_steps(world_size))
+        place = world_size, step % self.period_steps(world_size)
+        if place not in self._weights:
+            self._weights[place] = mixing.weights(self.graph(*place))
+        return self._weights[place]
+
+    def listeners(self, rank: int, world_size: int, step: int = 0) -> Sequence[int]:
+        """The other ranks that take of `rank`, in ascending order."""
+        place = rank, world_size, step % self.period_steps(world_size)
+        if place not in self._listeners:
+            rows = self.weights(world_size, step)
+            self._listeners[place] = [
+                peer for peer, row in sorted(rows.items()) if rank in row and peer != rank
+            ]
+        return self._listeners[place]
 
     def matrix(self, world_size: int, step: int = 0) -> NDArray[np.float64]:
         """The mixing matrix W, `[N, N]`; rows and columns sum to 1."""
         return mixing.as_matrix(self.weights(world_size, step), world_size)
 
     def spectral_gap(self, world_size: int) -> float:
-        """`1 - |second largest eigenvalue|` of W, a step on average for graphs that change.
+        """One minus W's second largest singular value, an eigenvalue's modulus if W is symmetric.
 
         After k steps the distance of the replicas from their mean is at most `(1 - gap)^k` of what it was.
+        For graphs that change it is a step's share of a whole period's, and k a multiple of the period.
         """
         steps = self.period_steps(world_size)
         product = np.eye(world_size)
@@ -86,18 +102,35 @@ class Topology(Declared):
             parts = sorted(sorted(part) for part in nx.connected_components(union))
             raise TopologyError(
                 f"{self!r} falls into {len(parts)} parts for {world_size} workers, {parts}, which would "
-                "never hear of each other; add links between them"
+                "never hear of each other; add links between them, or take another seed of a random graph"
             )
 
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        """Where each rank stands in a picture: on a circle, rank 0 on top, unless told otherwise."""
+        turns = [rank / world_size for rank in range(world_size)]
+        return {rank: (math.sin(math.tau * t), math.cos(math.tau * t)) for rank, t in enumerate(turns)}
+
     def describe(self, world_size: int) -> str:
-        """Readable text that is the same on all ranks if and only if their graphs are."""
-        edges = [sorted(self.graph(world_size, s).edges) for s in range(self.period_steps(world_size))]
-        return f"{self!r} with {edges}"
+        """Short text for ranks to compare: it differs if the topology, its weights or its groups do."""
+        rows = [self.weights(world_size, step) for step in range(self.period_steps(world_size))]
+        links = sum(len(row) - 1 for step in rows for row in step.values())
+        digest = hashlib.sha256(repr((rows, self.groups(world_size))).encode()).hexdigest()[:12]
+        return f"{self!r} with {links} links, digest {digest}"
+
+    # Kept with the instance, so that a topology made afresh from a file that has changed starts afresh.
+    @functools.cached_property
+    def _weights(self) -> dict[tuple[int, int], mixing.Weights]:
+        return {}
+
+    @functools.cached_property
+    def _listeners(self) -> dict[tuple[int, int, int], Sequence[int]]:
+        return {}
 
 
-@functools.lru_cache(maxsize=4096)
-def _weights(topology: Topology, world_size: int, step: int) -> Mapping[int, Mapping[int, float]]:
-    return mixing.weights(topology.graph(world_size, step))
+def by_distance(graph: Graph) -> Mapping[int, tuple[float, float]]:
+    """Places in a picture that are as far apart as the ranks are in the graph."""
+    found: Mapping[int, Any] = nx.kamada_kawai_layout(graph)
+    return {rank: (float(x), float(y)) for rank, (x, y) in found.items()}
 
 
 def _listed(nodes: Any) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import functools
+import math
+from collections.abc import Callable, Hashable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,9 @@ import networkx as nx
 
 from relaxcomm.errors import TopologyError
 from relaxcomm.frozen import frozen
-from relaxcomm.topology.base import Graph, Topology
+from relaxcomm.topology.base import Graph, Topology, by_distance
+
+_MEASURES = {"bandwidth": "bytes a second", "latency": "seconds"}
 
 Edge = tuple[int, int, tuple[tuple[str, float], ...]]
 
@@ -40,11 +45,17 @@ class custom(Topology):
     edges: tuple[Edge, ...]
     directed: bool = False
 
+    def __repr__(self) -> str:
+        return f"custom({len(self.nodes)} nodes, {len(self.edges)} links)"
+
     def graph(self, world_size: int, step: int = 0) -> Graph:
         made: Any = nx.DiGraph() if self.directed else nx.Graph()
         made.add_nodes_from(self.nodes)
         made.add_edges_from((i, j, dict(attributes)) for i, j, attributes in self.edges)
         return made
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))
 
 
 @frozen
@@ -68,7 +79,14 @@ class file(Topology):
     path: str
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
-        return _read(self.path).graph(world_size, step)
+        return self._content.graph(world_size, step)
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return self._content.places(world_size)
+
+    @functools.cached_property
+    def _content(self) -> custom:
+        return _read(self.path)
 
 
 def from_networkx(graph: Any) -> custom:
@@ -77,20 +95,26 @@ def from_networkx(graph: Any) -> custom:
     Args:
         graph: a Graph or DiGraph with the nodes 0 to N - 1; numbers on its edges are kept.
 
-    Raises: TopologyError if a node is not a number, or an edge links a rank with itself.
+    Raises: TopologyError if nodes are not different numbers, an edge links a rank with itself, or its
+        bandwidth or latency is not a number.
 
     Example:
         >>> import networkx
         >>> sorted(from_networkx(networkx.star_graph(2)).weights(3)[1])
         [0, 1]
     """
-    nodes = tuple(sorted(_rank(node) for node in graph.nodes))
+    ranks = {node: _rank(node) for node in graph.nodes}
+    if len(set(ranks.values())) < len(ranks):
+        twice = next(node for node, rank in ranks.items() if list(ranks.values()).count(rank) > 1)
+        raise TopologyError(
+            f"rank {ranks[twice]} is the name of two nodes, one of them {twice!r}; name each once"
+        )
     edges = []
     for one, other, attributes in graph.edges(data=True):
         if one == other:
             raise TopologyError(f"node {one!r} is linked with itself; leave such links out, they are implied")
-        numbers = tuple(sorted((str(k), float(v)) for k, v in attributes.items() if _is_number(v)))
-        edges.append((_rank(one), _rank(other), numbers))
+        edges.append((ranks[one], ranks[other], _numbers(one, other, attributes)))
+    nodes = tuple(sorted(ranks.values()))
     return custom(nodes=nodes, edges=tuple(sorted(edges)), directed=bool(graph.is_directed()))
 
 
@@ -116,5 +140,17 @@ def _rank(node: Hashable) -> int:
         raise TopologyError(f"node {node!r} is not a rank; name the nodes 0 to N - 1") from None
 
 
+def _numbers(one: Hashable, other: Hashable, attributes: Mapping[Any, Any]) -> tuple[tuple[str, float], ...]:
+    """An edge's attributes that are numbers, whoever made them; what the framework reads must be one."""
+    kept = {str(k): float(v) for k, v in attributes.items() if _is_number(v)}
+    for name in _MEASURES:
+        if name in attributes and not 0 <= kept.get(name, math.nan) < math.inf:
+            raise TopologyError(
+                f"the {name} of the link {one!r} to {other!r} is {attributes[name]!r}; give a number of "
+                f"{_MEASURES[name]}, 0 or more (in GraphML, attr.type double)"
+            )
+    return tuple(sorted(kept.items()))
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return not isinstance(value, bool) and isinstance(value, Real)

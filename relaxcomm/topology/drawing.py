@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.topology.base import Topology
@@ -33,32 +37,58 @@ def draw(topology: Topology, world_size: int, path: str | Path) -> None:
 
     topology.check(world_size)
     steps = topology.period_steps(world_size)
-    figure, axes = pyplot.subplots(1, steps, figsize=(4.6 * steps, 5), squeeze=False, layout="constrained")
+    side = max(4.6, 1.1 * math.sqrt(world_size))
+    figure, axes = pyplot.subplots(1, steps, figsize=(side * steps, side + 0.6), squeeze=False)
     for step, axis in enumerate(axes[0]):
         _panel(axis, topology, world_size, step)
         if steps > 1:
-            axis.set_title(f"step {step} of {steps}", fontsize=11)
+            axis.set_title(f"step {step} of {steps}", fontsize=10)
     gap = topology.spectral_gap(world_size)
-    figure.suptitle(f"{topology!r}, {world_size} ranks\nspectral gap {gap:.3g} a step", fontsize=11)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    name = textwrap.fill(
+        f"{topology!r}, {world_size} rank{'s' if world_size > 1 else ''}", int(13 * side * steps)
+    )
+    figure.suptitle(f"{name}\nspectral gap {gap:.3g} a step", fontsize=10)
+    figure.tight_layout()
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot write the picture {path}: {error}") from None
+    finally:
+        pyplot.close(figure)
 
 
 def _panel(axis: Any, topology: Topology, world_size: int, step: int) -> None:
     graph: Any = topology.graph(world_size, step)
-    groups = topology.groups(world_size)
-    colour = {rank: f"C{index}" for index, group in enumerate(groups) for rank in group}
-    places: Any = nx.kamada_kawai_layout(graph) if len(groups) > 1 else nx.circular_layout(graph)
-    nx.draw_networkx(
-        graph,
-        places,
-        ax=axis,
-        node_color=[colour[rank] for rank in graph.nodes],
-        edge_color="#888888",
-        font_color="white",
-        node_size=520,
-        connectionstyle="arc3,rad=0.08" if graph.is_directed() else "arc3",
+    colour = {rank: f"C{i}" for i, group in enumerate(topology.groups(world_size)) for rank in group}
+    places = topology.places(world_size)
+    size = 420 if world_size <= 32 else 200
+    nx.draw_networkx_nodes(
+        graph, places, ax=axis, node_color=[colour[rank] for rank in graph.nodes], node_size=size
     )
-    axis.margins(0.15)
+    nx.draw_networkx_labels(
+        graph, places, ax=axis, font_color="white", font_size=10 if world_size <= 32 else 7
+    )
+    hidden = {(i, j) for i, j in graph.edges if _passes_over(i, j, places)}
+    for edges, bend in ((hidden, 0.25), (set(graph.edges) - hidden, 0.15 if graph.is_directed() else 0.0)):
+        nx.draw_networkx_edges(
+            graph,
+            places,
+            ax=axis,
+            edgelist=sorted(edges),
+            edge_color="#777777",
+            node_size=size,
+            arrows=True,
+            arrowstyle="-|>" if graph.is_directed() else "-",
+            connectionstyle=f"arc3,rad={bend}",
+        )
+    axis.margins(0.18)
     axis.set_axis_off()
-    axis.set_aspect("equal")
+    axis.set_aspect("equal", adjustable="datalim")
+
+
+def _passes_over(one: int, other: int, places: Mapping[int, tuple[float, float]]) -> bool:
+    """Whether a straight line between two ranks would pass over a third."""
+    at = np.array([complex(*place) for rank, place in places.items() if rank not in (one, other)])
+    start, way = complex(*places[one]), complex(*places[other]) - complex(*places[one])
+    along = (at - start) / way
+    return bool(((along.real > 0) & (along.real < 1) & (np.abs(along.imag) < 0.02)).any())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import networkx as nx
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from relaxcomm.errors import TopologyError
 from relaxcomm.frozen import Index, Share, Steps, frozen
-from relaxcomm.topology.base import Graph, Topology
+from relaxcomm.topology.base import Graph, Topology, by_distance
 
 
 @frozen
@@ -27,6 +27,12 @@ class complete(Topology):
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return nx.complete_graph(world_size)
+
+    def check(self, world_size: int) -> None:
+        """Nothing to refuse; at a thousand ranks, to look would take seconds."""
+
+    def describe(self, world_size: int) -> str:
+        return repr(self)
 
 
 @frozen
@@ -56,6 +62,10 @@ class star(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return nx.star_graph(world_size - 1)
 
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        around = super().places(max(1, world_size - 1))
+        return {0: (0.0, 0.0), **{rank + 1: place for rank, place in around.items() if rank + 1 < world_size}}
+
 
 @frozen
 class grid(Topology):
@@ -69,6 +79,9 @@ class grid(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return _rectangle(world_size, periodic=False)
 
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return _lattice(world_size)
+
 
 @frozen
 class torus(Topology):
@@ -81,6 +94,9 @@ class torus(Topology):
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return _rectangle(world_size, periodic=True)
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return super().places(world_size) if _rows(world_size) == 1 else _lattice(world_size)
 
 
 @frozen
@@ -106,6 +122,14 @@ class hypercube(Topology):
         bits = world_size.bit_length() - 1
         made.add_edges_from((rank, rank ^ (1 << bit)) for rank in range(world_size) for bit in range(bits))
         return made
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        place = {0: 0j}
+        for bit in range(world_size.bit_length() - 1):
+            # A cube of cubes, each level larger and turned a little, so that links do not hide each other.
+            way = (1, 1j, 0.42 + 0.34j)[bit % 3] * (2.6 + 0.5j) ** (bit // 3)
+            place |= {rank | 1 << bit: at + way for rank, at in place.items()}
+        return {rank: (at.real, at.imag) for rank, at in place.items()}
 
 
 @frozen
@@ -172,6 +196,9 @@ class random_regular(Topology):
             )
         return nx.random_regular_graph(self.degree, world_size, seed=self.seed)
 
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))
+
 
 @frozen
 class erdos_renyi(Topology):
@@ -192,30 +219,39 @@ class erdos_renyi(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return nx.gnp_random_graph(world_size, self.probability, seed=self.seed)
 
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))
+
 
 @frozen
 class hierarchical(Topology):
     """Groups of ranks, such as those of one machine, that are linked inside and through their first ranks.
 
     Args:
-        sizes: number of ranks in each group, in the order of the ranks.
+        sizes: number of ranks in each group, in the order of the ranks; or one number for all groups,
+            of which the last then holds what is left.
 
-    Raises: TopologyError if they do not add up to the number of workers.
+    Raises: TopologyError if a list of sizes does not add up to the number of workers.
 
     Example:
         >>> hierarchical(sizes=(2, 3)).groups(5)
         [[0, 1], [2, 3, 4]]
+        >>> hierarchical(sizes=2).groups(5)
+        [[0, 1], [2, 3], [4]]
     """
 
-    sizes: Annotated[tuple[Steps, ...], Field(min_length=1)]
+    sizes: Steps | Annotated[tuple[Steps, ...], Field(min_length=1, strict=False)]
 
     has_groups: ClassVar[bool] = True
 
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
+        if isinstance(self.sizes, int):
+            ranks = range(world_size)
+            return [list(ranks[start : start + self.sizes]) for start in ranks[:: self.sizes]]
         if sum(self.sizes) != world_size:
             raise TopologyError(
                 f"hierarchical groups of {list(self.sizes)} hold {sum(self.sizes)} ranks, but there are "
-                f"{world_size} workers; give sizes that add up to {world_size}"
+                f"{world_size} workers; give sizes that add up to {world_size}, or one number for all groups"
             )
         starts = [sum(self.sizes[:index]) for index in range(len(self.sizes))]
         return [list(range(start, start + size)) for start, size in zip(starts, self.sizes, strict=True)]
@@ -227,6 +263,9 @@ class hierarchical(Topology):
             made.add_nodes_from(group)
             made.add_edges_from((i, j) for i in group for j in group if i < j)
         return made
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))
 
 
 def _bits(world_size: int) -> int:
@@ -240,8 +279,18 @@ def _circulant(world_size: int, distances: Sequence[int]) -> Graph:
     return made
 
 
+def _rows(world_size: int) -> int:
+    """How many rows the most nearly square rectangle has."""
+    return next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
+
+
 def _rectangle(world_size: int, *, periodic: bool) -> Graph:
-    rows = next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
+    rows = _rows(world_size)
     made: Any = nx.grid_2d_graph(rows, world_size // rows, periodic=periodic)
     made.remove_edges_from(list(nx.selfloop_edges(made)))  # a side of one rank is next to itself
     return nx.convert_node_labels_to_integers(made, ordering="sorted")
+
+
+def _lattice(world_size: int) -> Mapping[int, tuple[float, float]]:
+    columns = world_size // _rows(world_size)
+    return {rank: (rank % columns, -(rank // columns)) for rank in range(world_size)}

@@ -11,6 +11,11 @@ CASES = {
     "set_not_yaml": (["quick.yaml", "--set", "task={"], "--set 'task={': the value is not YAML"),
     "missing_file": (["nowhere.yaml"], "nowhere.yaml: No such file"),
     "task_option": (["quick.yaml", "--set", "task.digits.lr=1"], "no parameter 'lr'; it takes:"),
+    "topology_of_the_wrong_kind": (["quick.yaml", "--set", "topology=ring"], "it can use complete"),
+    "topology_of_the_wrong_size": (
+        ["quick.yaml", "--algorithm", "d_psgd", "--workers", "3", "--set", "topology=hypercube"],
+        "hypercube needs a power of two, got 3 workers",
+    ),
     "unknown_task": (["quick.yaml", "--set", "task=mine.job:mak"], "no function 'mak'; did you mean 'make'"),
 }
 

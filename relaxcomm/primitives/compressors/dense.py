@@ -40,6 +40,7 @@ class identity(Compressor):
     kinds: ClassVar[frozenset[str]] = frozenset({DENSE})
     linear: ClassVar[bool] = True
     elementwise: ClassVar[bool] = True
+    keeps_finite: ClassVar[bool] = True
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         parts = yield Dense(tensor.clone() if keep_own else tensor)  # an exchange may overwrite it

@@ -1,0 +1,63 @@
+"""`relaxcomm show --topology`: facts of a graph, what an algorithm sends over it, and its picture."""
+
+import networkx as nx
+import pytest
+from typer.testing import CliRunner
+
+from relaxcomm.cli.app import app
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def show(tmp_path, monkeypatch):
+    """Runs the command in an empty folder; the plain lines by their names."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, code=0):
+        done = CliRunner().invoke(app, ["show", *arguments])
+        assert done.exit_code == code, done.stderr
+        return done.stderr if code else dict(line.split("  ", 1) for line in done.stdout.splitlines())
+
+    return run
+
+
+def test_what_an_algorithm_sends_over_it(show, tmp_path):
+    arguments = ("--topology", "ring", "--workers", "5", "--parameters", "1000", "--output", "my.svg")
+    shown = show("d_psgd", *arguments)
+    assert shown["rule_0.sends"].endswith("on ring()")
+    assert shown["rule_0.sends.5_workers"].startswith("8 kB an exchange")
+    assert [path.name for path in tmp_path.iterdir()] == ["my.svg"]
+
+
+def test_arguments_are_yaml_and_files_work(show, tmp_path):
+    nx.write_graphml(nx.path_graph(3), tmp_path / "net.graphml")
+    shown = show("--topology", "{file: {path: net.graphml}}", "--workers", "3")
+    assert shown["links"] == "1.33 a worker and step"
+    assert (tmp_path / "topology.png").read_bytes().startswith(b"\x89PNG")
+    shown = show("--topology", "one_peer_exponential", "--workers", "6")
+    assert (shown["links"], shown["period"]) == ("1 a worker and step", "3 step(s)")
+    shown = show("--topology", "{hierarchical: {sizes: [2, 1]}}", "--workers", "3")
+    assert shown["groups"] == "[0, 1], [2]"
+
+
+def test_the_topologies_that_an_algorithm_can_use_are_listed(show):
+    assert show("bsp")["topologies"] == "complete"
+    assert show("hierarchical_local_sgd")["topologies"] == "hierarchical"
+    assert {"ring", "complete", "file", "random_regular"} <= set(show("d_psgd")["topologies"].split(", "))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["bsp", "--topology", "ring"], "cannot use topology ring(); it can use complete"),
+        (["--topology", "rings"], "did you mean 'ring'"),
+        (["--topology", "{ring"], "is not YAML"),
+        (["--topology", "hypercube", "--workers", "6"], "power of two, got 6"),
+        (["--topology", "ring", "--output", "no/where.png"], "cannot write the picture"),
+        ([], "needs the NAME of an algorithm"),
+    ],
+)
+def test_bad_input(show, tmp_path, arguments, says):
+    assert says in show(*arguments, code=2)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,58 @@
+"""In virtual time: mixing and its agreement hide behind compute; what it costs if they cannot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm.transport.scheduler import Link
+from tests.engine.harness import World
+
+LATENCY, COMPUTE, STEPS, NUMEL = 0.05, 1.0, 10, 1000
+BANDWIDTH = 16_000.0
+MESSAGES = 2 * 4 * NUMEL / BANDWIDTH  # to both neighbours: half of a step's compute
+
+
+def clock(group, algorithm, buckets: int) -> float:
+    """Virtual seconds a step, after the first."""
+    layers = [torch.nn.Linear(NUMEL // buckets, 1, bias=False) for _ in range(buckets)]
+    model = torch.nn.ModuleList(layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = {"algorithm": algorithm, "bucket_bytes": 4 * NUMEL // buckets}
+    if algorithm != "one_peer_exponential":
+        config["topology"] = "ring"
+    with World(group.rank(), group.size(), group).attach(model, optimizer, config) as engine:
+        for step in range(STEPS + 1):
+            if step == 1:
+                begun = group.time()
+            group.sleep(COMPUTE)
+            sum(layer(torch.ones(1, NUMEL // buckets)).sum() for layer in layers).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        seconds = (group.time() - begun) / STEPS
+        engine.close(average=False)
+    return seconds
+
+
+def seconds(algorithm, buckets: int = 2) -> float:
+    link = Link(latency_seconds=LATENCY, bytes_per_second=BANDWIDTH)
+    return max(relaxcomm.simulate(lambda group: clock(group, algorithm, buckets), 5, link=link))
+
+
+@pytest.mark.parametrize("buckets", [1, 4])
+def test_d_psgd_costs_no_time_that_compute_can_hide(buckets):
+    assert seconds("d_psgd", buckets) == pytest.approx(COMPUTE)
+    assert seconds("one_peer_exponential", buckets) == pytest.approx(COMPUTE)
+
+
+def test_without_delay_the_messages_are_waited_for():
+    rule = {"payload": "parameters", "exchange": "gossip"}
+    assert seconds({"rules": [rule]}, buckets=1) == pytest.approx(COMPUTE + MESSAGES + LATENCY)
+
+
+def test_a_compressor_that_may_overflow_costs_an_agreement():
+    """It is known only when the messages have come; they themselves still hide."""
+    half = {"cast": {"dtype": "float16"}}
+    rule = {"payload": "parameters", "exchange": "gossip", "delay": 1, "compressor": half}
+    assert 0 < seconds({"rules": [rule]}) - COMPUTE < 3 * LATENCY

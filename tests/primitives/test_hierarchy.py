@@ -1,0 +1,71 @@
+"""What hierarchical averaging sends where, and that its sums do not overflow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm import topology
+from relaxcomm.operations import Neighbors
+from relaxcomm.protocol import Context
+from relaxcomm.transport.base import Membership
+
+GROUPS = [(2, 3), (3, 1, 2), (1, 1, 1), (4,), (2, 2, 2, 2), (1, 5)]
+
+
+def averaged(sizes, inputs, compressor):
+    """Run the exchange of all ranks step by step; the results, and the bytes from each rank to each."""
+    world = len(inputs)
+    sent = torch.zeros(world, world)
+    running = []
+    for rank, tensor in enumerate(inputs):
+        graph = topology.hierarchical(sizes=sizes)
+        cx = Context(0, 0, Membership(rank, world), learning_rate=lambda bucket: 0.1, topology=graph)
+        running.append(relaxcomm.hierarchical_all_reduce().run(cx, tensor.clone(), compressor, {}))
+    received, results = [None] * world, {}
+    while len(results) < world:
+        yielded = {}
+        for rank, one in enumerate(running):
+            try:
+                yielded[rank] = one.send(received[rank])
+            except StopIteration as stop:
+                results[rank] = stop.value
+        for rank, operation in yielded.items():
+            assert isinstance(operation, Neighbors)
+            for other, tensor in operation.sends.items():
+                sent[rank, other] += tensor.numel() * tensor.element_size()
+                assert tensor.shape == yielded[other].receives[rank].shape
+            received[rank] = {other: yielded[other].sends[rank].clone() for other in operation.receives}
+    return [results[rank] for rank in range(world)], sent
+
+
+@pytest.mark.parametrize("sizes", GROUPS)
+@pytest.mark.parametrize("numel", [0, 1, 5, 120])
+def test_all_ranks_get_the_same_mean(sizes, numel):
+    inputs = list(torch.randn(sum(sizes), numel, generator=torch.Generator().manual_seed(1)))
+    results, _ = averaged(sizes, inputs, relaxcomm.identity())
+    for result in results:
+        torch.testing.assert_close(result, torch.stack(inputs).mean(0))
+        assert torch.equal(result, results[0])
+
+
+@pytest.mark.parametrize("sizes", GROUPS)
+def test_no_more_bytes_than_a_ring_and_few_between_groups(sizes):
+    world, numel, groups = sum(sizes), 480, len(sizes)
+    _, sent = averaged(sizes, [torch.ones(numel) for _ in range(world)], relaxcomm.identity())
+    exchange, graph = relaxcomm.hierarchical_all_reduce(), topology.hierarchical(sizes=sizes)
+    declared = exchange.bytes_sent(4 * numel, world, graph)
+    assert sent.sum() / world == pytest.approx(declared)
+    assert declared == pytest.approx(relaxcomm.all_reduce().bytes_sent(4 * numel, world, graph))
+    home = torch.repeat_interleave(torch.arange(groups), torch.tensor(sizes))
+    for group in range(groups):
+        out = sent[home == group][:, home != group].sum()
+        assert out == pytest.approx(2 * (groups - 1) / groups * 4 * numel)
+
+
+def test_sums_do_not_overflow_in_sixteen_bits():
+    inputs = [torch.full((7,), 60000.0) for _ in range(5)]
+    results, _ = averaged((2, 3), inputs, relaxcomm.cast(dtype="float16"))
+    for result in results:
+        torch.testing.assert_close(result, inputs[0], rtol=2e-3, atol=0.0)

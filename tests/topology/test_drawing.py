@@ -1,0 +1,85 @@
+"""Pictures of topologies: every rank is seen, no link hides behind a rank."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from relaxcomm import ConfigError, TopologyError, from_networkx, topology
+from relaxcomm.topology import drawing
+
+pyplot = pytest.importorskip("matplotlib.pyplot")
+
+SIZES = {
+    topology.complete(): (1, 2, 9),
+    topology.ring(): (1, 2, 7),
+    topology.star(): (1, 2, 3, 8),
+    topology.grid(): (1, 2, 5, 12),
+    topology.torus(): (1, 2, 4, 5, 12),
+    topology.hypercube(): (1, 2, 8, 16, 32),
+    topology.exponential(): (1, 2, 9),
+    topology.one_peer_exponential(): (1, 2, 6),
+    topology.random_regular(degree=3): (4, 20),
+    topology.erdos_renyi(probability=0.7): (1, 9),
+    topology.hierarchical(sizes=(2, 1)): (3,),
+    topology.hierarchical(sizes=(3, 5)): (8,),
+    from_networkx(nx.path_graph(4)): (4,),
+    topology.in_turn(topologies=[topology.grid(), topology.ring()]): (6,),
+}
+CASES = [(one, size) for one, sizes in SIZES.items() for size in sizes]
+
+
+@pytest.mark.parametrize(("one", "size"), CASES, ids=repr)
+def test_no_two_ranks_stand_at_one_place(one, size):
+    places = one.places(size)
+    assert set(places) == set(range(size))
+    for a, b in itertools.combinations(places.values(), 2):
+        assert np.hypot(a[0] - b[0], a[1] - b[1]) > 0.05
+
+
+@pytest.mark.parametrize(("one", "size"), CASES, ids=repr)
+def test_every_panel_shows_every_rank(one, size, tmp_path):
+    topology.draw(one, size, tmp_path / "graph.png")
+    picture = pyplot.imread(tmp_path / "graph.png")[..., :3]
+    coloured = picture.max(axis=-1) - picture.min(axis=-1) > 0.2  # links and text are grey
+    found = discs(coloured)
+    assert found == size * one.period_steps(size)
+    edge = np.concatenate(
+        [picture[:2].ravel(), picture[-2:].ravel(), picture[:, :2].ravel(), picture[:, -2:].ravel()]
+    )
+    assert (edge == 1).all(), "something is cut off"
+
+
+def discs(mask):
+    """How many discs there are: coloured areas, with the white numbers on them filled by closing."""
+    from scipy import ndimage
+
+    closed = ndimage.binary_closing(mask, iterations=2)
+    labels, count = ndimage.label(closed)
+    areas = ndimage.sum_labels(closed, labels, range(1, count + 1))
+    return int((np.asarray(areas) > 60).sum())
+
+
+def test_a_link_that_would_pass_over_a_rank_is_bent():
+    places = {0: (0.0, 0.0), 1: (1.0, 0.0), 2: (2.0, 0.0), 3: (1.0, 1.0)}
+    assert drawing._passes_over(0, 2, places)
+    assert not drawing._passes_over(0, 1, places)
+    assert not drawing._passes_over(0, 3, places)
+    assert not drawing._passes_over(2, 3, places)
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="cannot write the picture"):
+        topology.draw(topology.ring(), 3, tmp_path / "no" / "graph.png")
+    with pytest.raises(ConfigError, match=r"cannot write the picture .*graph\.doc"):
+        topology.draw(topology.ring(), 3, tmp_path / "graph.doc")
+    with pytest.raises(TopologyError, match="power of two"):
+        topology.draw(topology.hypercube(), 3, tmp_path / "graph.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match="pip install"):
+        topology.draw(topology.ring(), 3, tmp_path / "graph.png")
+    assert list(tmp_path.iterdir()) == []
