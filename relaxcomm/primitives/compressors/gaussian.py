@@ -50,14 +50,18 @@ class gaussian_k(Sparsifier):
         sizes = Magnitudes(tensor)
         # The search asks only whether a count is far off, and a message holds `capacity` entries: to answer
         # both, the largest entries, some more than that, are listed in one pass.
-        low, indices = sizes.more_than(capacity)
+        low, indices = sizes.more_than(capacity + 1)
         listed = tensor[indices].abs()
 
         def count(threshold: float) -> float:
+            if (
+                threshold < 0
+            ):  # far from a mean of zero; every entry counts, and those of size 0 need no message
+                return tensor.numel()
             return math.inf if threshold < low else int((listed > threshold).sum())
 
-        threshold, found = self.search(count, sizes.moments(), k, tensor.numel())[-1]
-        return sizes.largest(indices if found == math.inf else indices[listed > threshold], capacity)
+        threshold, _ = self.search(count, sizes.moments(), k, tensor.numel())[-1]
+        return sizes.largest(indices[listed > threshold], capacity)
 
     def search(
         self, count: Callable[[float], float], moments: tuple[float, float], k: int, numel: int

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
 
+from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import Index, frozen
 from relaxcomm.messages import SHARED_SUPPORT, SharedSupport
 from relaxcomm.primitives.compressors.dense import combine_dense
-from relaxcomm.primitives.compressors.sparse import num_kept
+from relaxcomm.primitives.compressors.sparse import all_finite, num_kept
 from relaxcomm.protocol import Coding, Compressor, Context, State
 from relaxcomm.schedules import Density, density_at, largest
+
+_UNIT = "unit"  # the slot that holds the bucket's index, so that equal buckets draw different entries
 
 
 @frozen
@@ -54,17 +60,26 @@ class random_k(Compressor):
             return None
         return 1 - num_kept(largest(self.density), numel) / numel if numel else 0.0
 
+    def init(self, bucket: Bucket) -> Mapping[str, torch.Tensor]:
+        return {_UNIT: torch.tensor(bucket.index)}
+
     def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_own: bool) -> Coding:
         numel = tensor.numel()
         k = num_kept(density_at(self.density, cx.step - cx.start), numel)
-        # Drawn on the CPU, so that ranks with other devices or libraries draw the same.
-        generator = torch.Generator().manual_seed(hash((self.seed, cx.step, numel)) % 2**63)
+        # Drawn on the CPU, so that ranks with other devices draw the same.
+        generator = torch.Generator().manual_seed(self._seed(cx.step, int(state[_UNIT])))
         indices = _drawn(numel, k, generator).to(tensor.device)
         scale = numel / k if self.scaled and k else 1.0
         values = tensor[indices] * scale
+        if not all_finite(tensor):  # never hidden: what is not finite reaches all ranks
+            values.fill_(math.nan)
         own = torch.zeros_like(tensor).index_copy_(0, indices, values) if keep_own else None
         parts = yield SharedSupport(values)
         return torch.zeros_like(tensor).index_copy_(0, indices, combine_dense(parts)), own
+
+    def _seed(self, step: int, unit: int) -> int:
+        numbers = f"{self.seed} {step} {unit}".encode()
+        return int.from_bytes(hashlib.blake2b(numbers, digest_size=7).digest(), "little")
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return num_kept(largest(self.density), numel) * element_bytes
