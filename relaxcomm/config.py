@@ -191,13 +191,15 @@ def _read(source: object) -> tuple[dict[str, Any], str]:
 
 
 def _put(values: dict[str, Any], key: str, value: object) -> None:
-    """Set a dotted key; an algorithm or task that is a bare name becomes `{name: …}` to hold a parameter."""
+    """Set a dotted key; an algorithm or task that is a bare name becomes a mapping to hold a parameter."""
     *path, last = key.split(".")
     place = values
     for part in path:
         inner = place.get(part)
         if part == "algorithm" and isinstance(inner, str):
             inner = {"name": inner}
+        if part == "task" and isinstance(inner, str):
+            inner = {inner: {}}
         if inner is not None and not isinstance(inner, Mapping):
             raise ConfigError(f"{key}: {part} is {inner!r} and holds no keys")
         place[part] = dict(inner or {})

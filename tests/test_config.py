@@ -56,6 +56,13 @@ def test_yaml_and_python_spell_the_same_algorithm(tmp_path):
     assert load(path).algorithm.rules == load({"algorithm": "diloco"}).algorithm.rules
 
 
+@pytest.mark.parametrize("task", ["digits", {"digits": None}, {"digits": {"dropout": 0.1, "epochs": 9}}])
+def test_an_override_reaches_into_a_task(task):
+    loaded = load({"algorithm": "bsp", "task": task}, {"task.digits.epochs": 3}).task
+    assert loaded["digits"]["epochs"] == 3
+    assert len(loaded) == 1
+
+
 def test_overrides_win_and_reach_into_a_bare_name():
     config = load({"algorithm": "local_sgd"}, {"algorithm.steps": 3, "data.batch_size": 7})
     assert config.algorithm.rules[0].trigger.period_steps == 3

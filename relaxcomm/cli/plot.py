@@ -31,7 +31,7 @@ def plot(results: Sequence[Result], path: Path) -> Path:
         measures = [point.measure for point in result.history]
         over_time.plot([point.seconds for point in result.history], measures, **style)
         over_bytes.plot([point.bytes_sent / 1e6 for point in result.history], measures, **style)
-    over_time.set(xlabel="training time (s)", ylabel=f"held-out {results[0].metric}", xlim=(0, None))
+    over_time.set(xlabel="training time (s)", ylabel=f"held-out {results[0].heading}", xlim=(0, None))
     over_bytes.set(xlabel="sent by all workers (MB)")
     if any(result.bytes_sent for result in results):
         over_bytes.set_xscale("log")

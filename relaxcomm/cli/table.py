@@ -37,7 +37,7 @@ def cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     """The table's heading and rows as text."""
     header = [
         "algorithm",
-        results[0].metric,
+        results[0].heading,
         "time",
         "steps",
         "synchronisations",

@@ -88,6 +88,11 @@ class Result:
     history: tuple[Point, ...]
 
     @property
+    def heading(self) -> str:
+        """The measure's name, with a word on its direction where that is not what one expects."""
+        return self.metric if self.higher_is_better else f"{self.metric} (lower is better)"
+
+    @property
     def reduction(self) -> float | None:
         """How many times fewer bytes were sent than full synchronisation would have; None if none were."""
         return self.bytes_uncompressed / self.bytes_sent if self.bytes_sent else None

@@ -1,6 +1,7 @@
 """`relaxcomm compare` and `relaxcomm algorithms`, and what they print off a terminal."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -103,6 +104,11 @@ def test_cells_show_units():
     assert header[:3] == ["algorithm", "accuracy", "time"]
     assert rows[0] == ["bsp", "0.9800", "1.50 s", "10", "5", "4 MB", "4 MB", "1.0x"]
     assert rows[1][-1] == "-", "there is no ratio to nothing"
+
+
+def test_a_measure_that_falls_says_so():
+    falling = replace(result("bsp", 4_000_000), metric="bits per character", higher_is_better=False)
+    assert cells([falling])[0][1] == "bits per character (lower is better)"
 
 
 @pytest.mark.parametrize(
