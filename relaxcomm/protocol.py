@@ -229,6 +229,7 @@ class Compressor(Primitive):
         elementwise: entries are coded one by one, so that an entry more changes no other.
         unbiased: the expectation of `C(x)` is `x`.
         keeps_rest: what a message leaves out is kept and sent later.
+        follows_clock: how a message is to be read depends on the step in which it was made.
     """
 
     role: ClassVar[str] = "compressor"
@@ -238,6 +239,7 @@ class Compressor(Primitive):
     elementwise: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
     keeps_rest: ClassVar[bool] = False
+    follows_clock: ClassVar[bool] = False
 
     @property
     def coding_scope(self) -> str:

@@ -20,6 +20,7 @@ from relaxcomm import (
     top_k,
 )
 from relaxcomm.buckets import Bucket, Item
+from relaxcomm.grammar import parse_algorithm
 from relaxcomm.messages import Sparse
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.protocol import Context
@@ -254,6 +255,16 @@ def test_what_makes_no_sense_is_refused(make):
         make()
 
 
+@pytest.mark.parametrize("value", [0.0, -0.1, 1.5, float("nan"), float("inf")])
+def test_every_density_of_a_schedule_is_checked(value):
+    for make in (top_k, gaussian_k, dgc, redsync, random_k):
+        with pytest.raises(relaxcomm.ConfigError, match=r"\(0, 1\]"):
+            make(density=piecewise(values=(0.5, value), steps=(3,)))
+    written = {"name": "topk_sgd", "density": {"piecewise": {"values": [0.5, value], "steps": [3]}}}
+    with pytest.raises(relaxcomm.ConfigError, match=r"\(0, 1\]"):
+        parse_algorithm(written)
+
+
 def test_sparse_messages_are_refused_by_all_reduce_and_bias_is_warned_of():
     with pytest.raises(relaxcomm.CompositionError, match="sparse"):
         relaxcomm.Rule(
@@ -267,6 +278,30 @@ def test_sparse_messages_are_refused_by_all_reduce_and_bias_is_warned_of():
             exchange=relaxcomm.all_gather(),
             compressor=top_k(density=0.1),
         )
+
+
+@pytest.mark.parametrize("around", [error_feedback, momentum_correction])
+def test_two_messages_under_way_would_carry_the_same_rest(around):
+    late = {"exchange": relaxcomm.all_gather(), "delay": 1}
+    compressor = around(compressor=top_k(density=0.1))
+    with pytest.raises(relaxcomm.CompositionError, match="the same rest"):
+        relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=compressor, **late)
+    relaxcomm.Rule(payload=relaxcomm.deltas(), compressor=compressor, **late)
+    unbiased = random_k(density=0.1, scaled=True)
+    relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=unbiased, **late)
+
+
+def test_a_server_reads_no_messages_that_depend_on_the_clock():
+    def rule(compressor):
+        compressor = error_feedback(compressor=compressor)
+        return relaxcomm.Rule(
+            payload=relaxcomm.deltas(), exchange=relaxcomm.server(staleness=1), compressor=compressor
+        )
+
+    rule(top_k(density=0.1))
+    for make in (top_k, gaussian_k, dgc, redsync):
+        with pytest.raises(relaxcomm.CompositionError, match="depends on the clock"):
+            rule(make(density=piecewise(values=(0.5, 0.1), steps=(3,))))
 
 
 def test_duplicate_entries_add_up():

@@ -40,6 +40,10 @@ class Sparsifier(Compressor):
     def coding_scope(self) -> str:
         return self.scope
 
+    @property
+    def follows_clock(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return isinstance(self.density, piecewise)
+
     @abstractmethod
     def select(self, tensor: Tensor, k: int, capacity: int) -> Tensor:
         """Indices (int64, at most `capacity`) of the entries that are sent; `k` are asked for."""
