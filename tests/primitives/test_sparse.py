@@ -100,7 +100,7 @@ def test_gaussian_k_finds_what_the_paper_code_finds():
     }
     for name, (values, counts) in expected.items():
         found = Magnitudes(torch.from_numpy(values))
-        tried = gaussian_k(density=0.001).search(found.count, found.moments(), 1000, size)
+        tried = gaussian_k(density=0.001).search(found.count, found.moments(), 0.001, size)
         assert [count for _, count in tried] == counts, name
         indices = found.above(tried[-1][0]).numpy()
         assert len(indices) == counts[-1]
@@ -121,7 +121,7 @@ def test_gaussian_k_agrees_with_a_plain_search(values, density):
     mean, std = u.mean(), u.std()
     from statistics import NormalDist
 
-    threshold = mean + std * NormalDist().inv_cdf(1 - k / len(u) / 2)
+    threshold = mean + std * NormalDist().inv_cdf(1 - density / 2)
     if abs(np.abs(u) - threshold).min() < 1e-6:
         return  # rounding decides
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_gaussian_k_agrees_with_a_plain_search(values, density):
             break
         if abs(np.abs(u) - threshold).min() < 1e-6:
             return
-    sent = gaussian_k(density=density).select(tensor, k, min(len(u), -(-4 * k // 3))).tolist()
+    sent = gaussian_k(density=density).select(tensor, density, min(len(u), -(-4 * k // 3))).tolist()
     found = np.flatnonzero(mask & (u != 0))  # an entry of size 0 need not be sent
     if len(found) <= -(-4 * k // 3):
         assert sent == found.tolist()
