@@ -144,6 +144,19 @@ def test_gaussian_k_agrees_with_a_plain_search(values, density):
         assert np.abs(u[sent]).min() >= np.sort(np.abs(u))[-len(sent)]
 
 
+@pytest.mark.parametrize(
+    ("mean", "std"), [(0.0, 1.0), (1000.0, 1e-3), (-5.0, 1e-5), (3.0, 0.0), (1e-9, 1e-9)]
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_moments_survive_a_mean_that_is_far_from_zero(mean, std, dtype):
+    tensor = torch.from_numpy(np.random.default_rng(3).normal(mean, std, 600_001)).to(dtype)
+    values = tensor.double().numpy()
+    found = Magnitudes(tensor).moments()
+    np.testing.assert_allclose(
+        found, (values.mean(), values.std()), rtol=1e-3, atol=1e-3 * values.std() + 1e-12
+    )
+
+
 @pytest.mark.parametrize("compressor", ALL, ids=repr)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_never_hidden(compressor, bad):
