@@ -23,6 +23,7 @@ def check_rule(rule: Rule) -> None:
     _check_kinds(rule)
     _warn_of_bias(rule)
     _check_exchange(rule)
+    _check_clock(rule)
     _check_events(rule)
     _check_outer(rule)
     _check_delay(rule)
@@ -172,6 +173,15 @@ def _check_exchange(rule: Rule) -> None:
         )
 
 
+def _check_clock(rule: Rule) -> None:
+    if rule.compressor.follows_clock and not rule.exchange.collective:
+        raise CompositionError(
+            f"{rule.exchange!r} reads messages that workers made at different clocks, but how those of "
+            f"{rule.compressor!r} are to be read depends on the clock; use a sparsifier with a density that "
+            "does not change"
+        )
+
+
 def _check_events(rule: Rule) -> None:
     waits = rule.trigger.plan() is not None
     if (rule.payload.needs_event is not None) != waits:
@@ -204,6 +214,11 @@ def _check_outer(rule: Rule) -> None:
 def _check_delay(rule: Rule) -> None:
     period = rule.trigger.period_steps
     if rule.payload.site == "backward":
+        if rule.delay and rule.compressor.keeps_rest:
+            raise CompositionError(
+                f"delay {rule.delay} with {rule.compressor!r}: a gradient leaves before the one ahead of it has "
+                "come back, so both would carry the same rest; use delay 0, or deltas() or parameters()"
+            )
         if rule.delay and rule.trigger.known != "start":
             raise CompositionError(
                 f"delay {rule.delay} with {rule.trigger!r}: late gradients take the place of the step's own "

@@ -231,6 +231,7 @@ class Compressor(Primitive):
         keeps_rest: what a message leaves out is kept and sent later.
         keeps_finite: a message of finite entries is finite, so that ranks can agree on whether all is
             well while it is on its way.
+        follows_clock: how a message is to be read depends on the step in which it was made.
     """
 
     role: ClassVar[str] = "compressor"
@@ -241,6 +242,7 @@ class Compressor(Primitive):
     unbiased: ClassVar[bool] = True
     keeps_rest: ClassVar[bool] = False
     keeps_finite: ClassVar[bool] = False
+    follows_clock: ClassVar[bool] = False
 
     @property
     def coding_scope(self) -> str:

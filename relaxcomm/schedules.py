@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.frozen import Declared, Index, Share, frozen
@@ -43,7 +43,13 @@ class piecewise(Declared):
         return self.values[sum(step >= begin for begin in self.steps)]
 
 
-Density: TypeAlias = Share | piecewise
+def _checked(density: float | piecewise) -> float | piecewise:
+    if isinstance(density, piecewise) and not all(0 < value <= 1 for value in density.values):
+        raise ConfigError(f"a density is a fraction in (0, 1]; got {density!r}")
+    return density
+
+
+Density: TypeAlias = Annotated[Share | piecewise, AfterValidator(_checked)]
 """The fraction of entries that are sent, in (0, 1], or a schedule of it."""
 
 

@@ -126,6 +126,24 @@ def test_contraction_is_as_declared(compressor, shape):
         assert float(lost / tensor.square().sum()) <= slack
 
 
+SCHEDULED = relaxcomm.piecewise(values=(0.5, 0.1), steps=(5,))
+CLOCKED = [*COMPRESSORS, relaxcomm.error_feedback(compressor=relaxcomm.top_k(density=SCHEDULED))]
+
+
+@pytest.mark.parametrize("compressor", CLOCKED, ids=repr)
+def test_messages_can_be_read_at_another_clock_unless_declared(compressor):
+    tensor, later = torch.randn(1000), replace(context(0, 1), step=7)
+    messages, result, _ = echo(compressor, tensor)
+    reading = compressor.code(later, torch.randn(1000), slots(compressor, tensor), keep_own=False)
+    mine = next(reading)
+    same = mine.pack().numel() == messages[0].pack().numel()
+    if same:
+        with pytest.raises(StopIteration) as stop:
+            reading.send([(1.0, mine.unpack(messages[0].pack()))])
+        same = torch.equal(stop.value.value[0], result)
+    assert same != compressor.follows_clock
+
+
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=repr)
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
 @pytest.mark.parametrize("size", [2, 3])

@@ -28,7 +28,7 @@ def largest(density):
 def gaussian(density):
     def select(u, step, bucket):
         k = max(int(density * len(u)), 1)
-        threshold = u.mean() + u.std() * NormalDist().inv_cdf(1 - k / len(u) / 2)
+        threshold = u.mean() + u.std() * NormalDist().inv_cdf(1 - density / 2)
         for _ in range(3):
             mask = np.abs(u) > threshold
             if mask.sum() < 2 * k / 3:

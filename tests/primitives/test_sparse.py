@@ -20,6 +20,7 @@ from relaxcomm import (
     top_k,
 )
 from relaxcomm.buckets import Bucket, Item
+from relaxcomm.grammar import parse_algorithm
 from relaxcomm.messages import Sparse
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.protocol import Context
@@ -99,7 +100,7 @@ def test_gaussian_k_finds_what_the_paper_code_finds():
     }
     for name, (values, counts) in expected.items():
         found = Magnitudes(torch.from_numpy(values))
-        tried = gaussian_k(density=0.001).search(found.count, found.moments(), 1000, size)
+        tried = gaussian_k(density=0.001).search(found.count, found.moments(), 0.001, size)
         assert [count for _, count in tried] == counts, name
         indices = found.above(tried[-1][0]).numpy()
         assert len(indices) == counts[-1]
@@ -120,7 +121,7 @@ def test_gaussian_k_agrees_with_a_plain_search(values, density):
     mean, std = u.mean(), u.std()
     from statistics import NormalDist
 
-    threshold = mean + std * NormalDist().inv_cdf(1 - k / len(u) / 2)
+    threshold = mean + std * NormalDist().inv_cdf(1 - density / 2)
     if abs(np.abs(u) - threshold).min() < 1e-6:
         return  # rounding decides
     for _ in range(3):
@@ -133,7 +134,7 @@ def test_gaussian_k_agrees_with_a_plain_search(values, density):
             break
         if abs(np.abs(u) - threshold).min() < 1e-6:
             return
-    sent = gaussian_k(density=density).select(tensor, k, min(len(u), -(-4 * k // 3))).tolist()
+    sent = gaussian_k(density=density).select(tensor, density, min(len(u), -(-4 * k // 3))).tolist()
     found = np.flatnonzero(mask & (u != 0))  # an entry of size 0 need not be sent
     if len(found) <= -(-4 * k // 3):
         assert sent == found.tolist()
@@ -141,6 +142,19 @@ def test_gaussian_k_agrees_with_a_plain_search(values, density):
         assert len(sent) == -(-4 * k // 3)
         assert set(sent) <= set(found.tolist())
         assert np.abs(u[sent]).min() >= np.sort(np.abs(u))[-len(sent)]
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [(0.0, 1.0), (1000.0, 1e-3), (-5.0, 1e-5), (3.0, 0.0), (1e-9, 1e-9)]
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_moments_survive_a_mean_that_is_far_from_zero(mean, std, dtype):
+    tensor = torch.from_numpy(np.random.default_rng(3).normal(mean, std, 600_001)).to(dtype)
+    values = tensor.double().numpy()
+    found = Magnitudes(tensor).moments()
+    np.testing.assert_allclose(
+        found, (values.mean(), values.std()), rtol=1e-3, atol=1e-3 * values.std() + 1e-12
+    )
 
 
 @pytest.mark.parametrize("compressor", ALL, ids=repr)
@@ -254,6 +268,16 @@ def test_what_makes_no_sense_is_refused(make):
         make()
 
 
+@pytest.mark.parametrize("value", [0.0, -0.1, 1.5, float("nan"), float("inf")])
+def test_every_density_of_a_schedule_is_checked(value):
+    for make in (top_k, gaussian_k, dgc, redsync, random_k):
+        with pytest.raises(relaxcomm.ConfigError, match=r"\(0, 1\]"):
+            make(density=piecewise(values=(0.5, value), steps=(3,)))
+    written = {"name": "topk_sgd", "density": {"piecewise": {"values": [0.5, value], "steps": [3]}}}
+    with pytest.raises(relaxcomm.ConfigError, match=r"\(0, 1\]"):
+        parse_algorithm(written)
+
+
 def test_sparse_messages_are_refused_by_all_reduce_and_bias_is_warned_of():
     with pytest.raises(relaxcomm.CompositionError, match="sparse"):
         relaxcomm.Rule(
@@ -267,6 +291,30 @@ def test_sparse_messages_are_refused_by_all_reduce_and_bias_is_warned_of():
             exchange=relaxcomm.all_gather(),
             compressor=top_k(density=0.1),
         )
+
+
+@pytest.mark.parametrize("around", [error_feedback, momentum_correction])
+def test_two_messages_under_way_would_carry_the_same_rest(around):
+    late = {"exchange": relaxcomm.all_gather(), "delay": 1}
+    compressor = around(compressor=top_k(density=0.1))
+    with pytest.raises(relaxcomm.CompositionError, match="the same rest"):
+        relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=compressor, **late)
+    relaxcomm.Rule(payload=relaxcomm.deltas(), compressor=compressor, **late)
+    unbiased = random_k(density=0.1, scaled=True)
+    relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=unbiased, **late)
+
+
+def test_a_server_reads_no_messages_that_depend_on_the_clock():
+    def rule(compressor):
+        compressor = error_feedback(compressor=compressor)
+        return relaxcomm.Rule(
+            payload=relaxcomm.deltas(), exchange=relaxcomm.server(staleness=1), compressor=compressor
+        )
+
+    rule(top_k(density=0.1))
+    for make in (top_k, gaussian_k, dgc, redsync):
+        with pytest.raises(relaxcomm.CompositionError, match="depends on the clock"):
+            rule(make(density=piecewise(values=(0.5, 0.1), steps=(3,))))
 
 
 def test_duplicate_entries_add_up():

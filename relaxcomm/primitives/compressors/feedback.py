@@ -43,6 +43,10 @@ class _Around(Compressor):
         return self.compressor.rounds
 
     @property
+    def follows_clock(self) -> bool:  # type: ignore[override]
+        return self.compressor.follows_clock
+
+    @property
     def coding_scope(self) -> str:
         return self.compressor.coding_scope
 

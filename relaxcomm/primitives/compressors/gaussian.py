@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 from relaxcomm.frozen import frozen
-from relaxcomm.primitives.compressors.sparse import Sparsifier
+from relaxcomm.primitives.compressors.sparse import Sparsifier, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.schedules import Density
 
@@ -46,7 +46,7 @@ class gaussian_k(Sparsifier):
     def capacity(self, k: int, numel: int) -> int:
         return min(numel, math.ceil(4 * k / 3))
 
-    def select(self, tensor: Tensor, k: int, capacity: int) -> Tensor:
+    def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
         sizes = Magnitudes(tensor)
         # The search asks only whether a count is far off, and a message holds `capacity` entries: to answer
         # both, the largest entries, some more than that, are listed in one pass.
@@ -60,15 +60,15 @@ class gaussian_k(Sparsifier):
                 return tensor.numel()
             return math.inf if threshold < low else int((listed > threshold).sum())
 
-        threshold, _ = self.search(count, sizes.moments(), k, tensor.numel())[-1]
+        threshold, _ = self.search(count, sizes.moments(), density, tensor.numel())[-1]
         return sizes.largest(indices[listed > threshold], capacity)
 
     def search(
-        self, count: Callable[[float], float], moments: tuple[float, float], k: int, numel: int
+        self, count: Callable[[float], float], moments: tuple[float, float], density: float, numel: int
     ) -> list[tuple[float, float]]:
         """The thresholds that are tried, each with its count; the last one is taken."""
-        mean, std = moments
-        threshold = mean + std * NormalDist().inv_cdf(1 - min(k / numel, 1 - 1e-12) / 2)
+        (mean, std), k = moments, num_kept(density, numel)
+        threshold = mean - std * NormalDist().inv_cdf(density / 2)  # the upper quantile, by symmetry
         tried: list[tuple[float, float]] = []
         for _ in range(_EVALUATIONS):
             tried.append((threshold, count(threshold)))

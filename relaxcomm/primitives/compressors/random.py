@@ -46,6 +46,7 @@ class random_k(Compressor):
     scope: Literal["model", "bucket"] = "model"
 
     kinds: ClassVar[frozenset[str]] = frozenset({SHARED_SUPPORT})
+    follows_clock: ClassVar[bool] = True
 
     @property
     def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument

@@ -40,26 +40,30 @@ class Sparsifier(Compressor):
     def coding_scope(self) -> str:
         return self.scope
 
+    @property
+    def follows_clock(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return isinstance(self.density, piecewise)
+
     @abstractmethod
-    def select(self, tensor: Tensor, k: int, capacity: int) -> Tensor:
-        """Indices (int64, at most `capacity`) of the entries that are sent; `k` are asked for."""
+    def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
+        """Indices (int64, at most `capacity`) of the entries that are sent, for the density of this step."""
 
     def capacity(self, k: int, numel: int) -> int:
         """The most entries that a message holds when `k` are asked for."""
         return k
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
-        k = num_kept(density_at(self.density, cx.step - cx.start), tensor.numel())
-        message = pack_selected(tensor, self.chosen(tensor, k), self.capacity(k, tensor.numel()))
+        density = density_at(self.density, cx.step - cx.start)
+        capacity = self.capacity(num_kept(density, tensor.numel()), tensor.numel())
+        message = pack_selected(tensor, self._chosen(tensor, density, capacity), capacity)
         parts = yield message
         return sum_sparse(parts, tensor), message if keep_own else None
 
-    def chosen(self, tensor: Tensor, k: int) -> Tensor:
+    def _chosen(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
         """What `select` chooses; of a tensor that is not finite an entry that shows it."""
         if not tensor.numel():
             return torch.empty(0, dtype=torch.int64, device=tensor.device)
-        capacity = self.capacity(k, tensor.numel())
-        indices = self.select(tensor, k, capacity)[:capacity]
+        indices = self.select(tensor, density, capacity)
         if all_finite(tensor):
             return indices
         spoilt = torch.nonzero(~torch.isfinite(tensor)).view(-1)

@@ -34,7 +34,10 @@ class Magnitudes:
             total += wide.sum().item()
             squares += torch.dot(wide, wide).item()
         mean = total / numel
-        return mean, math.sqrt(max(0.0, squares / numel - mean * mean))
+        variance = squares / numel - mean * mean
+        if variance < 1e-3 * mean * mean:  # nothing but rounding may be left of the difference
+            variance = sum((chunk.double() - mean).square().sum().item() for chunk in self._chunks) / numel
+        return mean, math.sqrt(max(0.0, variance))
 
     def count(self, threshold: float) -> int:
         """The number of entries with `|x| > threshold`."""

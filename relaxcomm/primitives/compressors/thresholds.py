@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.frozen import Share, frozen
-from relaxcomm.primitives.compressors.sparse import Sparsifier
+from relaxcomm.primitives.compressors.sparse import Sparsifier, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.schedules import Density
 
@@ -43,7 +43,8 @@ class dgc(Sparsifier):
     def capacity(self, k: int, numel: int) -> int:
         return min(numel, math.ceil(4 * k / 3))
 
-    def select(self, tensor: Tensor, k: int, capacity: int) -> Tensor:
+    def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
+        k = num_kept(density, tensor.numel())
         sizes = tensor[:: max(1, round(1 / self.sample))].abs()
         wanted = min(sizes.numel(), max(1, round(k * sizes.numel() / tensor.numel())))
         threshold = torch.topk(sizes, wanted, sorted=True).values[-1]
@@ -80,8 +81,8 @@ class redsync(Sparsifier):
     def capacity(self, k: int, numel: int) -> int:
         return min(numel, 2 * k)
 
-    def select(self, tensor: Tensor, k: int, capacity: int) -> Tensor:
-        sizes = Magnitudes(tensor)
+    def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
+        sizes, k = Magnitudes(tensor), num_kept(density, tensor.numel())
         low, high = tensor.abs().mean().item(), tensor.abs().max().item()
         enough: float | None = None
         for _ in range(self.rounds_of_search):

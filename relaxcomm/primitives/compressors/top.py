@@ -33,5 +33,6 @@ class top_k(Sparsifier):
     def contraction(self, numel: int) -> float | None:
         return 1 - num_kept(largest(self.density), numel) / numel if numel else 0.0
 
-    def select(self, tensor: Tensor, k: int, capacity: int) -> Tensor:
+    def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
+        k = num_kept(density, tensor.numel())
         return torch.topk(tensor.abs(), k, sorted=False).indices
