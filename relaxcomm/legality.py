@@ -216,8 +216,8 @@ def _check_delay(rule: Rule) -> None:
     if rule.payload.site == "backward":
         if rule.delay and rule.compressor.keeps_rest:
             raise CompositionError(
-                f"delay {rule.delay} with {rule.compressor!r}: a gradient leaves before the one ahead of it has "
-                "come back, so both would carry the same rest; use delay 0, or deltas() or parameters()"
+                f"delay {rule.delay} with {rule.compressor!r}: a gradient leaves before the one ahead is "
+                "back, so both would carry the same rest; use delay 0, or deltas() or parameters()"
             )
         if rule.delay and rule.trigger.known != "start":
             raise CompositionError(
