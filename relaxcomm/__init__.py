@@ -23,6 +23,7 @@ from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcas
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
 from relaxcomm.primitives.compressors import (
     cast,
+    chain,
     dgc,
     error_feedback,
     gaussian_k,
@@ -125,6 +126,7 @@ __all__ = [
     "attach",
     "average",
     "cast",
+    "chain",
     "client_deltas",
     "deltas",
     "dgc",

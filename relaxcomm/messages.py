@@ -105,3 +105,28 @@ class Sparse(Message):
             used = torch.arange(count, device=values.device) < self.count
             values, indices = torch.where(used, values, 0), torch.where(used, indices, 0)
         total.index_add_(0, indices, values.to(total.dtype), alpha=weight)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseOf(Message):
+    """A sparse message whose values are a message themselves.
+
+    Args:
+        values: of `[capacity]` values.
+        indices: `[capacity]` int32.
+        count: `[1]` int32.
+    """
+
+    kind: ClassVar[str] = SPARSE
+    values: Message
+    indices: Tensor
+    count: Tensor
+
+    def pack(self) -> Tensor:
+        places = torch.cat([self.indices, self.count]).view(torch.uint8)
+        return torch.cat([places, self.values.pack()])
+
+    def unpack(self, data: Tensor) -> SparseOf:
+        split = self.indices.element_size() * (self.indices.numel() + 1)
+        places = data[:split].clone().view(self.indices.dtype)
+        return SparseOf(self.values.unpack(data[split:]), places[:-1], places[-1:])

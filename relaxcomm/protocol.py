@@ -265,6 +265,10 @@ class Compressor(Primitive):
         tensor or, where that is less work for whoever subtracts it, as a sparse message.
         """
 
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        """How many values, which may be coded further, a message of `numel` entries holds; bytes of each."""
+        return numel, element_bytes
+
     @abstractmethod
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         """Bytes of all messages for a tensor of `numel` entries of `element_bytes` each."""

@@ -25,6 +25,15 @@ COMPRESSORS = [
     relaxcomm.gaussian_k(density=0.1),
     relaxcomm.dgc(density=0.1),
     relaxcomm.redsync(density=0.1),
+    relaxcomm.chain(compressors=(relaxcomm.top_k(density=0.1), relaxcomm.cast("float16"))),
+    relaxcomm.chain(compressors=(relaxcomm.random_k(density=0.1), relaxcomm.cast("bfloat16"))),
+    relaxcomm.chain(
+        compressors=(
+            relaxcomm.random_k(density=0.5),
+            relaxcomm.gaussian_k(density=0.2),
+            relaxcomm.cast("float16"),
+        )
+    ),
     relaxcomm.error_feedback(compressor=relaxcomm.top_k(density=0.1)),
     relaxcomm.momentum_correction(compressor=relaxcomm.top_k(density=0.1)),
 ]

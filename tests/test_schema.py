@@ -146,6 +146,8 @@ def smallest(made: dict[str, Any]) -> Any:
     if "$ref" in made:  # the first of that role that needs no argument
         found = registry.primitives()[made["$ref"].rpartition("/")[2]]
         return next(name for name, cls in found.items() if not parameters_schema(cls).get("required"))
+    if made["type"] == "array":
+        return [smallest(made["items"])] * made.get("minItems", 1)
     low = made.get("minimum", made.get("exclusiveMinimum", 0))
     return {"integer": low, "number": (low + made.get("maximum", low + 1)) / 2, "string": "a"}[made["type"]]
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import DENSE, SPARSE, Message
+from relaxcomm.messages import DENSE, SPARSE
 from relaxcomm.operations import Request
 from relaxcomm.pieces import PieceState, piece_bucket, piece_sizes
-from relaxcomm.protocol import Coding, Compressor, Context, Exchange, Exchanging, Served, State
+from relaxcomm.primitives.compressors.reading import finish
+from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, Served, State
 from relaxcomm.topology import Topology
 from relaxcomm.transport.base import Service
 
@@ -153,24 +154,16 @@ class _Decoder:
     def __call__(self, data: Tensor) -> Tensor:
         state = dict(self._compressor.init(self._piece))
         coding = self._compressor.code(self._cx, self._piece.zeros().cpu(), state, keep_own=False)
-        return _finish(coding, next(coding).unpack(data)).to(_kept_dtype(self._piece.dtype))
+        message = next(coding).unpack(data)
+        return finish(coding, ((1.0, message),))[0].to(_kept_dtype(self._piece.dtype))
 
 
 def _encode(cx: Context, piece: Tensor, compressor: Compressor, state: State) -> Tensor:
     coding = compressor.code(cx, piece, state, keep_own=False)
     message = next(coding)
     packed = message.pack().cpu()
-    _finish(coding, message)
+    finish(coding, ((1.0, message),))
     return packed
-
-
-def _finish(coding: Coding, message: Message) -> Tensor:
-    try:
-        coding.send(((1.0, message),))
-    except StopIteration as stop:
-        result: Tensor = stop.value[0]
-        return result
-    raise AssertionError("the legality check lets only compressors of one round through")
 
 
 def _kept_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -1,5 +1,6 @@
 """Compressors: how a tensor is encoded."""
 
+from relaxcomm.primitives.compressors.chained import chain
 from relaxcomm.primitives.compressors.dense import cast, identity
 from relaxcomm.primitives.compressors.feedback import error_feedback, momentum_correction
 from relaxcomm.primitives.compressors.gaussian import gaussian_k
@@ -9,6 +10,7 @@ from relaxcomm.primitives.compressors.top import top_k
 
 __all__ = [
     "cast",
+    "chain",
     "dgc",
     "error_feedback",
     "gaussian_k",

@@ -81,6 +81,9 @@ class cast(Compressor):
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return numel * self._torch_dtype.itemsize
 
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        return numel, self._torch_dtype.itemsize
+
     @property
     def _torch_dtype(self) -> torch.dtype:
         dtype = getattr(torch, self.dtype)

@@ -85,6 +85,9 @@ class random_k(Compressor):
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return num_kept(largest(self.density), numel) * element_bytes
 
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        return num_kept(largest(self.density), numel), element_bytes
+
 
 def _drawn(numel: int, k: int, generator: torch.Generator) -> torch.Tensor:
     """k different numbers below `numel`."""

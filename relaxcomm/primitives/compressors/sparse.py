@@ -71,8 +71,11 @@ class Sparsifier(Compressor):
         shown: Tensor = torch.unique(torch.cat([spoilt[:1], indices[: max(0, capacity - 1)]]))
         return shown
 
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        return self.capacity(num_kept(largest(self.density), numel), numel), element_bytes
+
     def message_bytes(self, numel: int, element_bytes: int) -> int:
-        kept = self.capacity(num_kept(largest(self.density), numel), numel)
+        kept, _ = self.values(numel, element_bytes)
         return kept * (element_bytes + INDEX_BYTES) + COUNT_BYTES
 
 

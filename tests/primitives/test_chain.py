@@ -1,0 +1,137 @@
+"""Chains of compressors: each codes the values of the one before it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm import cast, chain, error_feedback, gaussian_k, identity, random_k, top_k
+from relaxcomm.grammar import parse_primitive
+from tests.primitives.test_sparse import bucket_of, code
+from tests.test_facts import context
+
+HALF = cast("float16")
+
+
+def exchanged(compressor, tensors):
+    """What every rank ends with, over the cheapest exchange that takes the messages."""
+    exchange = relaxcomm.all_reduce()
+    if not compressor.kinds <= exchange.accepts:
+        exchange = relaxcomm.all_gather()
+
+    def rank(group):
+        transport, tensor = group.transport(), tensors[group.rank()].clone()
+        slots = dict(compressor.init(bucket_of(tensor)))
+        running = exchange.run(context(group.rank(), len(tensors)), tensor, compressor, slots)
+        received, stage = next(running), 0
+        try:
+            while True:
+                label = relaxcomm.operations.Label(0, "0", 0, stage)
+                received = running.send(transport.issue(received, label).wait())
+                stage += 1
+        except StopIteration as stop:
+            return stop.value.numpy()
+
+    return relaxcomm.simulate(rank, len(tensors))
+
+
+def largest(x, k):
+    return np.where(np.argsort(np.argsort(-np.abs(x))) < k, x, 0)
+
+
+def test_values_of_top_k_in_half_precision():
+    draw = np.random.default_rng(1)
+    inputs = [draw.normal(size=301).astype(np.float32) for _ in range(3)]
+    expected = sum(largest(x, 30).astype(np.float16).astype(np.float32) for x in inputs) / 3
+    compressor = chain(compressors=(top_k(density=0.1), HALF))
+    for found in exchanged(compressor, [torch.from_numpy(x) for x in inputs]):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert compressor.message_bytes(301, 4) == 30 * (2 + 4) + 4
+    assert compressor.kinds == {"sparse"}
+
+
+def test_values_of_a_shared_support_are_summed_in_the_network():
+    inputs = [torch.randn(301, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    shared = random_k(density=0.1)
+    plain, halved = exchanged(shared, inputs), exchanged(chain(compressors=(shared, HALF)), inputs)
+    np.testing.assert_allclose(halved[0], plain[0], rtol=2**-8, atol=2**-10)
+    assert not np.array_equal(halved[0], plain[0])
+    assert chain(compressors=(shared, HALF)).kinds == {"shared_support"}
+    assert chain(compressors=(shared, HALF)).message_bytes(301, 4) == 30 * 2
+
+
+def test_a_choice_among_what_was_chosen():
+    """Of three: what random_k draws, the largest half of that, in half precision."""
+    inputs = [torch.randn(200, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    drawn = [code(random_k(density=0.2), x)[1].numpy() for x in inputs]
+    expected = sum(largest(x, 20).astype(np.float16).astype(np.float32) for x in drawn) / 3
+    compressor = chain(compressors=(random_k(density=0.2), top_k(density=0.5), HALF))
+    for found in exchanged(compressor, inputs):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert compressor.kinds == {"sparse"}
+
+
+@pytest.mark.parametrize(
+    "compressors",
+    [
+        (top_k(density=0.1), HALF),
+        (gaussian_k(density=0.1), HALF),
+        (top_k(density=0.4), random_k(density=0.5)),
+        (random_k(density=0.4), HALF),
+        (random_k(density=0.4), top_k(density=0.5), HALF),
+        (identity(), top_k(density=0.1)),
+        (HALF, top_k(density=0.1)),
+    ],
+    ids=repr,
+)
+def test_error_feedback_corrects_what_all_of_them_lose(compressors):
+    coder = error_feedback(compressor=chain(compressors=compressors))
+    draw, state = torch.Generator().manual_seed(0), dict(coder.init(bucket_of(torch.zeros(77))))
+    came, sent = torch.zeros(77, dtype=torch.float64), torch.zeros(77, dtype=torch.float64)
+    for step in range(7):
+        x = torch.randn(77, generator=draw)
+        _, result, own = code(coder, x, state, step)
+        torch.testing.assert_close(result, own, rtol=0, atol=0)
+        came, sent = came + x.double(), sent + own.double()
+    np.testing.assert_allclose((sent + state["residual"].double()).numpy(), came, atol=1e-5)
+    assert float(sent.abs().sum()) > 0
+
+
+def test_what_is_not_finite_comes_through():
+    tensor = torch.randn(500)
+    tensor[3] = float("nan")
+    for first in (top_k(density=0.01), random_k(density=0.01)):
+        assert not torch.isfinite(code(chain(compressors=(first, HALF)), tensor)[1]).all()
+
+
+def test_facts_follow_from_the_parts():
+    assert chain(compressors=(HALF, cast("bfloat16"))).elementwise
+    assert not chain(compressors=(HALF, top_k(density=0.1, scope="bucket"))).elementwise
+    assert chain(compressors=(HALF, top_k(density=0.1))).coding_scope == "model"
+    assert chain(compressors=(HALF, top_k(density=0.1, scope="bucket"))).coding_scope == "bucket"
+    assert chain(compressors=(random_k(density=0.1, scaled=True), HALF)).unbiased
+    assert not chain(compressors=(random_k(density=0.1), HALF)).unbiased
+
+
+def test_in_yaml():
+    written = {"error_feedback": {"chain": [{"top_k": {"density": 0.01}}, {"cast": {"dtype": "float16"}}]}}
+    made = parse_primitive("compressor", written)
+    assert made == error_feedback(compressor=chain(compressors=(top_k(density=0.01), HALF)))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (),
+        (top_k(density=0.1),),
+        (error_feedback(compressor=top_k(density=0.1)), HALF),
+        (top_k(density=0.1), error_feedback(compressor=HALF)),
+        (chain(compressors=(top_k(density=0.5), HALF)), HALF),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_chained_is_refused(parts):
+    with pytest.raises((relaxcomm.ConfigError, relaxcomm.CompositionError)):
+        chain(compressors=parts)
