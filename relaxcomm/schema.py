@@ -41,8 +41,11 @@ class _Generator(GenerateJsonSchema):
         return _described(super().model_schema(schema), schema["cls"])
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> Schema:
-        if schema["cls"] in _SPELT and schema["cls"] is not self.root:
-            return {_KIND: _SPELT[schema["cls"]]}
+        if schema["cls"] is not self.root:
+            if schema["cls"] in _SPELT:
+                return {_KIND: _SPELT[schema["cls"]]}
+            if issubclass(schema["cls"], Declared):
+                return {_KIND: schema["cls"].role}
         return _described(super().dataclass_schema(schema), schema["cls"])
 
     def is_instance_schema(self, schema: core_schema.IsInstanceSchema) -> Schema:

@@ -183,6 +183,9 @@ def good() -> dict[str, Any]:
         },
         "algorithm of none": {"algorithm": {"name": "encoded", "compressor": None}},
         "algorithm of a primitive by default": {"algorithm": "encoded"},
+        "scheduled": {"algorithm": {"name": "topk_sgd", "density": SCHEDULE}},
+        "scheduled, in a rule": rule(exchange="all_gather", compressor=feedback({"density": SCHEDULE})),
+        "scheduled, short": rule(exchange="all_gather", compressor=feedback(SCHEDULE)),
         "no arguments, as a mapping": rule(trigger={"every_step": {}}),
     }
     for name, entry in registry.algorithms().items():
@@ -209,8 +212,17 @@ def rule(**changes: Any) -> dict[str, Any]:
     return {"algorithm": {"rules": [{**RULE, **changes}]}}
 
 
+def feedback(arguments: Any) -> Any:
+    return {"error_feedback": {"top_k": arguments}}
+
+
+SCHEDULE = {"piecewise": {"values": [0.5, 0.1], "steps": [3]}}
 GOOD = good()
 BAD = {
+    "schedule without its name": rule(
+        exchange="all_gather", compressor=feedback({"density": SCHEDULE["piecewise"]})
+    ),
+    "schedule without steps": {"algorithm": {"name": "topk_sgd", "density": {"piecewise": {"values": [1]}}}},
     "nothing": {},
     "unknown key": {"algorithm": "bsp", "worker": 2},
     "unknown key in a section": {"algorithm": "bsp", "data": {"batchsize": 2}},
@@ -274,10 +286,14 @@ def places(values: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, item in items for place in places(item, (*path, key)))]
 
 
+# How many values a schedule has depends on its steps, and their range on what follows it: no schema says so.
+CHANGEABLE = [name for name in GOOD if not name.startswith("scheduled")]
+
+
 @st.composite
 def changed(draw) -> Any:
     """A good configuration with one or two of its places removed, renamed, replaced or added to."""
-    values = copy.deepcopy(GOOD[draw(st.sampled_from(list(GOOD)))])
+    values = copy.deepcopy(GOOD[draw(st.sampled_from(CHANGEABLE))])
     for _ in range(draw(st.integers(1, 2))):
         path = draw(st.sampled_from(places(values)[1:] or [("algorithm",)]))
         *outer, key = path

@@ -32,7 +32,7 @@ class chain(Compressor):
     Raises: CompositionError for compressors that keep a residual or send several messages.
 
     Example:
-        >>> chain(compressors=(top_k(density=0.01), cast("float16")))
+        >>> chain(compressors=(top_k(density=0.01), cast(dtype="float16")))
         chain(compressors=(top_k(density=0.01), cast(dtype='float16')))
     """
 
