@@ -146,6 +146,24 @@ def test_nothing_is_lost_over_a_run(name):
     assert float(kept.abs().max()) > 0
 
 
+@pytest.mark.parametrize(
+    ("chooser", "exchange"), [("top_k", "all_gather"), ("random_k", "all_gather"), ("random_k", "all_reduce")]
+)
+def test_a_chain_that_loses_nothing_more_trains_as_its_first_part(chooser, exchange):
+    """Over buckets of their own: the toy model is in float64, so that casting to it changes nothing."""
+    first = {chooser: {"density": 0.1, "scope": "bucket"}}
+    one, other = (
+        in_process(train, 3, {"algorithm": rules(compressor, exchange), "bucket_bytes": 1200}, STEPS)
+        for compressor in (
+            {"error_feedback": first},
+            {"error_feedback": {"chain": [first, {"cast": {"dtype": "float64"}}]}},
+        )
+    )
+    for found, expected in zip(other, one, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)  # sums may come in another order
+        np.testing.assert_array_equal(found[-1], other[0][-1])
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", ["gaussiank_sgd", "randomk_sgd"])
 def test_on_gloo_as_in_process(name, debug):
