@@ -1,0 +1,39 @@
+"""What a primitive is: the roles in a rule, free of I/O, and what they see of the run.
+
+Primitives are frozen and stateless. Their state lives in slots that the engine keeps per rule and
+bucket, made by `init` and checkpointed by the engine. Exchanges and compressors are generators:
+a compressor yields messages to the exchange, an exchange yields operations to the engine.
+"""
+
+from relaxcomm.protocol.base import Context, Primitive, State
+from relaxcomm.protocol.compressors import Coding, Compressor, Parts
+from relaxcomm.protocol.controllers import Controller, MicroGradients, Seen
+from relaxcomm.protocol.exchanges import Exchange, Exchanging, Served
+from relaxcomm.protocol.outers import Outer
+from relaxcomm.protocol.payloads import Payload
+from relaxcomm.protocol.triggers import Agreement, Observation, Trigger, VotingTrigger, agreed
+
+PROTOCOL_VERSION = 1
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "Agreement",
+    "Coding",
+    "Compressor",
+    "Context",
+    "Controller",
+    "Exchange",
+    "Exchanging",
+    "MicroGradients",
+    "Observation",
+    "Outer",
+    "Parts",
+    "Payload",
+    "Primitive",
+    "Seen",
+    "Served",
+    "State",
+    "Trigger",
+    "VotingTrigger",
+    "agreed",
+]

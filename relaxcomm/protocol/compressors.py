@@ -1,0 +1,74 @@
+"""How a tensor is encoded: a compressor talks messages to the exchange."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator, Sequence
+from typing import ClassVar, TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.messages import Message, Sparse
+from relaxcomm.protocol.base import Context, Primitive, State
+
+Parts: TypeAlias = Sequence[tuple[float, Message]]
+"""Weighted messages; the combined result is the weighted sum of what they decode to. An all-reduce
+gives one part of weight 1, an all-gather one part a worker."""
+
+Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | Sparse | None]]
+"""Yields a message, is sent the parts that came back, returns `(result, own)`."""
+
+
+class Compressor(Primitive):
+    """How a tensor is encoded.
+
+    Facts, declared here and held against observation by the contract tests:
+        kinds: message kinds that it may yield.
+        rounds: messages a tensor.
+        linear: `code(a + b) = code(a) + code(b)`, to rounding, and no state is kept.
+        elementwise: entries are coded one by one, so that an entry more changes no other.
+        unbiased: the expectation of `C(x)` is `x`.
+        keeps_rest: what a message leaves out is kept and sent later.
+        keeps_finite: a message of finite entries is finite, so that ranks can agree on whether all is
+            well while it is on its way.
+        follows_clock: how a message is to be read depends on the step in which it was made.
+    """
+
+    role: ClassVar[str] = "compressor"
+    kinds: ClassVar[frozenset[str]]
+    rounds: ClassVar[int] = 1
+    linear: ClassVar[bool] = False
+    elementwise: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+    keeps_rest: ClassVar[bool] = False
+    keeps_finite: ClassVar[bool] = False
+    follows_clock: ClassVar[bool] = False
+
+    @property
+    def coding_scope(self) -> str:
+        """What it looks at when it codes an entry: its "bucket", or the whole "model".
+
+        The model then lies in one bucket for each dtype, so that the bucket size does not change what
+        the compressor means.
+        """
+        return "bucket"
+
+    def contraction(self, numel: int) -> float | None:
+        """A bound on `E ||C(x) - x||^2 / ||x||^2` for `numel` entries, or None if there is none."""
+        return None
+
+    @abstractmethod
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        """Encode `tensor` (`[numel]`), yield messages, decode what comes back.
+
+        Returns the decoded result and, if `keep_own`, what this worker's own messages decode to, as a
+        tensor or, where that is less work for whoever subtracts it, as a sparse message.
+        """
+
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        """How many values, which may be coded further, a message of `numel` entries holds; bytes of each."""
+        return numel, element_bytes
+
+    @abstractmethod
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        """Bytes of all messages for a tensor of `numel` entries of `element_bytes` each."""

@@ -1,0 +1,70 @@
+"""Over what messages are combined: an exchange talks operations to the engine."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+from relaxcomm.operations import Operation, Received
+from relaxcomm.protocol.base import Context, Primitive, State
+from relaxcomm.protocol.compressors import Compressor
+from relaxcomm.topology import Topology
+from relaxcomm.transport.base import Service
+
+Exchanging: TypeAlias = Generator[Operation, Received, Tensor]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service for one bucket, with the tensors that a request to one rank and its reply look like."""
+
+    service: Service
+    request: Tensor
+    reply: Tensor
+
+
+class Exchange(Primitive):
+    """Over what and with whom messages are combined.
+
+    Facts:
+        accepts: message kinds that it can combine.
+        collective: all ranks take part in each round.
+        same_result: every rank ends with the same tensor.
+        operations: operations a message.
+        uses_topology: how it uses the configured topology: "complete" exchanges with all ranks, so that
+            no other graph makes sense; "graph" needs one that mixes; "groups" needs one with groups.
+        returns_base: the result is the payload's new base itself, not a combination of messages.
+    """
+
+    role: ClassVar[str] = "exchange"
+    accepts: ClassVar[frozenset[str]]
+    collective: ClassVar[bool] = True
+    same_result: ClassVar[bool] = True
+    operations: ClassVar[int] = 1
+    returns_base: ClassVar[bool] = False
+    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "complete"
+
+    def own_topology(self) -> Topology | None:
+        """The topology that it was given itself, which wins over the configured one."""
+        return None
+
+    def pieces(self, numel: int, world_size: int) -> Sequence[int] | None:
+        """Sizes of the parts of a bucket that are coded each on its own; None for the whole."""
+        return None
+
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served | None:
+        """The service that every rank runs for a bucket, or None."""
+        return None
+
+    @abstractmethod
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        """Exchange `tensor` (`[numel]`, which it may overwrite); returns the combined tensor."""
+
+    @abstractmethod
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        """Bytes that a rank sends, on average over the ranks, for messages of `message_bytes`."""
