@@ -21,6 +21,7 @@ from relaxcomm.frozen import Fraction, Index, Rate, Share, Steps, Threshold, fro
 from relaxcomm.messages import Dense, Message, SharedSupport, Sparse
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
+from relaxcomm.primitives.averaging_server import averaging_server
 from relaxcomm.primitives.compressors import (
     cast,
     chain,
@@ -125,6 +126,7 @@ __all__ = [
     "all_reduce",
     "attach",
     "average",
+    "averaging_server",
     "cast",
     "chain",
     "client_deltas",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from dataclasses import KW_ONLY, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -30,7 +31,8 @@ class Rule:
         exchange: over what and with whom.
         trigger: when; every step unless given.
         compressor: how it is encoded; full precision unless given.
-        delay: how many optimizer steps late the result is applied.
+        delay: how many optimizer steps late the result is applied, or "unbounded": in the first step by
+            which it has arrived, and until then nothing more is sent.
         outer: how the result moves the model; plain averaging unless given.
         select: parameter names, exact or as glob patterns such as `"encoder.*"`; None for all.
         active: first step in which the rule is active, and the first in which it no longer is (or None).
@@ -49,7 +51,7 @@ class Rule:
     exchange: Exchange
     trigger: Trigger = field(default_factory=every_step)
     compressor: Compressor = field(default_factory=identity)
-    delay: StepCount = 0
+    delay: StepCount | Literal["unbounded"] = 0
     outer: Outer = field(default_factory=average)
     select: tuple[str, ...] | None = None
     active: tuple[StepCount, StepCount | None] = (0, None)
@@ -73,6 +75,10 @@ class Rule:
         start, stop = self.active
         return start <= step and (stop is None or step < stop)
 
+    def due(self, step: int) -> float:
+        """The step in which a result that is sent off in `step` is applied; infinity if that is not known."""
+        return math.inf if self.delay == "unbounded" else step + self.delay
+
     def covers(self, name: str) -> bool:
         """Whether the rule applies to the parameter `name`."""
         return self.select is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.select)
@@ -86,7 +92,7 @@ class Rule:
     def __repr__(self) -> str:
         defaults = {"compressor": identity(), "outer": average()}
         shown = [repr(value) for role, value in self.primitives.items() if defaults.get(role) != value]
-        shown += [f"delay={self.delay}"] if self.delay else []
+        shown += [f"delay={self.delay!r}"] if self.delay else []
         shown += [f"select={list(self.select)}"] if self.select is not None else []
         shown += [f"active={self.active}"] if self.active != (0, None) else []
         return f"Rule({', '.join(shown)})"

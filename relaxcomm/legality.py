@@ -166,10 +166,14 @@ def _check_exchange(rule: Rule) -> None:
             f"{exchange!r} lets every worker go on alone, but {rule.trigger!r} makes all agree in each step; "
             "use every_step() or every(steps=…)"
         )
-    if rule.delay or rule.compressor.rounds > 1:
+    if rule.compressor.rounds > 1:
         raise CompositionError(
-            f"{exchange!r} takes one message and no delay (it bounds the staleness itself); got "
-            f"{rule.compressor!r} of {rule.compressor.rounds} round(s) and delay {rule.delay}"
+            f"{exchange!r} takes one message, but {rule.compressor!r} needs {rule.compressor.rounds} rounds; "
+            "choose another compressor"
+        )
+    if rule.delay and exchange.returns_base:
+        raise CompositionError(
+            f"{exchange!r} bounds the staleness itself, so it takes no delay; got delay {rule.delay}"
         )
 
 
@@ -212,6 +216,9 @@ def _check_outer(rule: Rule) -> None:
 
 
 def _check_delay(rule: Rule) -> None:
+    if rule.delay == "unbounded":
+        _check_unbounded(rule)
+        return
     period = rule.trigger.period_steps
     if rule.payload.site == "backward":
         if rule.delay and rule.compressor.keeps_rest:
@@ -234,6 +241,20 @@ def _check_delay(rule: Rule) -> None:
             f"delay {rule.delay} is longer than the {period} step(s) between two exchanges of "
             f"{rule.trigger!r}, and then replicas part for good; use a delay of at most {period}, or every("
             f"steps={rule.delay}) or more"
+        )
+
+
+def _check_unbounded(rule: Rule) -> None:
+    if rule.exchange.collective:
+        raise CompositionError(
+            f"delay unbounded with {rule.exchange!r}: its result arrives on each rank in another step, and "
+            "then ranks would not take part in the next exchange together; use averaging_server(), or a "
+            "delay in steps"
+        )
+    if rule.payload.site == "backward":
+        raise CompositionError(
+            f"delay unbounded with {rule.payload!r}: the optimizer needs a gradient in every step; use "
+            "parameters() or deltas()"
         )
 
 

@@ -100,7 +100,12 @@ def _rule_node(
     index: int, rule: Rule, num_parameters: int, workers: Sequence[int], topology: Topology
 ) -> Node:
     parts = [_primitive_in_short(role, one) for role, one in rule.primitives.items()]
-    parts.append(Node("delay", f"{rule.delay} steps"))
+    parts.append(
+        Node(
+            "delay",
+            f"{rule.delay} steps" if rule.delay != "unbounded" else "unbounded: applied when it arrives",
+        )
+    )
     if rule.select is not None:
         parts.append(Node("select", ", ".join(rule.select)))
     if rule.active != (0, None):

@@ -18,7 +18,7 @@ from relaxcomm.engine.run import Run
 class LateGradient:
     """A gradient exchange whose result takes effect in the step `due`."""
 
-    due: int
+    due: float
     index: int
     flight: Flight
 
@@ -160,7 +160,7 @@ class BucketRules:
             operations=self._operations(index),
         )
         flight.launch(self.run.transport)
-        self.late.append(LateGradient(self.run.step + rule.delay, index, flight))
+        self.late.append(LateGradient(rule.due(self.run.step), index, flight))
 
     def _late_value(self, late: LateGradient) -> Tensor:
         rule, state = self._rule(late.index), self.run.state[late.index, self.bucket.index]

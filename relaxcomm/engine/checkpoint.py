@@ -11,7 +11,6 @@ from torch import Tensor
 
 from relaxcomm.engine.bucket_rules import LateGradient
 from relaxcomm.engine.flights import Flight
-from relaxcomm.engine.step import Exchange
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import ConfigError
 
@@ -40,7 +39,7 @@ def export(window: Window) -> dict[str, Any]:
             for rules in window.backward.buckets
             for late in rules.late
         ],
-        "late_parameters": [_export_late(window, late) for late in window.step.late],
+        "late_parameters": [window.step.exchanges.export(late) for late in window.step.late],
         "statistics": run.statistics.export(),
     }
 
@@ -89,7 +88,7 @@ def restore(window: Window, saved: Mapping[str, Any]) -> None:
     window.backward.bind()
     for due, index, unit, result in saved["late_gradients"]:
         window.backward.buckets[unit].late.append(LateGradient(due, index, Flight.landed(result)))
-    window.step.late = [window.step.restored(late) for late in saved["late_parameters"]]
+    window.step.late = [window.step.exchanges.restored(late) for late in saved["late_parameters"]]
 
 
 def _export_clients(window: Window) -> dict[int, dict[str, Any]]:
@@ -103,8 +102,3 @@ def _export_clients(window: Window) -> dict[int, dict[str, Any]]:
 
 def _landed(window: Window, flight: Flight) -> Tensor:
     return flight.land(window.run.transport, window.run.statistics).clone()
-
-
-def _export_late(window: Window, late: Exchange) -> list[Any]:
-    assert late.snapshot is not None
-    return [late.due, late.index, late.bucket.index, _landed(window, late.flight), late.snapshot.clone()]

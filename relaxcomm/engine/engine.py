@@ -179,6 +179,7 @@ class Engine:
         """
         self._check_open()
         self._window.settle()
+        self._window.step.meet()
         with self._nobody_asking():
             return checkpoint.export(self._window)
 

@@ -54,6 +54,10 @@ class Flight:
         """Whether another operation follows the one on its way."""
         return not self.done and self._left > 0
 
+    def has_arrived(self) -> bool:
+        """Whether landing would not have to wait."""
+        return self.done or (self._left == 0 and self._pending is not None and self._pending.arrived())
+
     def launch(self, transport: Transport) -> None:
         """Issue the first operation."""
         self._resume(transport, None)

@@ -32,6 +32,13 @@ class Pending(ABC):
     """An operation that was issued and may still be on its way."""
 
     @abstractmethod
+    def arrived(self) -> bool:
+        """Whether `wait` would return at once.
+
+        Raises: CommunicationError, as `wait` does, if the operation failed or has taken too long.
+        """
+
+    @abstractmethod
     def wait(self) -> Received:
         """Return what was received.
 

@@ -48,6 +48,9 @@ class _InProcessPending(Pending):
     def __init__(self, world: World, rank: int, slot: Slot, label: str) -> None:
         self._world, self._rank, self._slot, self._label = world, rank, slot, label
 
+    def arrived(self) -> bool:
+        return self._world.has_arrived(self._rank, self._slot)
+
     def wait(self) -> Received:
         return cast(Received, self._world.wait(self._rank, self._slot, self._label))
 

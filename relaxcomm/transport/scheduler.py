@@ -110,6 +110,11 @@ class World:
         self.clocks[rank] = max(self.clocks[rank], slot.ready_at[rank])
         return slot.results[rank]
 
+    def has_arrived(self, rank: int, slot: Slot) -> bool:
+        """Whether a rank's result is there at this rank's time."""
+        self._switch(rank)  # those whose clock is behind may still send what arrives before
+        return rank in slot.results and slot.ready_at[rank] <= self.clocks[rank]
+
     def ask(self, rank: int, place: Place, request: Request) -> Slot:
         """Hand a request to every rank's service, in the order of virtual time."""
         self._switch(rank)  # those whose clock is behind ask first

@@ -30,10 +30,7 @@ class ThreadedWork:
 
         Raises: RuntimeError if that was not enough, or if an operation failed.
         """
-        if self._thread is None:
-            # A daemon: a peer that never answers must not hold up the end of the process.
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
+        self._start()
         if not self._done.wait(timeout.total_seconds()):
             raise RuntimeError(f"not complete within {timeout.total_seconds():g} s")
         if self._error is not None:
@@ -41,7 +38,14 @@ class ThreadedWork:
 
     def is_completed(self) -> bool:
         """Whether all have ended, well or not."""
+        self._start()
         return self._done.is_set()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            # A daemon: a peer that never answers must not hold up the end of the process.
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         try:

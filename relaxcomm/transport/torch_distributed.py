@@ -154,6 +154,16 @@ class TorchTransport(Transport):
             if time.monotonic() >= deadline and not completed:
                 raise self._late(label)
 
+    def look(self, work: Any, label: Label, since: float) -> bool:
+        """Whether a work that was issued at `since` has ended, well or not."""
+        if work.is_completed():
+            return True
+        if time.monotonic() - since > self._timeout:
+            raise self._late(label)
+        if gone := self._peers.gone():
+            raise self._failure(label, gone)
+        return False
+
     def _start(self, operation: Operation, label: Label) -> tuple[list[Any], Received]:
         group, world = self._group, len(self._ranks)
         if isinstance(operation, AllReduce | Agree):
@@ -224,6 +234,10 @@ class _TorchPending(Pending):
     ) -> None:
         self._transport, self._works, self._result = transport, works, result
         self._label, self._on_cpu = label, on_cpu
+        self._issued = time.monotonic()
+
+    def arrived(self) -> bool:
+        return all(self._transport.look(work, self._label, self._issued) for work in self._works)
 
     def wait(self) -> Received:
         for work in self._works:

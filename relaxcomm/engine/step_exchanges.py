@@ -1,0 +1,173 @@
+"""The exchanges of parameters: how one is launched, and how its result is written to the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from relaxcomm.algorithm import Rule
+from relaxcomm.buckets import Bucket, build_buckets
+from relaxcomm.engine.finite import is_finite, non_finite_error
+from relaxcomm.engine.flights import Flight, Pipeline
+from relaxcomm.engine.run import Run, float_buffers
+from relaxcomm.engine.slots import RuleState
+from relaxcomm.primitives.payloads import parameters
+from relaxcomm.primitives.triggers import every, every_step
+from relaxcomm.transport.base import Pending
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """An exchange on its way, applied in the step `due`, or when it arrives if that is infinity."""
+
+    due: float
+    index: int  # of the rule
+    rule: Rule
+    state: RuleState
+    bucket: Bucket
+    flight: Flight
+    snapshot: Tensor | None
+    of_buffers: bool = False  # the model's buffers, which go with the rule's parameters
+    is_good: bool = True
+    agreement: Pending | None = None  # whether any rank put in NaN; on its way with the exchange
+
+    def is_due(self, step: int) -> bool:
+        """Whether the result is to be applied in `step`."""
+        return self.due <= step or (math.isinf(self.due) and self.flight.has_arrived())
+
+
+class StepExchanges:
+    """Launches exchanges of step rules and applies what they bring, all or nothing."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def launch(self, index: int, buckets: Sequence[Bucket]) -> list[Exchange]:
+        """Send what a rule covers; without a delay the results are there at the end."""
+        run, rule = self.run, self.run.algorithm.rules[index]
+        pipeline = Pipeline(run.transport, run.statistics)
+        round = run.rounds[index, buckets[0].index]
+        made = [self._launch(pipeline, index, rule, run.state[index, b.index], b) for b in buckets]
+        if rule.payload.averages_buffers and rule.exchange.collective:
+            plain = _plain(rule)
+            made += [
+                self._launch(pipeline, index, plain, RuleState(plain, b), b, of_buffers=True, round=round)
+                for b in self._buffer_buckets()
+            ]
+        if _parts(rule) and rule.compressor.keeps_finite:
+            bad = not all(one.is_good for one in made)
+            agreement = run.anyone(bad, "not finite")
+            made = [replace(one, agreement=agreement) for one in made]
+        if not rule.delay:
+            pipeline.finish()
+        return made
+
+    def export(self, one: Exchange) -> list[Any]:
+        """An exchange that is waited for, as a checkpoint keeps it."""
+        assert one.snapshot is not None, "what is late has a snapshot"
+        result = one.flight.land(self.run.transport, self.run.statistics).clone()
+        return [one.due, one.index, one.of_buffers, one.bucket.index, result, one.snapshot.clone()]
+
+    def restored(self, saved: list[Any]) -> Exchange:
+        """An exchange that a checkpoint saved with its result."""
+        due, index, of_buffers, unit, result, snapshot = saved
+        flight, rule = Flight.landed(result), self.run.algorithm.rules[index]
+        if of_buffers:
+            plain, bucket = _plain(rule), self._buffer_buckets()[unit]
+            return Exchange(due, index, plain, RuleState(plain, bucket), bucket, flight, snapshot, True)
+        assert self.run.buckets is not None
+        bucket, state = self.run.buckets[unit], self.run.state[index, unit]
+        return Exchange(due, index, rule, state, bucket, flight, snapshot)
+
+    def _buffer_buckets(self) -> list[Bucket]:
+        return build_buckets(float_buffers(self.run.model), bucket_bytes=self.run.bucket_bytes)
+
+    def _launch(
+        self,
+        pipeline: Pipeline,
+        index: int,
+        rule: Rule,
+        state: RuleState,
+        bucket: Bucket,
+        *,
+        of_buffers: bool = False,
+        round: int = 0,
+    ) -> Exchange:
+        late = bool(rule.delay)
+        cx = self.run.context(rule, round)
+        tensor = rule.payload.read(cx, bucket, state["payload"], bucket.empty() if late else bucket.scratch())
+        is_good = rule.exchange.same_result or is_finite(tensor)
+        if not rule.exchange.collective and not is_good:
+            raise non_finite_error("parameters", [(bucket, tensor)], self.run.step)
+        program = (
+            self.run.exchanging("buffers", rule, cx, state, tensor)
+            if of_buffers
+            else self.run.program(index, bucket, tensor)
+        )
+        flight = Flight(
+            program,
+            # Ranks that play clients or ask a server are not in the same step.
+            step=self.run.step if self.run.algorithm.keeps_step else self.run.rounds.get((index, 0), 0),
+            unit=bucket.index,
+            operations=rule.compressor.rounds * rule.exchange.operations,
+        )
+        if late:
+            flight.launch(self.run.transport)
+        else:
+            pipeline.launch(flight)
+        snapshot = bucket.gather(bucket.empty()) if late else None
+        return Exchange(
+            rule.due(self.run.step), index, rule, state, bucket, flight, snapshot, of_buffers, is_good
+        )
+
+    def apply(self, made: Sequence[Exchange]) -> None:
+        """Write results to the model and keep state, all or nothing."""
+        for one in made:
+            one.flight.land(self.run.transport, self.run.statistics)
+        bad = [(one.bucket, one.flight.result) for one in made if not is_finite(one.flight.result)]
+        if self._anyone_bad(made, bool(bad)):
+            for one in made:
+                one.state.commit(False)
+            raise non_finite_error("parameters", bad, self.run.step)
+        for one in made:
+            if not one.of_buffers:
+                self.run.see(one.index, one.bucket, None, one.flight.result)
+            cx, payload, state = self.run.context(one.rule), one.rule.payload, one.state
+            result = payload.settle(cx, one.bucket, state["payload"], one.flight.result)
+            base = payload.base(cx, one.bucket, state["payload"])
+            value = result
+            if not one.rule.exchange.returns_base:
+                value = one.rule.outer.apply(cx, one.bucket, state["outer"], value, base)
+            payload.write(cx, one.bucket, state["payload"], value, one.snapshot)
+            state.commit(True)
+        self.run.control.send()
+
+    def _anyone_bad(self, made: Sequence[Exchange], bad: bool) -> bool:
+        """Whether a result is bad here or, where ranks get different results, on any rank."""
+        apart = [one for one in made if _parts(one.rule)]
+        agreements = {id(one.agreement): one.agreement for one in apart}
+        for agreement in agreements.values():
+            # Without one on its way it is made of what came back: a compressor may overflow, a checkpoint
+            # keeps results only.
+            pending = agreement or self.run.anyone(bad, "not finite")
+            with self.run.statistics.waiting():
+                received = pending.wait()
+            assert isinstance(received, Tensor)
+            bad = bad or bool(received.item())
+        return bad
+
+
+def _parts(rule: Rule) -> bool:
+    """Whether ranks take part together and get different results."""
+    return rule.exchange.collective and not rule.exchange.same_result
+
+
+def _plain(rule: Rule) -> Rule:
+    """How the buffers that go with a rule are averaged: in full precision, over the same exchange."""
+    # When it runs is decided by the rule that it goes with.
+    trigger = every(steps=max(1, rule.delay)) if isinstance(rule.delay, int) else every_step()
+    return Rule(payload=parameters(), exchange=rule.exchange, trigger=trigger, delay=rule.delay)

@@ -1,0 +1,106 @@
+"""What servers and their clients have in common: shards, how a push is coded, how an answer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+from relaxcomm.operations import Request
+from relaxcomm.pieces import PieceState, piece_bucket, piece_sizes
+from relaxcomm.primitives.compressors.reading import finish
+from relaxcomm.protocol import Compressor, Context, State
+
+HEADER_BYTES = 16  # two 8-byte numbers
+
+
+def make_request(
+    cx: Context, tensor: Tensor, compressor: Compressor, state: State, numbers: tuple[int, int]
+) -> Request:
+    """A push of `tensor` (`[numel]`) to the shards, each coded on its own, behind two numbers."""
+    sizes = piece_sizes(tensor.numel(), cx.membership.world_size)
+    rows = [
+        _encode(cx, piece, compressor, PieceState(state, index))
+        for index, piece in enumerate(torch.split(tensor, list(sizes)))
+    ]
+    width = max(row.numel() for row in rows)
+    requests = torch.zeros(len(rows), HEADER_BYTES + width, dtype=torch.uint8)
+    requests[:, :HEADER_BYTES] = header(*numbers)
+    for request, row in zip(requests, rows, strict=True):
+        request[HEADER_BYTES : HEADER_BYTES + row.numel()] = row
+    replies = torch.empty(len(rows), _reply_bytes(sizes, tensor.dtype), dtype=torch.uint8)
+    return Request(requests, replies)
+
+
+def read_replies(replies: Tensor, like: Tensor) -> Tensor:
+    """The values of all shards as one tensor such as `like` (`[numel]`)."""
+    kept = kept_dtype(like.dtype)
+    values = [
+        reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * size].view(kept)
+        for reply, size in zip(replies, piece_sizes(like.numel(), len(replies)), strict=True)
+    ]
+    return torch.cat(values).to(like.device, like.dtype)
+
+
+def make_reply(numbers: tuple[int, int], values: Tensor, reply_bytes: int) -> Tensor:
+    """An answer: two numbers and the values of a shard, padded to the length that clients expect."""
+    reply = torch.zeros(reply_bytes, dtype=torch.uint8)
+    reply[:HEADER_BYTES] = header(*numbers)
+    payload = values.view(torch.uint8)
+    reply[HEADER_BYTES : HEADER_BYTES + payload.numel()] = payload
+    return reply
+
+
+class ShardPlan:
+    """Which part of a bucket this rank serves, and what requests and answers look like."""
+
+    def __init__(self, cx: Context, bucket: Bucket, compressor: Compressor) -> None:
+        rank, world_size = cx.membership.rank, cx.membership.world_size
+        sizes = piece_sizes(bucket.numel, world_size)
+        start = sum(sizes[:rank])
+        self.place = slice(start, start + sizes[rank])
+        self.decoder = Decoder(compressor, cx, piece_bucket(bucket, sizes[rank]))
+        width = max(compressor.message_bytes(size, bucket.dtype.itemsize) for size in sizes)
+        self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8)
+        self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8)
+
+
+class Decoder:
+    """Turns what one client pushed back into a tensor."""
+
+    def __init__(self, compressor: Compressor, cx: Context, piece: Bucket) -> None:
+        self._compressor, self._cx, self._piece = compressor, cx, piece
+
+    def __call__(self, data: Tensor) -> Tensor:
+        state = dict(self._compressor.init(self._piece))
+        coding = self._compressor.code(self._cx, self._piece.zeros().cpu(), state, keep_own=False)
+        message = next(coding).unpack(data)
+        return finish(coding, ((1.0, message),))[0].to(kept_dtype(self._piece.dtype))
+
+
+def kept_dtype(dtype: torch.dtype) -> torch.dtype:
+    """In which a shard is kept: at least float32, so that small pushes are not lost."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def header(first: int, second: int) -> Tensor:
+    return torch.tensor([first, second], dtype=torch.int64).view(torch.uint8)
+
+
+def read_header(message: Tensor) -> tuple[int, int]:
+    first, second = message[:HEADER_BYTES].clone().view(torch.int64).tolist()
+    return first, second
+
+
+def _reply_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:
+    return HEADER_BYTES + kept_dtype(dtype).itemsize * max(sizes)
+
+
+def _encode(cx: Context, piece: Tensor, compressor: Compressor, state: State) -> Tensor:
+    coding = compressor.code(cx, piece, state, keep_own=False)
+    message = next(coding)
+    packed = message.pack().cpu()
+    finish(coding, ((1.0, message),))
+    return packed
