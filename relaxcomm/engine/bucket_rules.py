@@ -62,7 +62,7 @@ class BucketRules:
     @property
     def flags_travel(self) -> bool:
         """Whether used-flags reach all ranks inside the messages."""
-        return all(self._rule(i).compressor.elementwise for i in self._moving())
+        return all(_carries_flags(self._rule(i)) for i in self._moving())
 
     def launch(self, pipeline: Pipeline) -> None:
         """Collect the gradients and issue the first operation."""
@@ -148,7 +148,7 @@ class BucketRules:
         return buffer.main
 
     def _message(self, rule: Rule) -> Tensor:
-        return self.buffer.whole if rule.compressor.elementwise else self.buffer.main
+        return self.buffer.whole if _carries_flags(rule) else self.buffer.main
 
     def _launch_late(self, index: int) -> None:
         rule, state = self._rule(index), self.run.state[index, self.bucket.index]
@@ -171,3 +171,8 @@ class BucketRules:
         if result.numel() > numel:
             self.buffer.expose([i for i, flag in enumerate(result[numel:].tolist()) if flag > 0])
         return value
+
+
+def _carries_flags(rule: Rule) -> bool:
+    """Whether entries behind the bucket's own come through as they are; a server knows the bucket alone."""
+    return rule.compressor.elementwise and rule.exchange.collective

@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.errors import CommunicationError
 from relaxcomm.operations import Label, Neighbors, Operation, Received, Request
 from relaxcomm.transport.base import ByteCounters, Membership, Pending, Place, Service, Transport
-from relaxcomm.transport.scheduler import Link, Objects, Slot, World
+from relaxcomm.transport.scheduler import Desk, Link, Objects, Slot, World
 from relaxcomm.transport.traffic import traffic
 
 T = TypeVar("T")
@@ -61,6 +61,9 @@ class InProcessTransport(Transport):
     def __init__(self, world: World, rank: int) -> None:
         self._world, self._rank = world, rank
         self.counters = ByteCounters()
+        self._number = world.transports[rank]  # a program may have several engines at once
+        world.transports[rank] += 1
+        self._desks: list[Desk] = []
 
     @property
     def membership(self) -> Membership:
@@ -76,19 +79,22 @@ class InProcessTransport(Transport):
         self.counters.sent += sent
         self.counters.received += received
         if isinstance(operation, Request):
-            slot = self._world.ask(self._rank, (label.rule, label.unit), operation)
+            slot = self._world.ask(self._rank, (self._number, label.rule, label.unit), operation)
         else:
             slot = self._world.post(self._rank, operation, str(label))
         return _InProcessPending(self._world, self._rank, slot, str(label))
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
-        self._world.services[self._rank, place] = service
-        self._world.counters[self._rank] = self.counters
+        desk = (self._number, *place)
+        self._world.services[self._rank, desk] = service
+        self._world.counters[self._rank, desk] = self.counters
+        self._desks.append(desk)
         self.gather_objects("serves")  # nobody asks before all serve
 
     def leave(self) -> None:
-        if self._world.services:
-            self._world.leave(self._rank)
+        for desk in self._desks:
+            self._world.leave(self._rank, desk)
+        if self._desks:
             self.gather_objects("goodbye")
 
     def traffic(self, operation: Operation) -> tuple[int, int]:

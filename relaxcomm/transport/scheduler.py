@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,8 +26,11 @@ from relaxcomm.operations import (
     Operation,
     Request,
 )
-from relaxcomm.transport.base import ByteCounters, Place, Service
+from relaxcomm.transport.base import ByteCounters, Service
 from relaxcomm.transport.traffic import size_bytes, traffic
+
+Desk: TypeAlias = tuple[int, str, int]
+"""Where a rank serves: its transport's number, a rule and a unit."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,10 @@ class World:
         self.slots: dict[int, Slot] = {}
         self.waiting: dict[int, tuple[Slot, str]] = {}
         self.finished: dict[int, str] = {}
-        self.services: dict[tuple[int, Place], Service] = {}
-        self.counters: dict[int, ByteCounters] = {}
-        self._asked: dict[tuple[int, Place], Answers] = {}
+        self.services: dict[tuple[int, Desk], Service] = {}
+        self.counters: dict[tuple[int, Desk], ByteCounters] = {}
+        self._asked: dict[tuple[int, Desk], Answers] = {}
+        self.transports = [0] * size  # made so far by each rank
         self.gates = [threading.Event() for _ in range(size)]
         self.deadlock: str | None = None
 
@@ -115,29 +119,29 @@ class World:
         self._switch(rank)  # those whose clock is behind may still send what arrives before
         return rank in slot.results and slot.ready_at[rank] <= self.clocks[rank]
 
-    def ask(self, rank: int, place: Place, request: Request) -> Slot:
+    def ask(self, rank: int, desk: Desk, request: Request) -> Slot:
         """Hand a request to every rank's service, in the order of virtual time."""
         self._switch(rank)  # those whose clock is behind ask first
         slot = Slot()
-        self._asked[rank, place] = Answers(slot, request.reply)
+        self._asked[rank, desk] = Answers(slot, request.reply)
         for server in range(self.size):
             row = request.tensor[server].clone()
             arrives = self.clocks[rank] + self._travels(row, rank, server)
             if server != rank:
-                self.counters[server].received += size_bytes(row)
-            self._deliver(server, place, self.services[server, place].answer(rank, row), arrives)
+                self.counters[server, desk].received += size_bytes(row)
+            self._deliver(server, desk, self.services[server, desk].answer(rank, row), arrives)
         return slot
 
-    def leave(self, rank: int) -> None:
-        """A rank asks nothing any more."""
-        for server, place in list(self.services):
-            self._deliver(server, place, self.services[server, place].leave(rank), self.clocks[rank])
+    def leave(self, rank: int, desk: Desk) -> None:
+        """A rank asks nothing more at a desk."""
+        for server in range(self.size):
+            self._deliver(server, desk, self.services[server, desk].leave(rank), self.clocks[rank])
 
-    def _deliver(self, server: int, place: Place, answers: Sequence[tuple[int, Tensor]], now: float) -> None:
+    def _deliver(self, server: int, desk: Desk, answers: Sequence[tuple[int, Tensor]], now: float) -> None:
         for client, reply in answers:
-            asked = self._asked[client, place]
+            asked = self._asked[client, desk]
             if server != client:
-                self.counters[server].sent += size_bytes(reply)
+                self.counters[server, desk].sent += size_bytes(reply)
             asked.into[server].copy_(reply)
             asked.slot.posts[server] = (Request(reply, reply), "an answer")
             ready = now + self._travels(reply, server, client)

@@ -47,7 +47,13 @@ with relaxcomm.attach(model, optimizer, config) as engine:
 print(f"sum {{torch.nn.utils.parameters_to_vector(model.parameters()).double().sum().item():.10f}}")
 """
 DELAYED = {"rules": [{"payload": "parameters", "exchange": "gossip", "delay": 1}]}
-ALGORITHMS = {"bsp": "bsp", "selsync": "selsync", "ssp": {"name": "ssp", "staleness": 1}, "delayed": DELAYED}
+ALGORITHMS = {
+    "bsp": "bsp",
+    "selsync": "selsync",
+    "ssp": {"name": "ssp", "staleness": 1},
+    "async": "async_model_average",
+    "delayed": DELAYED,
+}
 
 
 def run(name, fault, at, **options):

@@ -1,0 +1,212 @@
+"""Asynchronous model average: what arrives when, who waits for whom, and what becomes of it at the end."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import relaxcomm
+from relaxcomm import CompositionError, Link, Rule, averaging_server, deltas, gradients, parameters
+from tests import references
+from tests.engine.harness import (
+    World,
+    assert_histories_agree,
+    in_process,
+    on_gloo,
+    simulated_workers,
+    train,
+    values,
+)
+from tests.models import CASES, make_optimizer
+
+STEPS = 30
+
+
+def settings(**more):
+    return {"algorithm": {"name": "async_model_average", **more}, "bucket_bytes": 512, "timeout_seconds": 20}
+
+
+def reference(workers, steps, period, late):
+    """A snapshot after a step is averaged and takes effect `late` steps later, before the update."""
+    history, snapshot, sent = [], None, None
+    for step in range(steps):
+        gradient = workers.gradients(step)
+        if snapshot is not None and step == sent + late:
+            workers.parameters = workers.parameters + snapshot.mean(axis=0) - snapshot
+            snapshot = None
+        workers.update(gradient)
+        if snapshot is None and (step + 1) % period == 0:
+            snapshot, sent = workers.parameters, step
+        history.append(workers.parameters)
+    if snapshot is not None:
+        workers.parameters = workers.parameters + snapshot.mean(axis=0) - snapshot
+    return references.finish(workers, history)
+
+
+def timed(world, steps, period, seconds=1.0, optimizer="momentum"):
+    """Train with a step of `seconds`; the parameters after every step and after close."""
+    task = CASES["toy"]
+    model = task.model(seed=world.rank)
+    optim = make_optimizer(optimizer, model)
+    history = []
+    with world.attach(model, optim, settings(steps=period)) as engine:
+        for step in range(steps):
+            world.group.sleep(seconds)
+            task.local_loss(model, step, world.rank).backward()
+            optim.step()
+            optim.zero_grad()
+            history.append(values(model))
+    return [*history, values(model)], engine.statistics
+
+
+def on_link(latency_seconds, *args):
+    def rank(group):
+        return timed(World(group.rank(), 3, group), *args)
+
+    return relaxcomm.simulate(rank, 3, link=Link(latency_seconds=latency_seconds))
+
+
+@pytest.mark.parametrize("period", [1, 4])
+@pytest.mark.parametrize("late", [1, 3, 6])
+def test_the_mean_takes_effect_when_it_has_come_back(period, late):
+    """There and back takes `late` - 1/2 steps."""
+    found = on_link((late - 0.5) / 2, STEPS, period)
+    expected = reference(simulated_workers(3, "momentum"), STEPS, period, late)
+    assert_histories_agree([history for history, _ in found], expected)
+
+
+def paced(world, steps):
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, settings()) as engine:
+        for step in range(steps):
+            world.group.sleep(5.0 if world.rank == 0 else 1.0)
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        ended = world.group.time()
+    return ended, engine.statistics["synchronisations"]
+
+
+def test_a_slow_worker_holds_up_nobody():
+    """The fast ones send at first, and then whenever the slow one has ended a step."""
+    slow, *fast = in_process(paced, 3, 20)
+    assert slow[0] == 100.0
+    assert fast == [(20.0, 5), (20.0, 5)]
+
+
+def mean_kept(world, steps):
+    """The loss does nothing, so only the exchange moves replicas that start apart."""
+    task = CASES["toy"]
+    model = task.model()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, settings()) as engine:
+        for parameter in model.parameters():
+            parameter.data.add_(world.rank)
+        before = values(model)
+        for step in range(steps):
+            world.group.sleep((1.0, 1.3, 2.9)[world.rank])
+            (0.0 * task.local_loss(model, step, world.rank)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        engine.close(average=False)
+    return before, values(model)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_mean_of_the_replicas_stays(size):
+    before, after = (np.stack(rows) for rows in zip(*in_process(mean_kept, size, 12), strict=True))
+    np.testing.assert_allclose(after.mean(axis=0), before.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(after, np.broadcast_to(after.mean(axis=0), after.shape), rtol=1e-12)
+
+
+def trained(world, begin, end, saved):
+    """Train a part of a run, from what was saved if there is any; what happened, what was saved."""
+    task = CASES["toy"]
+    model = task.model()
+    optimizer = make_optimizer("plain", model)
+    engine = world.attach(model, optimizer, settings(steps=2))
+    if saved is not None:
+        model.load_state_dict(saved[world.rank][0])
+        engine.load_state_dict(saved[world.rank][1])
+    history = []
+    for step in range(begin, end):
+        world.group.sleep((1.0, 1.0, 3.0)[world.rank])
+        task.local_loss(model, step, world.rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        history.append(values(model))
+        if step == 6:  # a checkpoint, whether or not the run is stopped here
+            state = engine.state_dict()
+            np.testing.assert_array_equal(values(model), history[-1])  # saving does not touch the model
+            world.group.sleep(100.0 - world.group.time())
+            kept = {name: value.clone() for name, value in model.state_dict().items()}, state
+    if end == 7:
+        return history, kept
+    engine.close()
+    return [*history, values(model)], None
+
+
+def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been():
+    whole = [history for history, _ in in_process(trained, 3, 0, 20, None)]
+    first = in_process(trained, 3, 0, 7, None)
+    assert any(kept[1]["late_parameters"] for _, kept in first)
+    second = in_process(trained, 3, 7, 20, [kept for _, kept in first])
+    for rank in range(3):
+        np.testing.assert_array_equal([*first[rank][0], *second[rank][0]], whole[rank])
+
+
+def uneven(world):
+    model = CASES["mlp"].model()
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, settings()) as engine, engine.join():
+        for step in range(20 + 15 * world.rank):
+            time.sleep(0.002 * world.rank)
+            CASES["mlp"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        engine.state_dict()
+    return engine.statistics["steps"], engine.statistics["synchronisations"], values(model)
+
+
+@pytest.mark.ranks
+def test_on_gloo_ranks_of_different_speed_and_length(debug):
+    found = on_gloo(uneven, 3, debug=debug)
+    assert [steps for steps, _, _ in found] == [20, 35, 50]
+    assert all(synchronisations > 1 for _, synchronisations, _ in found)
+    for _, _, parameters_ in found:
+        np.testing.assert_array_equal(parameters_, found[0][2])
+
+
+@pytest.mark.ranks
+def test_gradients_through_the_server_are_bsp(debug):
+    """The same server without a delay is an all-reduce in another shape."""
+    config = {"algorithm": {"rules": [{"payload": "gradients", "exchange": "averaging_server"}]}}
+    expected = references.bsp(simulated_workers(3), STEPS)
+    assert_histories_agree(on_gloo(train, 3, config, STEPS, debug=debug), expected)
+
+
+def test_parameters_through_the_server_are_local_sgd():
+    rule = {"trigger": {"every": {"steps": 4}}, "payload": "parameters", "exchange": "averaging_server"}
+    expected = references.local_sgd(simulated_workers(3), STEPS, 4)
+    assert_histories_agree(in_process(train, 3, {"algorithm": {"rules": [rule]}}, STEPS), expected)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"payload": parameters(), "exchange": relaxcomm.all_reduce()}, "averaging_server"),
+        ({"payload": gradients(), "exchange": averaging_server()}, "gradient in every step"),
+        ({"payload": deltas(), "exchange": relaxcomm.server(staleness=1)}, "takes no delay"),
+    ],
+)
+def test_what_cannot_be_unbounded_is_refused(rule, words):
+    with pytest.raises(CompositionError, match=words):
+        Rule(**rule, delay="unbounded")
+
+
+def test_other_words_for_a_delay_are_refused():
+    with pytest.raises(relaxcomm.ConfigError, match="delay"):
+        Rule(payload=parameters(), exchange=averaging_server(), delay="soon")
