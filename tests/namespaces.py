@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -22,11 +22,13 @@ class Host:
     namespace: str
     address: str
 
-    def popen(self, script: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        """Start a Python script on this host."""
-        command = ["ip", "netns", "exec", self.namespace, sys.executable, "-c", script]
+    def popen(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a command on this host."""
         return subprocess.Popen(
-            command,
+            ["ip", "netns", "exec", self.namespace, *command],
+            cwd=folder,
             env={**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -87,16 +89,22 @@ def run_everywhere(
     on: list[Host], script: str, environment: Mapping[str, str] | None = None, timeout: float = 90
 ) -> list[str]:
     """Run a script as one rank on each host and return what they print; a failure fails the test."""
-    processes: list[subprocess.Popen[Any]] = []
+    processes: list[subprocess.Popen[str]] = []
     try:
         for rank, host in enumerate(on):
             places = {"MASTER_ADDR": on[0].address, "MASTER_PORT": "29533"}
             ranks = {"RANK": str(rank), "WORLD_SIZE": str(len(on))}
-            processes.append(host.popen(script, {**places, **ranks, **(environment or {})}))
-        outputs = [process.communicate(timeout=timeout)[0] for process in processes]
+            everything = {**places, **ranks, **(environment or {})}
+            processes.append(host.popen([sys.executable, "-c", script], everything))
+        return finish(processes, timeout)
     finally:
         for process in processes:
             process.kill()
+
+
+def finish(processes: Sequence[subprocess.Popen[str]], timeout: float) -> list[str]:
+    """What processes print until they end; a failure fails the test."""
+    outputs = [process.communicate(timeout=timeout)[0] for process in processes]
     for process, output in zip(processes, outputs, strict=True):
         assert process.returncode == 0, output
     return outputs
