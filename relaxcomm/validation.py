@@ -34,16 +34,23 @@ def closest(got: str, allowed: Iterable[str]) -> str:
 
 def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -> str:
     """Turn pydantic's report on the arguments of `target` into one line for each fault."""
-    lines = []
+    lines: dict[str, str] = {}  # by what is wrong: an argument of several types has a fault for each
     names = list(inspect.signature(target).parameters)
     for fault in error.errors():
         place = fault["loc"][0] if fault["loc"] else ""
         argument = names[place] if isinstance(place, int) and place < len(names) else str(place)
         if fault["type"] in ("unexpected_keyword_argument", "unexpected_positional_argument"):
-            lines.append(f"{subject} has no parameter {argument!r}; it takes: {signature_of(target)}")
+            lines[argument] = f"{subject} has no parameter {argument!r}; it takes: {signature_of(target)}"
         elif fault["type"].startswith("missing"):
-            lines.append(f"{subject} needs {argument!r}; it takes: {signature_of(target)}")
+            lines[argument] = f"{subject} needs {argument!r}; it takes: {signature_of(target)}"
         else:
-            path = ".".join(str(part) for part in (argument, *fault["loc"][1:]))
-            lines.append(f"{subject}: {path} = {fault['input']!r} is not allowed: {fault['msg']}")
-    return "\n".join(lines)
+            path = ".".join((argument, *(str(part) for part in fault["loc"][1:] if _is_place(part))))
+            wrong = f"{subject}: {path} = {fault['input']!r} is not allowed"
+            allowed = f"; or {fault['msg']}" if wrong in lines else f"{wrong}: {fault['msg']}"
+            lines[wrong] = lines.get(wrong, "") + allowed
+    return "\n".join(lines.values())
+
+
+def _is_place(part: int | str) -> bool:
+    """Whether a part of a fault's path leads into the value; the others name one of several types."""
+    return isinstance(part, int)
