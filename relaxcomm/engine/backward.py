@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.engine.bucket_rules import BucketRules
-from relaxcomm.engine.finite import DeferredCheck, is_finite, non_finite_error
+from relaxcomm.engine.finite import DeferredCheck, non_finite_error
 from relaxcomm.engine.flights import Pipeline
 from relaxcomm.engine.readiness import Readiness
 from relaxcomm.engine.run import Run
@@ -202,7 +202,7 @@ class Backward:
             return
         good: bool | Tensor
         if found[0][0].device.type == "cpu":
-            bad = [(bucket, result) for bucket, result in found if not is_finite(result)]
+            bad = [(rules.bucket, result) for rules in self.buckets for result in rules.bad_results()]
             good = not bad
         else:
             bad, results = [], [result for _, result in found]

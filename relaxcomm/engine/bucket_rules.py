@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket
+from relaxcomm.engine.finite import is_finite
 from relaxcomm.engine.flights import Flight, Pipeline, Program
 from relaxcomm.engine.gradients import GradientBuffer
 from relaxcomm.engine.run import Run
@@ -35,10 +36,11 @@ class BucketRules:
         self._ran: list[int] = []
         self._moved = False
         self._observed: list[Tensor] = []
+        self._landed_finite: bool | None = None
 
     def plan(self) -> bool:
         """Decide which rules fire in this step; whether the bucket has, or may have, anything to do."""
-        self._ran, self._moved, self._observed = [], False, []
+        self._ran, self._moved, self._observed, self._landed_finite = [], False, [], None
         known = [i for i in self.indices if self._rule(i).trigger.known == "start"]
         self.firing = [i for i in known if self.run.firing(self._rule(i), self.bucket)]
         return bool(self.firing or self._due() or self._voting())
@@ -88,6 +90,8 @@ class BucketRules:
         replaces = any(self._rule(i).delay for i in self.firing)
         if replaces:
             self.buffer.main.zero_()
+        if replaces or due:
+            self._landed_finite = None
         for late in due:
             self.late.remove(late)
             self.buffer.main.add_(self._late_value(late))
@@ -104,6 +108,12 @@ class BucketRules:
     def results(self) -> list[Tensor]:
         """What the exchanges of this step have brought."""
         return [*self._observed, *([self.buffer.main] if self._moved else [])]
+
+    def bad_results(self) -> list[Tensor]:
+        """Those of `results` that are not finite; the host waits for them."""
+        if self._landed_finite:
+            return [result for result in self._observed if not is_finite(result)]
+        return [result for result in self.results if not is_finite(result)]
 
     def commit(self, good: bool | Tensor) -> None:
         """Keep or drop what the primitives wrote to their slots."""
@@ -145,6 +155,8 @@ class BucketRules:
             value = rule.outer.apply(cx, self.bucket, state["outer"], result[:numel], None)
             buffer.take(value, result[numel:])
             rule.payload.write(cx, self.bucket, state["payload"], buffer.main, None)
+        if self._moved and buffer.main.device.type == "cpu":  # now, while other buckets are on their way
+            self._landed_finite = is_finite(buffer.main)
         return buffer.main
 
     def _message(self, rule: Rule) -> Tensor:
