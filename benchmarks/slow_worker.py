@@ -27,6 +27,7 @@ CASES: dict[str, Any] = {
     "ssp 3": {"name": "ssp", "staleness": 3},
     "ssp 30": {"name": "ssp", "staleness": 30},
     "ssp inf": {"name": "ssp", "staleness": float("inf")},
+    "async_model_average": "async_model_average",
 }
 
 
