@@ -34,6 +34,10 @@ COMPRESSORS = [
             relaxcomm.cast("float16"),
         )
     ),
+    relaxcomm.quantize(bits=3),
+    relaxcomm.quantize(bits=4, block_size=100, rounding="stochastic", symmetric=True),
+    relaxcomm.minmax_uint8(),
+    relaxcomm.chain(compressors=(relaxcomm.top_k(density=0.1), relaxcomm.quantize(bits=4, block_size=32))),
     relaxcomm.error_feedback(compressor=relaxcomm.top_k(density=0.1)),
     relaxcomm.momentum_correction(compressor=relaxcomm.top_k(density=0.1)),
 ]
@@ -54,7 +58,10 @@ ROOMS = (
         "schedules",
         "topology",
         "operations",
+        "packing",
+        "segments",
         "messages",
+        "layout",
         "buckets",
         "transport",
         "pieces",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -152,7 +153,8 @@ class Run:
     def program(self, index: int, bucket: Bucket, tensor: Tensor) -> Program:
         """The exchange of one rule for one bucket, as a program that a flight runs."""
         rule, place = self.algorithm.rules[index], (index, bucket.index)
-        cx = self.context(rule, self.rounds[place])
+        known = self.context(rule, self.rounds[place])
+        cx = replace(known, layout=bucket.layout, place=(bucket.index,))
         self.rounds[place] += 1
         return self.exchanging(str(index), rule, cx, self.state[place], tensor)
 

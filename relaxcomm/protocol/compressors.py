@@ -8,6 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from torch import Tensor
 
+from relaxcomm.layout import Layout
 from relaxcomm.messages import Message, Sparse
 from relaxcomm.protocol.base import Context, Primitive, State
 
@@ -46,10 +47,10 @@ class Compressor(Primitive):
 
     @property
     def coding_scope(self) -> str:
-        """What it looks at when it codes an entry: its "bucket", or the whole "model".
+        """What it looks at when it codes an entry: its "tensor", its "bucket", or the whole "model".
 
-        The model then lies in one bucket for each dtype, so that the bucket size does not change what
-        the compressor means.
+        The model then lies in one bucket for each dtype; tensors are told apart by `Context.layout`. So the
+        bucket size does not change what the compressor means.
         """
         return "bucket"
 
@@ -72,3 +73,7 @@ class Compressor(Primitive):
     @abstractmethod
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         """Bytes of all messages for a tensor of `numel` entries of `element_bytes` each."""
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        """The same for tensors that lie one behind the other and that may be coded apart."""
+        return self.message_bytes(layout.numel, element_bytes)

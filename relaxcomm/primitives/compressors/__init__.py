@@ -4,6 +4,7 @@ from relaxcomm.primitives.compressors.chained import chain
 from relaxcomm.primitives.compressors.dense import cast, identity
 from relaxcomm.primitives.compressors.feedback import error_feedback, momentum_correction
 from relaxcomm.primitives.compressors.gaussian import gaussian_k
+from relaxcomm.primitives.compressors.quantize import minmax_uint8, quantize
 from relaxcomm.primitives.compressors.random import random_k
 from relaxcomm.primitives.compressors.thresholds import dgc, redsync
 from relaxcomm.primitives.compressors.top import top_k
@@ -15,7 +16,9 @@ __all__ = [
     "error_feedback",
     "gaussian_k",
     "identity",
+    "minmax_uint8",
     "momentum_correction",
+    "quantize",
     "random_k",
     "redsync",
     "top_k",

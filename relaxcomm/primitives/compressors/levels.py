@@ -1,0 +1,108 @@
+"""What all quantisers share: entries as evenly spaced levels of their segment, drawn or rounded."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.messages import QUANTIZED, Quantized, weighted_sum
+from relaxcomm.packing import pack_codes, packed_bytes
+from relaxcomm.protocol import Coding, Compressor, Context, State
+from relaxcomm.segments import Group, Segments
+
+
+class Quantizer(Compressor):
+    """Sends each entry as one of `num_codes` levels of its segment; `levels` says which.
+
+    Without lows the levels lie around 0, an odd number of them, so that 0 stays 0.
+    """
+
+    seed: int
+
+    kinds: ClassVar[frozenset[str]] = frozenset({QUANTIZED})
+
+    @property
+    @abstractmethod
+    def num_codes(self) -> int:
+        """2 to 256."""
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether an entry between two levels is drawn to one of them, in proportion to its distance."""
+        return True
+
+    @property
+    def has_lows(self) -> bool:
+        """Whether the levels of a segment begin at its least entry."""
+        return False
+
+    @abstractmethod
+    def segments(self, cx: Context, numel: int) -> Segments:
+        """Which entries share their levels."""
+
+    @abstractmethod
+    def levels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance of the levels and the lowest one, each `[num]`, for `[num, size]` in at least float32."""
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return self.stochastic
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        message = self._message(cx, tensor)
+        own = weighted_sum([(1.0, message)], tensor) if keep_own else None
+        parts = yield message
+        return weighted_sum(parts, tensor), own
+
+    def _message(self, cx: Context, tensor: Tensor) -> Quantized:
+        segments = self.segments(cx, tensor.numel())
+        wide = torch.promote_types(tensor.dtype, torch.float32)
+        steps = torch.empty(segments.count, dtype=wide, device=tensor.device)
+        lows = torch.empty(segments.count if self.has_lows else 0, dtype=wide, device=tensor.device)
+        codes = torch.empty(tensor.numel(), dtype=torch.uint8, device=tensor.device)
+        generator = self._generator(cx, tensor) if self.stochastic else None
+        for group in segments.groups():
+            rows = group.rows(tensor).to(wide)
+            step, low = self.levels(rows)
+            steps[group.first : group.first + group.num] = step
+            if self.has_lows:
+                lows[group.first : group.first + group.num] = low
+            for chunk in group.chunks():
+                self._round(chunk, tensor, step, low, codes, generator)
+        return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
+
+    def _round(
+        self,
+        chunk: Group,
+        tensor: Tensor,
+        step: Tensor,
+        low: Tensor,
+        codes: Tensor,
+        generator: torch.Generator | None,
+    ) -> None:
+        # Of a step that is not a normal number no inverse exists; its entries are told apart no more.
+        normal = step >= torch.finfo(step.dtype).tiny
+        inverse = torch.where(normal, step, 1.0).reciprocal_().mul_(normal).view(-1, 1)
+        if self.has_lows:
+            places = torch.sub(chunk.rows(tensor), low.view(-1, 1)).mul_(inverse)
+        else:
+            places = torch.mul(chunk.rows(tensor), inverse).add_((self.num_codes - 1) / 2)
+        if generator is None:
+            places.add_(0.5)
+        else:
+            below = places.floor()
+            drawn = torch.rand(places.shape, dtype=places.dtype, device=places.device, generator=generator)
+            places = below.add_(places.sub_(below).gt_(drawn))
+        chunk.rows(codes).copy_(places.clamp_(0, self.num_codes - 1))
+
+    def _generator(self, cx: Context, tensor: Tensor) -> torch.Generator:
+        """Drawn from the clock, so that no state is kept, and apart on each rank."""
+        seed = hash((self.seed, cx.step, cx.round, cx.membership.rank, cx.place, tensor.numel()))
+        return torch.Generator(tensor.device).manual_seed(seed % 2**63)
+
+    def _bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
+        scales = num_segments * (2 if self.has_lows else 1) * max(4, element_bytes)
+        return packed_bytes(numel, self.num_codes) + scales
