@@ -7,7 +7,7 @@ summed element by element in the network; all others must be gathered and decode
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
@@ -163,11 +163,3 @@ class Signs(Quantized):
     """One bit an entry: plus or minus half a step."""
 
     kind: ClassVar[str] = SIGNS
-
-
-def weighted_sum(parts: Iterable[tuple[float, Message]], like: Tensor) -> Tensor:
-    """What messages decode to, added up with their weights in at least float32, as a tensor like `like`."""
-    total = torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
-    for weight, message in parts:
-        message.add_to(total, weight)
-    return total.to(like.dtype)

@@ -55,6 +55,11 @@ def code(compressor, tensor, *, step=0, rank=0, layout=None):
     return result
 
 
+def meaning(compressor):
+    """Its bits, and whether its levels lie around 0."""
+    return (8, False) if isinstance(compressor, minmax_uint8) else (compressor.bits, compressor.symmetric)
+
+
 def reference(x, bits, symmetric):
     """Block by block, in float64; and the step of each entry's block."""
     decoded, steps = np.zeros(len(x)), np.zeros(len(x))
@@ -76,7 +81,7 @@ def reference(x, bits, symmetric):
 def test_rounding_follows_its_definition(compressor, numel):
     tensor = torch.randn(numel, generator=torch.Generator().manual_seed(numel))
     result = code(compressor, tensor).double().numpy()
-    expected, steps = reference(tensor.numpy(), compressor.bits, compressor.symmetric)
+    expected, steps = reference(tensor.numpy(), *meaning(compressor))
     other = np.abs(result - expected) > 1e-5
     assert other.mean() < 1e-3  # half-way between two levels, rounding decides
     assert (np.abs(result - expected)[other] <= steps[other] * 1.001).all()
@@ -90,13 +95,13 @@ def test_the_error_is_bounded_as_documented(compressor, name, dtype):
     if not torch.isfinite(tensor).all():
         pytest.skip("beyond float16's range")
     result = code(compressor, tensor)
-    _, steps = reference(tensor.float().numpy(), compressor.bits, compressor.symmetric)
-    allowed = steps * (1 if compressor.stochastic else 0.5)
+    _, steps = reference(tensor.float().numpy(), *meaning(compressor))
+    allowed = steps * (1 if compressor.unbiased else 0.5)
     finest = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps if dtype != torch.float64 else 0)
     slack = 4 * finest * tensor.double().abs().max().item() + 256 * 2e-38 + torch.finfo(dtype).tiny
     off = (result.double() - tensor.double()).abs().numpy()
     assert (off <= allowed * 1.0001 + slack).all()
-    if compressor.symmetric:
+    if meaning(compressor)[1]:
         assert (result[tensor == 0] == 0).all()
 
 
@@ -142,7 +147,7 @@ def test_drawing_is_unbiased_and_apart_on_each_rank(compressor):
         result = code(compressor, tensor, step=step)
         total += result.double()
         squares += float((result - tensor).square().sum())
-    _, steps = reference(tensor.numpy(), compressor.bits, compressor.symmetric)
+    _, steps = reference(tensor.numpy(), *meaning(compressor))
     # Five standard errors of an entry that is drawn between two levels.
     assert (
         np.abs(total.numpy() / times - tensor.double().numpy()) <= 5 * steps / 2 / times**0.5 + 1e-6

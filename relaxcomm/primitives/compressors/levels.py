@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from relaxcomm.messages import QUANTIZED, Quantized, weighted_sum
+from relaxcomm.messages import QUANTIZED, Quantized
 from relaxcomm.packing import pack_codes, packed_bytes
-from relaxcomm.protocol import Coding, Compressor, Context, State
+from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 from relaxcomm.segments import Group, Segments
 
 
@@ -53,9 +53,9 @@ class Quantizer(Compressor):
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         message = self._message(cx, tensor)
-        own = weighted_sum([(1.0, message)], tensor) if keep_own else None
+        own = sum_quantized([(1.0, message)], tensor) if keep_own else None
         parts = yield message
-        return weighted_sum(parts, tensor), own
+        return sum_quantized(parts, tensor), own
 
     def _message(self, cx: Context, tensor: Tensor) -> Quantized:
         segments = self.segments(cx, tensor.numel())
@@ -103,6 +103,16 @@ class Quantizer(Compressor):
         seed = hash((self.seed, cx.step, cx.round, cx.membership.rank, cx.place, tensor.numel()))
         return torch.Generator(tensor.device).manual_seed(seed % 2**63)
 
-    def _bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
+    def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
+        """Bytes of a message whose entries have `num_segments` scales."""
         scales = num_segments * (2 if self.has_lows else 1) * max(4, element_bytes)
         return packed_bytes(numel, self.num_codes) + scales
+
+
+def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
+    """The weighted sum of quantised messages, taken in at least float32, as a tensor like `like`."""
+    total = torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+    for weight, message in parts:
+        assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
+        message.add_to(total, weight)
+    return total.to(like.dtype)

@@ -10,48 +10,16 @@ from torch import Tensor
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.frozen import Index, Steps, frozen
+from relaxcomm.messages import QUANTIZED
 from relaxcomm.primitives.compressors.levels import Quantizer
-from relaxcomm.protocol import Context
+from relaxcomm.protocol import Coding, Compressor, Context, State
 from relaxcomm.segments import Segments
 
-
-class Blocks(Quantizer):
-    """Levels between the least and the largest entry of each block, or around 0."""
-
-    bits: int
-    block_size: int
-    symmetric: bool
-
-    @property
-    def num_codes(self) -> int:
-        return 2**self.bits - (1 if self.symmetric else 0)
-
-    @property
-    def has_lows(self) -> bool:
-        return not self.symmetric
-
-    def segments(self, cx: Context, numel: int) -> Segments:
-        return Segments(numel, self.block_size)
-
-    def levels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = torch.aminmax(rows, dim=1)
-        if self.symmetric:
-            high = torch.maximum(high, -low)
-            low = -high
-        return (high - low) / (self.num_codes - 1), low
-
-    def contraction(self, numel: int) -> float | None:
-        # Half a step lost on each entry, drawn ones on average; the outermost hold range^2 / 2 at least, or
-        # range^2 / 4 if one of them alone sets a symmetric range.
-        held = 1 / 4 if self.symmetric else 1 / 2
-        return min(numel, self.block_size) / (4 * (self.num_codes - 1) ** 2 * held)
-
-    def message_bytes(self, numel: int, element_bytes: int) -> int:
-        return self._bytes(numel, -(-numel // self.block_size), element_bytes)
+_MINMAX_BITS = 8
 
 
 @frozen
-class quantize(Blocks):
+class quantize(Quantizer):
     """Each block as `2^bits` levels between its least and its largest entry.
 
     `step = (max - min) / (2^bits - 1)`, `C(x) = min + step round((x - min) / step)`. The error of an entry is
@@ -91,9 +59,36 @@ class quantize(Blocks):
     def stochastic(self) -> bool:
         return self.rounding == "stochastic"
 
+    @property
+    def num_codes(self) -> int:
+        return (1 << self.bits) - (1 if self.symmetric else 0)
+
+    @property
+    def has_lows(self) -> bool:
+        return not self.symmetric
+
+    def segments(self, cx: Context, numel: int) -> Segments:
+        return Segments(numel, self.block_size)
+
+    def levels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = torch.aminmax(rows, dim=1)
+        if self.symmetric:
+            high = torch.maximum(high, -low)
+            low = -high
+        return (high - low) / (self.num_codes - 1), low
+
+    def contraction(self, numel: int) -> float | None:
+        # Half a step lost on each entry, drawn ones on average; the outermost hold range^2 / 2 at least, or
+        # range^2 / 4 if one of them alone sets a symmetric range.
+        held = 1 / 4 if self.symmetric else 1 / 2
+        return min(numel, self.block_size) / (4 * (self.num_codes - 1) ** 2 * held)
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return self.segments_bytes(numel, -(-numel // self.block_size), element_bytes)
+
 
 @frozen
-class minmax_uint8(Blocks):
+class minmax_uint8(Compressor):
     """Each block as 256 levels between its least and its largest entry, rounded to the nearest.
 
     `step = (max - min) / 255`, `C(x) = min + step round((x - min) / step)`: `quantize` with 8 bits. An entry
@@ -115,10 +110,18 @@ class minmax_uint8(Blocks):
 
     block_size: Steps = 1024
 
-    bits: ClassVar[int] = 8
-    symmetric: ClassVar[bool] = False
-    seed: ClassVar[int] = 0
+    kinds: ClassVar[frozenset[str]] = frozenset({QUANTIZED})
+    unbiased: ClassVar[bool] = False
 
     @property
-    def stochastic(self) -> bool:
-        return False
+    def _quantizer(self) -> quantize:
+        return quantize(bits=_MINMAX_BITS, block_size=self.block_size)
+
+    def contraction(self, numel: int) -> float | None:
+        return self._quantizer.contraction(numel)
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        return self._quantizer.code(cx, tensor, state, keep_own=keep_own)
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return self._quantizer.message_bytes(numel, element_bytes)
