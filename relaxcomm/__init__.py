@@ -42,6 +42,7 @@ from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
+from relaxcomm.primitives.scattering import scatter_gather
 from relaxcomm.primitives.server import Staleness, server
 from relaxcomm.primitives.triggers import (
     every,
@@ -159,6 +160,7 @@ __all__ = [
     "redsync",
     "relative_gradient_change",
     "sample_norm_test",
+    "scatter_gather",
     "server",
     "sgd",
     "simulate",

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from relaxcomm.topology import Topology
 
 
+_LARGE = 1 << 20  # entries for which a compressor's loss is asked
+_ROUNDING = 0.01  # the most of ||x||^2 that counts as rounding, which needs no error feedback
+
+
 def check_rule(rule: Rule) -> None:
     """Refuse a rule whose primitives cannot work together.
 
@@ -138,6 +142,9 @@ def _check_kinds(rule: Rule) -> None:
 
 
 def _warn_of_bias(rule: Rule) -> None:
+    lost = rule.compressor.contraction(_LARGE)
+    if lost is not None and lost <= _ROUNDING:
+        return
     if not rule.compressor.unbiased and not rule.compressor.keeps_rest:
         warnings.warn(
             f"{rule.compressor!r} loses a part of what it codes for good, so training may stall; "
@@ -159,17 +166,17 @@ def _check_exchange(rule: Rule) -> None:
             f"{exchange!r} adds up what workers have moved and returns parameters, so it needs the payload "
             f"deltas() and the outer average(); got {rule.payload!r} and {rule.outer!r}"
         )
+    if rule.compressor.rounds > 1 and not exchange.several_rounds:
+        raise CompositionError(
+            f"{exchange!r} takes compressors of one message, but {rule.compressor!r} sends "
+            f"{rule.compressor.rounds}, one after the other; use all_reduce() or all_gather()"
+        )
     if exchange.collective:
         return
     if rule.trigger.known != "start":
         raise CompositionError(
             f"{exchange!r} lets every worker go on alone, but {rule.trigger!r} makes all agree in each step; "
             "use every_step() or every(steps=…)"
-        )
-    if rule.compressor.rounds > 1:
-        raise CompositionError(
-            f"{exchange!r} takes one message, but {rule.compressor!r} needs {rule.compressor.rounds} rounds; "
-            "choose another compressor"
         )
     if rule.delay and exchange.returns_base:
         raise CompositionError(

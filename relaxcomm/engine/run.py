@@ -102,8 +102,7 @@ class Run:
     def _set_up(self, index: int, bucket: Bucket) -> None:
         """Make the state, and the service if there is one, of a rule for a bucket."""
         rule, place = self.algorithm.rules[index], (index, bucket.index)
-        pieces = rule.exchange.pieces(bucket.numel, self.transport.membership.world_size)
-        self.state[place] = RuleState(rule, bucket, pieces)
+        self.state[place] = RuleState(rule, bucket, self.transport.membership)
         self.rounds.setdefault(place, 0)
         served = rule.exchange.serve(self.context(rule), bucket, rule.compressor)
         if served is not None and place not in self.services:

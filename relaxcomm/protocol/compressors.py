@@ -54,6 +54,11 @@ class Compressor(Primitive):
         """
         return "bucket"
 
+    @property
+    def plain(self) -> Compressor:
+        """The same coder without a memory of what it has left out."""
+        return self
+
     def contraction(self, numel: int) -> float | None:
         """A bound on `E ||C(x) - x||^2 / ||x||^2` for `numel` entries, or None if there is none."""
         return None

@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.buckets import Bucket
 from relaxcomm.errors import CompositionError
 from relaxcomm.frozen import Fraction, Share, frozen
+from relaxcomm.layout import Layout
 from relaxcomm.messages import Sparse
 from relaxcomm.pieces import PieceState
 from relaxcomm.protocol import Coding, Compressor, Context, State
@@ -43,6 +44,10 @@ class _Around(Compressor):
         return self.compressor.rounds
 
     @property
+    def plain(self) -> Compressor:
+        return self.compressor.plain
+
+    @property
     def follows_clock(self) -> bool:  # type: ignore[override]
         return self.compressor.follows_clock
 
@@ -52,6 +57,9 @@ class _Around(Compressor):
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.compressor.message_bytes(numel, element_bytes)
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        return self.compressor.layout_bytes(layout, element_bytes)
 
     def _inner_slots(self, bucket: Bucket) -> dict[str, Tensor]:
         slots: dict[str, Tensor] = {}

@@ -1,0 +1,110 @@
+"""Exchanges in which each worker combines one part of the messages for all."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import ClassVar, TypeAlias
+
+import torch
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+from relaxcomm.frozen import frozen
+from relaxcomm.messages import ALL_KINDS, Message
+from relaxcomm.operations import AllGather, AllToAll, Operation, Received
+from relaxcomm.pieces import PieceState, piece_bucket, piece_sizes, piece_slots, pieces_of
+from relaxcomm.primitives.compressors.feedback import error_feedback
+from relaxcomm.primitives.compressors.reading import finish
+from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.topology import Topology
+from relaxcomm.transport.base import Membership
+
+
+@frozen
+class scatter_gather(Exchange):
+    """Each worker decodes and averages one part of all messages, and sends the mean back, coded again.
+
+    With x cut into N parts, worker m gets `C(x_n[m])` from every n, forms `a_m = (1/N) sum_n C(x_n[m])`, and
+    all get `C(a_m)`. A rank sends `2 (N - 1) / N` of a message, as a ring does of summable ones; each
+    part is coded on its own. All ranks decode the same bytes, so they end with the same result.
+
+    Args:
+        server_feedback: keep what the second coding leaves out and add it to the next mean (two-sided error
+            feedback, with `error_feedback` around the rule's compressor). Without it the second coding
+            has no memory, whatever the first one has.
+
+    Example:
+        >>> scatter_gather(server_feedback=True)
+        scatter_gather(server_feedback=True)
+
+    Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2022;
+        Tang et al., "DoubleSqueeze", ICML 2019, for the second residual.
+    """
+
+    server_feedback: bool = False
+
+    accepts: ClassVar[frozenset[str]] = ALL_KINDS
+    operations: ClassVar[int] = 2
+    several_rounds: ClassVar[bool] = False
+
+    def coding_slots(
+        self, bucket: Bucket, compressor: Compressor, membership: Membership
+    ) -> Mapping[str, Tensor]:
+        sizes = piece_sizes(bucket.numel, membership.world_size)
+        slots = piece_slots(bucket, sizes, compressor.init)
+        mine = piece_bucket(bucket, sizes[membership.rank])
+        PieceState(slots, len(sizes)).update(self._second(compressor).init(mine))
+        return slots
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        rank, num_pieces = cx.membership.rank, cx.membership.world_size
+        pieces = list(pieces_of(tensor, piece_sizes(tensor.numel(), num_pieces)))
+        known = [cx.part(start, piece.numel()) for start, piece in pieces]
+        codings = [
+            compressor.code(known[index], piece, PieceState(state, index), keep_own=False)
+            for index, (_, piece) in enumerate(pieces)
+        ]
+        messages = [next(coding) for coding in codings]
+        received = yield from _to_owners(messages)
+        parts = [(1 / num_pieces, messages[rank].unpack(row)) for row in received]
+        mean, _ = finish(codings[rank], parts)
+        own = self._second(compressor).code(known[rank], mean, PieceState(state, num_pieces), keep_own=False)
+        message = next(own)
+        rows = yield from _to_all(message, received.shape[1])
+        # The coders of the other parts read the means of those, and only now keep what they left out.
+        codings[rank], messages[rank] = own, message
+        means = [
+            finish(coding, ((1.0, message.unpack(row)),))[0]
+            for coding, message, row in zip(codings, messages, rows, strict=True)
+        ]
+        return torch.cat(means)
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return 2 * (world_size - 1) / world_size * message_bytes
+
+    def _second(self, compressor: Compressor) -> Compressor:
+        """What codes the means."""
+        plain = compressor.plain
+        return error_feedback(compressor=plain) if self.server_feedback else plain
+
+
+_Swapping: TypeAlias = Generator[Operation, Received, Tensor]
+
+
+def _to_owners(messages: Sequence[Message]) -> _Swapping:
+    """Send each rank the message of its part; those of smaller parts are filled up with zeros."""
+    packed = [message.pack() for message in messages]
+    rows = packed[0].new_zeros(len(packed), max(one.numel() for one in packed))
+    for row, one in zip(rows, packed, strict=True):
+        row[: one.numel()] = one
+    received = yield AllToAll(rows)
+    assert isinstance(received, Tensor)
+    return received
+
+
+def _to_all(message: Message, width: int) -> _Swapping:
+    packed = message.pack()
+    filled = torch.cat([packed, packed.new_zeros(width - packed.numel())])
+    received = yield AllGather(filled)
+    assert isinstance(received, Tensor)
+    return received

@@ -1,0 +1,116 @@
+"""Centralised low-precision algorithms against references: 3 ranks, several buckets, odd sizes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+import relaxcomm
+from tests import references
+from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
+from tests.engine.test_sparse_algorithms import bucket_places, rules
+
+STEPS = 32
+BUCKET_BYTES = 1200  # two buckets of the toy model
+BLOCK = 16
+
+
+def levels(x, who=None, bits=8):
+    """Blockwise rounding to the nearest of `2^bits` levels between least and largest."""
+    decoded = np.zeros(len(x))
+    for start in range(0, len(x), BLOCK):
+        part = x[start : start + BLOCK]
+        step = (part.max() - part.min()) / (2**bits - 1)
+        codes = np.floor((part - part.min()) / step + 0.5) if step > 0 else np.zeros(len(part))
+        decoded[start : start + BLOCK] = part.min() + codes * step
+    return decoded
+
+
+class Remembering:
+    """Error feedback around a coder, for every `who` of every bucket."""
+
+    def __init__(self, code):
+        self.code, self.kept = code, defaultdict(float)
+
+    def __call__(self, x, who):
+        wanted = x + self.kept[who]
+        sent = self.code(wanted, who)
+        self.kept[who] = wanted - sent
+        return sent
+
+
+def against(algorithm, combine, optimizer="momentum", bucket_bytes=BUCKET_BYTES, steps=STEPS):
+    """Hold a configured algorithm against `combine(rows, step, bucket)`."""
+    config = {"algorithm": algorithm, "bucket_bytes": bucket_bytes}
+    places = in_process(bucket_places, 3, config)[0]
+    assert len(places) >= 2
+    expected = references.coded_sgd(simulated_workers(3, optimizer), steps, combine, places)
+    assert_histories_agree(in_process(train, 3, config, steps, optimizer), expected)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+def test_bytegrad(optimizer):
+    def combine(rows, step, bucket):
+        return references.scattered(rows, levels, levels)
+
+    against({"name": "bytegrad", "block_size": BLOCK}, combine, optimizer)
+
+
+@pytest.mark.parametrize("server_feedback", [False, True])
+def test_scatter_gather_with_error_feedback(server_feedback):
+    """Three bits, so that the residuals matter; on one side or on both."""
+
+    def coarse(x, who):
+        return levels(x, who, bits=3)
+
+    first = [Remembering(coarse), Remembering(coarse)]
+    second = [Remembering(coarse), Remembering(coarse)] if server_feedback else [coarse, coarse]
+    compressor = {"error_feedback": {"quantize": {"bits": 3, "block_size": BLOCK}}}
+    against(
+        rules(compressor, {"scatter_gather": {"server_feedback": server_feedback}}),
+        lambda rows, step, bucket: references.scattered(rows, first[bucket], second[bucket]),
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("bucket_bytes", [64, 1 << 20])
+def test_scatter_gather_in_full_precision_is_bsp(size, bucket_bytes):
+    """Also where a bucket has fewer entries than there are ranks."""
+    config = {"algorithm": rules("identity", "scatter_gather"), "bucket_bytes": bucket_bytes}
+    expected = references.bsp(simulated_workers(size), 5)
+    assert_histories_agree(in_process(train, size, config, 5), expected)
+
+
+def test_sparse_messages_are_scattered_too():
+    """With every entry kept it is bsp; each part has its own entries, and replicas stay equal."""
+    whole = {"error_feedback": {"top_k": {"density": 1.0, "scope": "bucket"}}}
+    config = {"algorithm": rules(whole, "scatter_gather"), "bucket_bytes": BUCKET_BYTES}
+    assert_histories_agree(in_process(train, 3, config, STEPS), references.bsp(simulated_workers(3), STEPS))
+    some = {"error_feedback": {"chain": [{"top_k": {"density": 0.2}}, {"quantize": {"bits": 4}}]}}
+    found = in_process(train, 3, {"algorithm": rules(some, "scatter_gather")}, STEPS)
+    for history in found[1:]:
+        np.testing.assert_array_equal(history[-1], found[0][-1])
+
+
+def test_replicas_stay_equal_bit_for_bit():
+    found = in_process(train, 3, {"algorithm": "bytegrad"}, STEPS)
+    for history in found[1:]:
+        np.testing.assert_array_equal(history[-2], found[0][-2])
+
+
+@pytest.mark.ranks
+def test_on_gloo_as_in_process(debug):
+    expected = in_process(train, 3, {"algorithm": "bytegrad"}, STEPS)
+    for found, history in zip(
+        on_gloo(train, 3, {"algorithm": "bytegrad"}, STEPS, debug=debug), expected, strict=True
+    ):
+        np.testing.assert_allclose(found, history, rtol=1e-9, atol=1e-12)
+
+
+def test_biased_rounding_warns_only_where_it_matters():
+    exchange, payload = relaxcomm.scatter_gather(), relaxcomm.gradients()
+    relaxcomm.Rule(payload=payload, exchange=exchange, compressor=relaxcomm.quantize(bits=8))
+    with pytest.warns(relaxcomm.CompositionWarning, match="error_feedback"):
+        relaxcomm.Rule(payload=payload, exchange=exchange, compressor=relaxcomm.quantize(bits=3))
