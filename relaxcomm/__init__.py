@@ -31,9 +31,12 @@ from relaxcomm.primitives.compressors import (
     identity,
     minmax_uint8,
     momentum_correction,
+    qsgd,
     quantize,
     random_k,
     redsync,
+    sign,
+    terngrad,
     top_k,
 )
 from relaxcomm.primitives.controllers import norm_test, sample_norm_test
@@ -42,7 +45,7 @@ from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
-from relaxcomm.primitives.scattering import scatter_gather
+from relaxcomm.primitives.scattering import scatter_gather, vote
 from relaxcomm.primitives.server import Staleness, server
 from relaxcomm.primitives.triggers import (
     every,
@@ -155,6 +158,7 @@ __all__ = [
     "observe",
     "parameters",
     "piecewise",
+    "qsgd",
     "quantize",
     "random_k",
     "redsync",
@@ -163,9 +167,12 @@ __all__ = [
     "scatter_gather",
     "server",
     "sgd",
+    "sign",
     "simulate",
     "slowmo",
+    "terngrad",
     "top_k",
+    "vote",
     "while_below",
     "yogi",
 ]

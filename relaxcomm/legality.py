@@ -143,7 +143,7 @@ def _check_kinds(rule: Rule) -> None:
 
 def _warn_of_bias(rule: Rule) -> None:
     lost = rule.compressor.contraction(_LARGE)
-    if lost is not None and lost <= _ROUNDING:
+    if (lost is not None and lost <= _ROUNDING) or rule.compressor.meant_bias or rule.exchange.counts_votes:
         return
     if not rule.compressor.unbiased and not rule.compressor.keeps_rest:
         warnings.warn(
@@ -165,6 +165,11 @@ def _check_exchange(rule: Rule) -> None:
         raise CompositionError(
             f"{exchange!r} adds up what workers have moved and returns parameters, so it needs the payload "
             f"deltas() and the outer average(); got {rule.payload!r} and {rule.outer!r}"
+        )
+    if exchange.counts_votes and rule.compressor.keeps_rest:
+        raise CompositionError(
+            f"{exchange!r} returns votes, which are no part of what {rule.compressor!r} would keep the rest "
+            "of; use its inner compressor alone, or the exchange all_gather()"
         )
     if rule.compressor.rounds > 1 and not exchange.several_rounds:
         raise CompositionError(

@@ -37,6 +37,11 @@ COMPRESSORS = [
     relaxcomm.quantize(bits=3),
     relaxcomm.quantize(bits=4, block_size=100, rounding="stochastic", symmetric=True),
     relaxcomm.minmax_uint8(),
+    relaxcomm.qsgd(),
+    relaxcomm.terngrad(),
+    relaxcomm.terngrad(clip=None),
+    relaxcomm.sign(),
+    relaxcomm.error_feedback(compressor=relaxcomm.sign()),
     relaxcomm.chain(compressors=(relaxcomm.top_k(density=0.1), relaxcomm.quantize(bits=4, block_size=32))),
     relaxcomm.error_feedback(compressor=relaxcomm.top_k(density=0.1)),
     relaxcomm.momentum_correction(compressor=relaxcomm.top_k(density=0.1)),
@@ -45,6 +50,7 @@ EXCHANGES = [
     relaxcomm.all_reduce(),
     relaxcomm.all_gather(),
     relaxcomm.scatter_gather(),
+    relaxcomm.vote(),
     relaxcomm.scatter_gather(server_feedback=True),
     relaxcomm.gossip(topology=topology.ring()),
     relaxcomm.gossip(topology=topology.one_peer_exponential()),
@@ -189,7 +195,7 @@ def test_exchanges_send_what_they_declare(exchange, compressor, size):
 
     found = relaxcomm.simulate(rank, size)
     assert {operations for operations, _ in found} == {compressor.rounds * exchange.operations}
-    coded_apart = size if isinstance(exchange, relaxcomm.scatter_gather) else 1
+    coded_apart = size if isinstance(exchange, relaxcomm.scatter_gather | relaxcomm.vote) else 1
     message_bytes = coded_apart * compressor.message_bytes(600 // coded_apart, 4)
     declared = exchange.bytes_sent(message_bytes, size, groups)
     assert sum(sent for _, sent in found) / size == pytest.approx(declared, abs=1)

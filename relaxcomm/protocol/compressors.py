@@ -29,6 +29,7 @@ class Compressor(Primitive):
         linear: `code(a + b) = code(a) + code(b)`, to rounding, and no state is kept.
         elementwise: entries are coded one by one, so that an entry more changes no other.
         unbiased: the expectation of `C(x)` is `x`.
+        meant_bias: what it loses for good is meant to be lost, such as what a clip cuts off.
         keeps_rest: what a message leaves out is kept and sent later.
         keeps_finite: a message of finite entries is finite, so that ranks can agree on whether all is
             well while it is on its way.
@@ -41,6 +42,7 @@ class Compressor(Primitive):
     linear: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
+    meant_bias: ClassVar[bool] = False
     keeps_rest: ClassVar[bool] = False
     keeps_finite: ClassVar[bool] = False
     follows_clock: ClassVar[bool] = False

@@ -36,6 +36,7 @@ class Exchange(Primitive):
         collective: all ranks take part in each round.
         same_result: every rank ends with the same tensor.
         operations: operations a message.
+        counts_votes: the result says what most workers want, and is no mean of what they hold.
         several_rounds: compressors may yield more than one message.
         uses_topology: how it uses the configured topology: "complete" exchanges with all ranks, so that
             no other graph makes sense; "graph" needs one that mixes; "groups" needs one with groups.
@@ -47,6 +48,7 @@ class Exchange(Primitive):
     collective: ClassVar[bool] = True
     same_result: ClassVar[bool] = True
     operations: ClassVar[int] = 1
+    counts_votes: ClassVar[bool] = False
     several_rounds: ClassVar[bool] = True
     returns_base: ClassVar[bool] = False
     uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "complete"

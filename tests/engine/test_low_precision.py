@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 import numpy as np
 import pytest
+import torch
 
 import relaxcomm
 from tests import references
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
 from tests.engine.test_sparse_algorithms import bucket_places, rules
+from tests.models import CASES, make_optimizer
 
 STEPS = 32
 BUCKET_BYTES = 1200  # two buckets of the toy model
@@ -114,3 +117,78 @@ def test_biased_rounding_warns_only_where_it_matters():
     relaxcomm.Rule(payload=payload, exchange=exchange, compressor=relaxcomm.quantize(bits=8))
     with pytest.warns(relaxcomm.CompositionWarning, match="error_feedback"):
         relaxcomm.Rule(payload=payload, exchange=exchange, compressor=relaxcomm.quantize(bits=3))
+
+
+def tensor_cuts(names):
+    """Where the toy model's tensors begin and end in a bucket that holds these."""
+    sizes = {name: p.numel() for name, p in CASES["toy"].model().named_parameters()}
+    return np.cumsum([0, *(sizes[name] for name in names)])
+
+
+def layout(world, config):
+    """Names of the parameters in each bucket."""
+    model = CASES["toy"].model()
+    with world.attach(model, make_optimizer("plain", model), config) as engine:
+        CASES["toy"].local_loss(model, 0, world.rank).backward()
+        return engine.state_dict()["layout"]
+
+
+def scaled_signs(cuts):
+    """Each tensor's signs times its mean size."""
+
+    def code(x, who=None):
+        sent = np.zeros_like(x)
+        for start, stop in itertools.pairwise(cuts):
+            sent[start:stop] = np.where(x[start:stop] >= 0, 1, -1) * np.abs(x[start:stop]).mean()
+        return sent
+
+    return code
+
+
+@pytest.mark.parametrize("bucket_bytes", [64, BUCKET_BYTES])
+def test_ef_signsgd(bucket_bytes):
+    """The size of buckets does not change what is sent: scales are those of tensors."""
+    names = in_process(layout, 3, {"algorithm": "ef_signsgd", "bucket_bytes": bucket_bytes})[0]
+    coders = [Remembering(scaled_signs(tensor_cuts(one))) for one in names]
+
+    def combine(rows, step, bucket):
+        return np.mean([coders[bucket](row, worker) for worker, row in enumerate(rows)], axis=0)
+
+    against("ef_signsgd", combine, bucket_bytes=bucket_bytes)
+
+
+@pytest.mark.parametrize("optimizer", ["plain", "momentum"])
+def test_signsgd(optimizer):
+    against("signsgd", lambda rows, step, bucket: np.sign(np.sign(rows).sum(axis=0)), optimizer)
+
+
+def mean_gradients(world, algorithm, steps):
+    """The gradients of the same batch, exchanged in `steps` steps: their mean and standard deviation."""
+    model = CASES["toy"].model()
+    optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.0), []
+    with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": BUCKET_BYTES}):
+        for _ in range(steps):
+            CASES["toy"].local_loss(model, 0, world.rank).backward()
+            seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+            optimizer.step()
+            optimizer.zero_grad()
+    found = torch.stack(seen)
+    return found.mean(0).numpy(), found.std(0).numpy()
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [{"name": "qsgd", "levels": 3, "block_size": BLOCK}, {"name": "terngrad", "clip": None}],
+    ids=str,
+)
+def test_drawn_gradients_have_the_mean_as_their_expectation(algorithm):
+    """Also after the second coding, whose draws are not those of the first."""
+    steps = 400
+    exact = simulated_workers(3).gradients(0).mean(axis=0)
+    found = in_process(mean_gradients, 3, algorithm, steps)
+    mean, spread = found[0]
+    assert np.median(spread) > 0.1 * np.median(np.abs(exact))
+    spread = np.maximum(spread, np.median(spread) / 5)
+    assert (np.abs(mean - exact) <= 5 * spread / steps**0.5).all()
+    for other, _ in found[1:]:
+        np.testing.assert_array_equal(other, mean)

@@ -15,7 +15,7 @@ from relaxcomm.segments import Group, Segments
 
 
 class Quantizer(Compressor):
-    """Sends each entry as one of `num_codes` levels of its segment; `levels` says which.
+    """Sends each entry as one of `num_codes` levels of its segment; `spread` says which.
 
     Without lows the levels lie around 0, an odd number of them, so that 0 stays 0.
     """
@@ -44,8 +44,8 @@ class Quantizer(Compressor):
         """Which entries share their levels."""
 
     @abstractmethod
-    def levels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance of the levels and the lowest one, each `[num]`, for `[num, size]` in at least float32."""
+    def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance of the levels and the lowest (not looked at around 0), each `[num]`, for `[num, size]`."""
 
     @property
     def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
@@ -66,7 +66,7 @@ class Quantizer(Compressor):
         generator = self._generator(cx, tensor) if self.stochastic else None
         for group in segments.groups():
             rows = group.rows(tensor).to(wide)
-            step, low = self.levels(rows)
+            step, low = self.spread(rows)
             steps[group.first : group.first + group.num] = step
             if self.has_lows:
                 lows[group.first : group.first + group.num] = low
@@ -107,6 +107,11 @@ class Quantizer(Compressor):
         """Bytes of a message whose entries have `num_segments` scales."""
         scales = num_segments * (2 if self.has_lows else 1) * max(4, element_bytes)
         return packed_bytes(numel, self.num_codes) + scales
+
+
+def tensor_segments(cx: Context, numel: int) -> Segments:
+    """A segment for each tensor."""
+    return Segments(numel, None, tuple(shape.numel() for _, shape, _ in cx.layout_of(numel).spans()))
 
 
 def sum_quantized(parts: Parts, like: Tensor) -> Tensor:

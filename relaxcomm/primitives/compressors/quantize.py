@@ -70,7 +70,7 @@ class quantize(Quantizer):
     def segments(self, cx: Context, numel: int) -> Segments:
         return Segments(numel, self.block_size)
 
-    def levels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         low, high = torch.aminmax(rows, dim=1)
         if self.symmetric:
             high = torch.maximum(high, -low)
