@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.packing import unpack_codes
-from relaxcomm.segments import Segments
+from relaxcomm.segments import Segments, chunk_size
 
 DENSE = "dense"
 SHARED_SUPPORT = "shared_support"
@@ -147,12 +147,15 @@ class Quantized(Message):
 
     def add_to(self, total: Tensor, weight: float) -> None:
         codes = unpack_codes(self.codes, self.segments.numel, self.num_codes)
-        for group in self.segments.groups():
-            steps = group.scales(self.steps)
-            for chunk in group.chunks():
-                levels = chunk.rows(codes).to(steps.dtype)
+        size = chunk_size(codes)
+        buffer = torch.empty(min(size, codes.numel()), dtype=self.steps.dtype, device=codes.device)
+        for group in self.segments.groups(size):
+            steps, lows = group.scales(self.steps), group.scales(self.lows)
+            for chunk in group.chunks(size):
+                rows = chunk.rows(codes)
+                levels = buffer[: rows.numel()].view(rows.shape).copy_(rows)
                 if self.lows.numel():
-                    levels = torch.addcmul(group.scales(self.lows), levels, steps)
+                    levels.mul_(steps).add_(lows)
                 else:
                     levels.sub_((self.num_codes - 1) / 2).mul_(steps)
                 chunk.rows(total).add_(levels, alpha=weight)

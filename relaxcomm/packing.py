@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from relaxcomm.segments import chunk_size
+
 _TERNARY_DIGITS = 5  # 3^5 = 243 numbers fit a byte
 
 
@@ -40,14 +42,41 @@ def pack_codes(codes: Tensor, num_codes: int) -> Tensor:
     return layers[0] if len(layers) == 1 else torch.cat(layers)
 
 
+def pack_signs(tensor: Tensor) -> Tensor:
+    """What `pack_codes` makes of 1 for entries of 0 or more and 0 for negative ones and NaN, in one pass.
+
+    Args:
+        tensor: `[numel]`, floating-point.
+
+    Example:
+        >>> pack_signs(torch.tensor([0.5, -1.0, 0.0, 2.0]))
+        tensor([13], dtype=torch.uint8)
+    """
+    size = -(-tensor.numel() // 8)
+    whole = tensor.numel() - 7 * size  # bytes of which all eight bits are used
+    if whole <= 0:
+        return pack_codes(tensor.ge(0).view(torch.uint8), 2)
+    packed = torch.empty(size, dtype=torch.uint8, device=tensor.device)
+    rows = tensor.as_strided((8, whole), (size, 1), tensor.storage_offset())
+    places = torch.tensor([float(1 << row) for row in range(8)], dtype=tensor.dtype, device=tensor.device)
+    for start in range(0, whole, chunk_size(tensor) // 8):
+        part = rows[:, start : start + chunk_size(tensor) // 8]
+        # A product with the place values: comparing to bits and shifting them takes three times as long.
+        bits = torch.mv(torch.ge(part, 0, out=torch.empty_like(part)).t(), places)
+        packed[start : start + part.shape[1]] = bits.int()
+    last = tensor.as_strided((7, size - whole), (size, 1), tensor.storage_offset() + whole)
+    packed[whole:] = (last.ge(0) * places[:7].view(7, 1)).sum(0).int()
+    return packed
+
+
 def unpack_codes(packed: Tensor, numel: int, num_codes: int) -> Tensor:
-    """What `pack_codes` packed, `[numel]` uint8."""
+    """What `pack_codes` packed, `[numel]` uint8; it may share its memory."""
     total: Tensor | None = None
     start = 0
     for base, place, digits in _layers(num_codes):
         size = -(-numel // digits)
-        layer = _unfold(packed[start : start + size], base, digits)[:numel].mul_(place)
-        total = layer if total is None else total.add_(layer)
+        layer = _unfold(packed[start : start + size], base, digits)[:numel]
+        total = layer if total is None else total.add_(layer, alpha=place)
         start += size
     assert total is not None
     return total
@@ -87,7 +116,7 @@ def _fold(codes: Tensor, base: int, digits: int) -> Tensor:
 
 def _unfold(folded: Tensor, base: int, digits: int) -> Tensor:
     if digits == 1:
-        return folded.clone()
+        return folded
     rows = torch.empty(digits, folded.numel(), dtype=torch.uint8, device=folded.device)
     for row in range(digits):
         if base == 3:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-_CHUNK = 1 << 17  # entries that fit the cache together with what is made of them
+_CACHED = 1 << 17  # entries that fit a CPU's cache together with what is made of them
+
+
+def chunk_size(tensor: Tensor) -> int:
+    """Entries of a tensor that are best worked on at once: as many as fit the cache, or all on a GPU."""
+    return _CACHED if tensor.device.type == "cpu" else max(1, tensor.numel())
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,13 @@ class Group:
         """A number for each segment, `[num, 1]`."""
         return values[self.first : self.first + self.num].view(-1, 1)
 
-    def chunks(self) -> Iterator[Group]:
-        """The same in parts that fit the cache; several of them may belong to one segment."""
-        if self.num > 1 or self.stop - self.start <= _CHUNK:
+    def chunks(self, size: int) -> Iterator[Group]:
+        """The same in parts of at most `size` entries; several of them may belong to one segment."""
+        if self.num > 1 or self.stop - self.start <= size:
             yield self
             return
-        for start in range(self.start, self.stop, _CHUNK):
-            yield Group(self.first, 1, start, min(start + _CHUNK, self.stop))
+        for start in range(self.start, self.stop, size):
+            yield Group(self.first, 1, start, min(start + size, self.stop))
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,8 @@ class Segments:
         """How many segments there are."""
         return len(self.sizes) if self.block_size is None else -(-self.numel // self.block_size)
 
-    def groups(self) -> Iterator[Group]:
-        """All segments in order, those of equal size together as far as they fit the cache."""
+    def groups(self, together: int) -> Iterator[Group]:
+        """All segments in order, those of equal size together up to so many entries."""
         if self.block_size is None:
             start = 0
             for index, size in enumerate(self.sizes):
@@ -64,7 +69,7 @@ class Segments:
                 start += size
             return
         size, whole = self.block_size, self.numel // self.block_size
-        step = max(1, _CHUNK // size)
+        step = max(1, together // size)
         for first in range(0, whole, step):
             num = min(step, whole - first)
             yield Group(first, num, first * size, (first + num) * size)

@@ -10,9 +10,10 @@ from torch import Tensor
 from relaxcomm.frozen import frozen
 from relaxcomm.layout import Layout, one_tensor
 from relaxcomm.messages import SIGNS, Signs
-from relaxcomm.packing import pack_codes, packed_bytes
+from relaxcomm.packing import pack_signs, packed_bytes
 from relaxcomm.primitives.compressors.levels import sum_quantized, tensor_segments
 from relaxcomm.protocol import Coding, Compressor, Context, State
+from relaxcomm.segments import chunk_size
 
 
 @frozen
@@ -43,14 +44,10 @@ class sign(Compressor):
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         segments = tensor_segments(cx, tensor.numel())
-        wide = torch.promote_types(tensor.dtype, torch.float32)
-        # In float64, in which no sum of float32 overflows.
-        sums = [group.rows(tensor).abs().sum(dtype=torch.float64) for group in segments.groups()]
-        means = [
-            total / (group.stop - group.start) for total, group in zip(sums, segments.groups(), strict=True)
-        ]
-        steps = 2 * torch.stack(means).to(wide) if means else tensor.new_empty(0, dtype=wide)
-        message = Signs(pack_codes(tensor.ge(0).view(torch.uint8), 2), steps, steps[:0], 2, segments)
+        steps = tensor.new_empty(segments.count, dtype=torch.promote_types(tensor.dtype, torch.float32))
+        for index, group in enumerate(segments.groups(tensor.numel())):
+            steps[index] = 2 * _mean_size(tensor[group.start : group.stop])
+        message = Signs(pack_signs(tensor), steps, steps[:0], 2, segments)
         own = sum_quantized([(1.0, message)], tensor) if keep_own else None
         parts = yield message
         return sum_quantized(parts, tensor), own
@@ -60,3 +57,16 @@ class sign(Compressor):
 
     def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
         return packed_bytes(layout.numel, 2) + len(list(layout.spans())) * max(4, element_bytes)
+
+
+def _mean_size(tensor: Tensor) -> Tensor:
+    """`||x||_1 / d` in float64, in which no sum of float32 overflows."""
+    if tensor.device.type == "cpu" and tensor.dtype == torch.float32:
+        chunks = torch.split(tensor, chunk_size(tensor))
+        sizes = torch.empty_like(chunks[0])
+        total = torch.zeros((), dtype=torch.float64)
+        for one in chunks:
+            total += torch.abs(one, out=sizes[: one.numel()]).sum()
+        if bool(torch.isfinite(total)):
+            return total / tensor.numel()
+    return tensor.abs().sum(dtype=torch.float64) / tensor.numel()
