@@ -63,14 +63,14 @@ def test_bytegrad(optimizer):
 
 @pytest.mark.parametrize("server_feedback", [False, True])
 def test_scatter_gather_with_error_feedback(server_feedback):
-    """Three bits, so that the residuals matter; on one side or on both."""
+    """On one side or on both; with fewer bits, means of codes would lie half-way between two."""
 
     def coarse(x, who):
-        return levels(x, who, bits=3)
+        return levels(x, who, bits=5)
 
     first = [Remembering(coarse), Remembering(coarse)]
     second = [Remembering(coarse), Remembering(coarse)] if server_feedback else [coarse, coarse]
-    compressor = {"error_feedback": {"quantize": {"bits": 3, "block_size": BLOCK}}}
+    compressor = {"error_feedback": {"quantize": {"bits": 5, "block_size": BLOCK}}}
     against(
         rules(compressor, {"scatter_gather": {"server_feedback": server_feedback}}),
         lambda rows, step, bucket: references.scattered(rows, first[bucket], second[bucket]),
