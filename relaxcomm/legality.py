@@ -25,13 +25,13 @@ def check_rule(rule: Rule) -> None:
     Raises: CompositionError, with what was got, what is allowed and what to do.
     """
     _check_kinds(rule)
-    _warn_of_bias(rule)
     _check_exchange(rule)
     _check_clock(rule)
     _check_events(rule)
     _check_outer(rule)
     _check_delay(rule)
     _check_range(rule)
+    _warn_of_bias(rule)
 
 
 def check_rules(rules: Sequence[Rule]) -> None:
@@ -171,10 +171,10 @@ def _check_exchange(rule: Rule) -> None:
             f"{exchange!r} returns votes, which are no part of what {rule.compressor!r} would keep the rest "
             "of; use its inner compressor alone, or the exchange all_gather()"
         )
-    if rule.compressor.rounds > 1 and not exchange.several_rounds:
+    if rule.compressor.rounds > 1 and not (exchange.several_rounds and exchange.same_result):
         raise CompositionError(
             f"{exchange!r} takes compressors of one message, but {rule.compressor!r} sends "
-            f"{rule.compressor.rounds}, one after the other; use all_reduce() or all_gather()"
+            f"{rule.compressor.rounds}, the later ones made of what all got of the first; use all_reduce()"
         )
     if exchange.collective:
         return

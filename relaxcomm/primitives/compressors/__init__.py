@@ -5,6 +5,7 @@ from relaxcomm.primitives.compressors.dense import cast, identity
 from relaxcomm.primitives.compressors.drawn import qsgd, terngrad
 from relaxcomm.primitives.compressors.feedback import error_feedback, momentum_correction
 from relaxcomm.primitives.compressors.gaussian import gaussian_k
+from relaxcomm.primitives.compressors.low_rank import power_sgd
 from relaxcomm.primitives.compressors.quantize import minmax_uint8, quantize
 from relaxcomm.primitives.compressors.random import random_k
 from relaxcomm.primitives.compressors.signs import sign
@@ -20,6 +21,7 @@ __all__ = [
     "identity",
     "minmax_uint8",
     "momentum_correction",
+    "power_sgd",
     "qsgd",
     "quantize",
     "random_k",
