@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from relaxcomm.errors import CompositionError, CompositionWarning
+from relaxcomm.messages import SUMMABLE
 from relaxcomm.primitives.outers import average
 
 if TYPE_CHECKING:
@@ -171,10 +172,11 @@ def _check_exchange(rule: Rule) -> None:
             f"{exchange!r} returns votes, which are no part of what {rule.compressor!r} would keep the rest "
             "of; use its inner compressor alone, or the exchange all_gather()"
         )
-    if rule.compressor.rounds > 1 and not (exchange.several_rounds and exchange.same_result):
+    shared = rule.compressor.rounds > 1 or rule.compressor.builds_on_results
+    if shared and not (exchange.several_rounds and exchange.same_result):
         raise CompositionError(
-            f"{exchange!r} takes compressors of one message, but {rule.compressor!r} sends "
-            f"{rule.compressor.rounds}, the later ones made of what all got of the first; use all_reduce()"
+            f"{exchange!r} cannot show each rank the results of all messages, on which {rule.compressor!r} "
+            f"builds; use {'all_reduce' if rule.compressor.kinds <= SUMMABLE else 'all_gather'}()"
         )
     if exchange.collective:
         return

@@ -31,6 +31,7 @@ class Compressor(Primitive):
         unbiased: the expectation of `C(x)` is `x`.
         meant_bias: what it loses for good is meant to be lost, such as what a clip cuts off.
         keeps_rest: what a message leaves out is kept and sent later.
+        builds_on_results: a result is added to earlier ones, so each rank needs every worker's message.
         keeps_finite: a message of finite entries is finite, so that ranks can agree on whether all is
             well while it is on its way.
         follows_clock: how a message is to be read depends on the step in which it was made.
@@ -44,6 +45,7 @@ class Compressor(Primitive):
     unbiased: ClassVar[bool] = True
     meant_bias: ClassVar[bool] = False
     keeps_rest: ClassVar[bool] = False
+    builds_on_results: ClassVar[bool] = False
     keeps_finite: ClassVar[bool] = False
     follows_clock: ClassVar[bool] = False
 

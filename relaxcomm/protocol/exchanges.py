@@ -37,7 +37,7 @@ class Exchange(Primitive):
         same_result: every rank ends with the same tensor.
         operations: operations a message.
         counts_votes: the result says what most workers want, and is no mean of what they hold.
-        several_rounds: compressors may yield more than one message.
+        several_rounds: results come from every worker's message as a whole, so that more can follow.
         uses_topology: how it uses the configured topology: "complete" exchanges with all ranks, so that
             no other graph makes sense; "graph" needs one that mixes; "groups" needs one with groups.
         returns_base: the result is the payload's new base itself, not a combination of messages.

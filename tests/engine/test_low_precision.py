@@ -192,3 +192,36 @@ def test_drawn_gradients_have_the_mean_as_their_expectation(algorithm):
     assert (np.abs(mean - exact) <= 5 * spread / steps**0.5).all()
     for other, _ in found[1:]:
         np.testing.assert_array_equal(other, mean)
+
+
+@pytest.mark.parametrize("bucket_bytes", [64, 1 << 20])
+def test_ef21(bucket_bytes):
+    """The largest entries of the whole model; estimates of each worker and their mean."""
+    config = {"algorithm": {"name": "ef21", "density": 0.1}, "bucket_bytes": bucket_bytes}
+    places = in_process(bucket_places, 3, config)[0]
+    estimates = np.zeros((3, sum(map(len, places))))
+
+    def combine(rows, step, bucket):
+        for row, estimate in zip(rows, estimates, strict=True):
+            chosen = np.argsort(-np.abs(row - estimate), kind="stable")[: int(0.1 * len(row))]
+            estimate[chosen] = row[chosen]
+        return estimates.mean(axis=0)
+
+    expected = references.coded_sgd(simulated_workers(3), STEPS, combine, places)
+    assert_histories_agree(in_process(train, 3, config, STEPS), expected)
+
+
+def test_ef21_reaches_what_rests():
+    exact = simulated_workers(3).gradients(0).mean(axis=0)
+    algorithm = rules({"ef21": {"quantize": {"bits": 8, "block_size": BLOCK}}}, "all_gather")
+    first, later = (in_process(mean_gradients, 3, algorithm, steps)[0][0] for steps in (2, 200))
+    assert np.abs(later - exact).max() < 0.02 * np.abs(first - exact).max() + 1e-12
+
+
+def test_ef21_needs_every_message():
+    compressor = relaxcomm.ef21(compressor=relaxcomm.top_k(density=0.1))
+    for exchange in (relaxcomm.scatter_gather(), relaxcomm.averaging_server()):
+        with pytest.raises(relaxcomm.CompositionError, match="all_gather"):
+            relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=compressor, exchange=exchange)
+    with pytest.raises(relaxcomm.CompositionError, match="twice"):
+        relaxcomm.ef21(compressor=relaxcomm.error_feedback(compressor=relaxcomm.sign()))

@@ -11,11 +11,13 @@ from relaxcomm.primitives.compressors.random import random_k
 from relaxcomm.primitives.compressors.signs import sign
 from relaxcomm.primitives.compressors.thresholds import dgc, redsync
 from relaxcomm.primitives.compressors.top import top_k
+from relaxcomm.primitives.compressors.tracking import ef21
 
 __all__ = [
     "cast",
     "chain",
     "dgc",
+    "ef21",
     "error_feedback",
     "gaussian_k",
     "identity",
