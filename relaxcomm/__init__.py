@@ -26,12 +26,19 @@ from relaxcomm.primitives.compressors import (
     cast,
     chain,
     dgc,
+    ef21,
     error_feedback,
     gaussian_k,
     identity,
+    minmax_uint8,
     momentum_correction,
+    power_sgd,
+    qsgd,
+    quantize,
     random_k,
     redsync,
+    sign,
+    terngrad,
     top_k,
 )
 from relaxcomm.primitives.controllers import norm_test, sample_norm_test
@@ -40,6 +47,7 @@ from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
+from relaxcomm.primitives.scattering import scatter_gather, vote
 from relaxcomm.primitives.server import Staleness, server
 from relaxcomm.primitives.triggers import (
     every,
@@ -132,6 +140,7 @@ __all__ = [
     "client_deltas",
     "deltas",
     "dgc",
+    "ef21",
     "error_feedback",
     "every",
     "every_round",
@@ -145,21 +154,29 @@ __all__ = [
     "group_all_reduce",
     "hierarchical_all_reduce",
     "identity",
+    "minmax_uint8",
     "momentum_correction",
     "nesterov",
     "norm_test",
     "observe",
     "parameters",
     "piecewise",
+    "power_sgd",
+    "qsgd",
+    "quantize",
     "random_k",
     "redsync",
     "relative_gradient_change",
     "sample_norm_test",
+    "scatter_gather",
     "server",
     "sgd",
+    "sign",
     "simulate",
     "slowmo",
+    "terngrad",
     "top_k",
+    "vote",
     "while_below",
     "yogi",
 ]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.errors import UsageError
+from relaxcomm.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Bucket:
     def names(self) -> tuple[str, ...]:
         """Names of the tensors, in flat order."""
         return tuple(item.name for item in self.items)
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the tensors, in flat order."""
+        return Layout(self.names, tuple(item.tensor.shape for item in self.items))
 
     @property
     def tensors(self) -> list[Tensor]:

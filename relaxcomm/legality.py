@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from relaxcomm.errors import CompositionError, CompositionWarning
+from relaxcomm.messages import SUMMABLE
 from relaxcomm.primitives.outers import average
 
 if TYPE_CHECKING:
@@ -15,19 +16,23 @@ if TYPE_CHECKING:
     from relaxcomm.topology import Topology
 
 
+_LARGE = 1 << 20  # entries for which a compressor's loss is asked
+_ROUNDING = 0.01  # the most of ||x||^2 that counts as rounding, which needs no error feedback
+
+
 def check_rule(rule: Rule) -> None:
     """Refuse a rule whose primitives cannot work together.
 
     Raises: CompositionError, with what was got, what is allowed and what to do.
     """
     _check_kinds(rule)
-    _warn_of_bias(rule)
     _check_exchange(rule)
     _check_clock(rule)
     _check_events(rule)
     _check_outer(rule)
     _check_delay(rule)
     _check_range(rule)
+    _warn_of_bias(rule)
 
 
 def check_rules(rules: Sequence[Rule]) -> None:
@@ -138,6 +143,9 @@ def _check_kinds(rule: Rule) -> None:
 
 
 def _warn_of_bias(rule: Rule) -> None:
+    lost = rule.compressor.contraction(_LARGE)
+    if (lost is not None and lost <= _ROUNDING) or rule.compressor.meant_bias or rule.exchange.counts_votes:
+        return
     if not rule.compressor.unbiased and not rule.compressor.keeps_rest:
         warnings.warn(
             f"{rule.compressor!r} loses a part of what it codes for good, so training may stall; "
@@ -159,17 +167,23 @@ def _check_exchange(rule: Rule) -> None:
             f"{exchange!r} adds up what workers have moved and returns parameters, so it needs the payload "
             f"deltas() and the outer average(); got {rule.payload!r} and {rule.outer!r}"
         )
+    if exchange.counts_votes and rule.compressor.keeps_rest:
+        raise CompositionError(
+            f"{exchange!r} returns votes, which are no part of what {rule.compressor!r} would keep the rest "
+            "of; use its inner compressor alone, or the exchange all_gather()"
+        )
+    shared = rule.compressor.rounds > 1 or rule.compressor.builds_on_results
+    if shared and not (exchange.several_rounds and exchange.same_result):
+        raise CompositionError(
+            f"{exchange!r} cannot show each rank the results of all messages, on which {rule.compressor!r} "
+            f"builds; use {'all_reduce' if rule.compressor.kinds <= SUMMABLE else 'all_gather'}()"
+        )
     if exchange.collective:
         return
     if rule.trigger.known != "start":
         raise CompositionError(
             f"{exchange!r} lets every worker go on alone, but {rule.trigger!r} makes all agree in each step; "
             "use every_step() or every(steps=…)"
-        )
-    if rule.compressor.rounds > 1:
-        raise CompositionError(
-            f"{exchange!r} takes one message, but {rule.compressor!r} needs {rule.compressor.rounds} rounds; "
-            "choose another compressor"
         )
     if rule.delay and exchange.returns_base:
         raise CompositionError(

@@ -6,33 +6,63 @@ summed element by element in the network; all others must be gathered and decode
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from abc import ABC
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from relaxcomm.packing import unpack_codes
+from relaxcomm.segments import Segments, chunk_size
+
 DENSE = "dense"
 SHARED_SUPPORT = "shared_support"
 SPARSE = "sparse"
+QUANTIZED = "quantized"
+SIGNS = "signs"
 SUMMABLE = frozenset({DENSE, SHARED_SUPPORT})
-ALL_KINDS = SUMMABLE | {SPARSE}
+ALL_KINDS = SUMMABLE | {SPARSE, QUANTIZED, SIGNS}
 
 
 @dataclass(frozen=True, eq=False)
 class Message(ABC):
-    """An encoded tensor; subclasses add what is needed to decode it."""
+    """An encoded tensor; subclasses add tensors, or a message, and what is needed to decode them."""
 
     kind: ClassVar[str]
 
-    @abstractmethod
     def pack(self) -> Tensor:
         """The message as bytes, `[n]` uint8; n depends on nothing that ranks do not share."""
+        packed = [_bytes(part) for _, part in self._parts()]
+        return packed[0] if len(packed) == 1 else torch.cat(packed)
 
-    @abstractmethod
-    def unpack(self, data: Tensor) -> Message:
+    def unpack(self, data: Tensor) -> Self:
         """A message like this one from the bytes of another rank's; longer data are cut."""
+        found: dict[str, Tensor | Message] = {}
+        start = 0
+        for name, like in self._parts():
+            if isinstance(like, Message):
+                found[name] = like.unpack(data[start:])  # the last one
+                continue
+            size = like.numel() * like.element_size()
+            part = data[start : start + size]
+            if part.storage_offset() % like.element_size():
+                part = part.clone()
+            found[name] = part.view(like.dtype).view(like.shape)
+            start += size
+        return replace(self, **found)
+
+    def _parts(self) -> Iterator[tuple[str, Tensor | Message]]:
+        """What is sent: the widest entries first, so that each part begins at a multiple of their size."""
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: part for name, part in held.items() if isinstance(part, Tensor)}
+        yield from sorted(tensors.items(), key=lambda part: -part[1].element_size())
+        yield from ((name, part) for name, part in held.items() if isinstance(part, Message))
+
+
+def _bytes(part: Tensor | Message) -> Tensor:
+    return part.pack() if isinstance(part, Message) else part.contiguous().view(-1).view(torch.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,16 +71,6 @@ class Dense(Message):
 
     kind: ClassVar[str] = DENSE
     tensor: Tensor
-
-    def pack(self) -> Tensor:
-        return self.tensor.contiguous().view(-1).view(torch.uint8)
-
-    def unpack(self, data: Tensor) -> Dense:
-        size = self.tensor.numel() * self.tensor.element_size()
-        part = data[:size]
-        if part.storage_offset() % self.tensor.element_size():
-            part = part.clone()
-        return Dense(part.view(self.tensor.dtype).view(self.tensor.shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,25 +98,6 @@ class Sparse(Message):
     indices: Tensor
     count: Tensor
 
-    def pack(self) -> Tensor:
-        # The widest entries first, so that each part begins at a multiple of its entries' size.
-        parts = (self.values, self.indices, self.count) if self.values.element_size() >= 4 else None
-        parts = parts or (self.indices, self.count, self.values)
-        return torch.cat([part.contiguous().view(torch.uint8) for part in parts])
-
-    def unpack(self, data: Tensor) -> Sparse:
-        if data.storage_offset() % 8:
-            data = data.clone()
-        wide = self.values.element_size() >= 4
-        order = ("values", "indices", "count") if wide else ("indices", "count", "values")
-        found, start = {}, 0
-        for name in order:
-            like: Tensor = getattr(self, name)
-            size = like.numel() * like.element_size()
-            found[name] = data[start : start + size].view(like.dtype)
-            start += size
-        return Sparse(**found)
-
     def add_to(self, total: Tensor, weight: float) -> None:
         """`total[indices] += weight values`; an index that comes twice counts twice."""
         count = int(self.count) if self.values.device.type == "cpu" else self.values.numel()
@@ -122,11 +123,46 @@ class SparseOf(Message):
     indices: Tensor
     count: Tensor
 
-    def pack(self) -> Tensor:
-        places = torch.cat([self.indices, self.count]).view(torch.uint8)
-        return torch.cat([places, self.values.pack()])
 
-    def unpack(self, data: Tensor) -> SparseOf:
-        split = self.indices.element_size() * (self.indices.numel() + 1)
-        places = data[:split].clone().view(self.indices.dtype)
-        return SparseOf(self.values.unpack(data[split:]), places[:-1], places[-1:])
+@dataclass(frozen=True, eq=False)
+class Quantized(Message):
+    """Every entry as one of a few evenly spaced levels of its segment.
+
+    Entry = `low + code step`; without lows the levels lie around 0: `(code - (num_codes - 1) / 2) step`.
+
+    Args:
+        codes: `[packed_bytes(numel, num_codes)]` uint8.
+        steps: `[segments.count]`, float32 or float64; NaN where a segment is not finite.
+        lows: like `steps`, or empty.
+        num_codes: 2 to 256.
+        segments: which entries share a step.
+    """
+
+    kind: ClassVar[str] = QUANTIZED
+    codes: Tensor
+    steps: Tensor
+    lows: Tensor
+    num_codes: int
+    segments: Segments
+
+    def add_to(self, total: Tensor, weight: float) -> None:
+        codes = unpack_codes(self.codes, self.segments.numel, self.num_codes)
+        size = chunk_size(codes)
+        buffer = torch.empty(min(size, codes.numel()), dtype=self.steps.dtype, device=codes.device)
+        for group in self.segments.groups(size):
+            steps, lows = group.scales(self.steps), group.scales(self.lows)
+            for chunk in group.chunks(size):
+                rows = chunk.rows(codes)
+                levels = buffer[: rows.numel()].view(rows.shape).copy_(rows)
+                if self.lows.numel():
+                    levels.mul_(steps).add_(lows)
+                else:
+                    levels.sub_((self.num_codes - 1) / 2).mul_(steps)
+                chunk.rows(total).add_(levels, alpha=weight)
+
+
+@dataclass(frozen=True, eq=False)
+class Signs(Quantized):
+    """One bit an entry: plus or minus half a step."""
+
+    kind: ClassVar[str] = SIGNS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -21,10 +22,26 @@ def piece_sizes(numel: int, num_pieces: int) -> list[int]:
     return [max(0, min(size, numel - index * size)) for index in range(num_pieces)]
 
 
+def pieces_of(tensor: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """Where each piece of a flat tensor begins, and the piece."""
+    starts = accumulate(sizes, initial=0)
+    yield from zip(starts, torch.split(tensor, list(sizes)), strict=False)
+
+
 def piece_bucket(bucket: Bucket, numel: int) -> Bucket:
     """A bucket of `numel` entries like those of `bucket`, without memory: for `init` of a piece."""
     nothing = torch.empty(1, dtype=bucket.dtype, device=bucket.device).expand(numel)
     return Bucket(bucket.index, [Item("a piece", nothing)])
+
+
+def piece_slots(
+    bucket: Bucket, sizes: Sequence[int], init: Callable[[Bucket], Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The slots that `init` makes for each piece of a bucket."""
+    slots: dict[str, Tensor] = {}
+    for index, numel in enumerate(sizes):
+        PieceState(slots, index).update(init(piece_bucket(bucket, numel)))
+    return slots
 
 
 class PieceState(MutableMapping[str, Tensor]):

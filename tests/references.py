@@ -6,6 +6,7 @@ matrices `[workers, d]` of float64; each algorithm is a loop that a reader can h
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -212,6 +213,43 @@ def sparse_sgd(
         workers.update(np.where(masks, total, 0).mean(axis=0))
         history.append(workers.parameters)
     return finish(workers, history)
+
+
+def coded_sgd(
+    workers: Workers,
+    steps: int,
+    combine: Callable[[Matrix, int, int], Matrix],
+    places: Sequence[Matrix],
+) -> History:
+    """Each bucket's gradients become `combine(rows, step, bucket)`, `[workers, n]` to `[n]`.
+
+    `places` are each bucket's indices into the vector of all parameters, in the bucket's order.
+    """
+    history = []
+    for step in range(steps):
+        gradients = workers.gradients(step)
+        result = np.zeros_like(gradients[0])
+        for bucket, indices in enumerate(places):
+            result[indices] = combine(gradients[:, indices], step, bucket)
+        workers.update(result)
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def scattered(
+    rows: Matrix, code: Callable[[Matrix, object], Matrix], second: Callable[[Matrix, object], Matrix]
+) -> Matrix:
+    """Worker m averages the m-th piece of all that is coded, and the mean is coded again.
+
+    `code(x, who)` and `second(x, who)` decode what they code; `who` tells the coders apart.
+    """
+    size = len(rows)
+    cuts = [min(rows.shape[1], -(-rows.shape[1] // size) * index) for index in range(size + 1)]
+    means = []
+    for piece, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        coded = [code(row[start:stop], (worker, piece)) for worker, row in enumerate(rows)]
+        means.append(second(np.mean(coded, axis=0), piece))
+    return np.concatenate(means)
 
 
 def slowmo(workers: Workers, steps: int, period: int, lr: float, momentum: float) -> History:

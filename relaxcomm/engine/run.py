@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -101,8 +102,7 @@ class Run:
     def _set_up(self, index: int, bucket: Bucket) -> None:
         """Make the state, and the service if there is one, of a rule for a bucket."""
         rule, place = self.algorithm.rules[index], (index, bucket.index)
-        pieces = rule.exchange.pieces(bucket.numel, self.transport.membership.world_size)
-        self.state[place] = RuleState(rule, bucket, pieces)
+        self.state[place] = RuleState(rule, bucket, self.transport.membership)
         self.rounds.setdefault(place, 0)
         served = rule.exchange.serve(self.context(rule), bucket, rule.compressor)
         if served is not None and place not in self.services:
@@ -152,7 +152,8 @@ class Run:
     def program(self, index: int, bucket: Bucket, tensor: Tensor) -> Program:
         """The exchange of one rule for one bucket, as a program that a flight runs."""
         rule, place = self.algorithm.rules[index], (index, bucket.index)
-        cx = self.context(rule, self.rounds[place])
+        known = self.context(rule, self.rounds[place])
+        cx = replace(known, layout=bucket.layout, place=(bucket.index,))
         self.rounds[place] += 1
         return self.exchanging(str(index), rule, cx, self.state[place], tensor)
 

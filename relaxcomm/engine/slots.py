@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping
 
 import torch
 from torch import Tensor
 
 from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket
-from relaxcomm.pieces import PieceState, piece_bucket
+from relaxcomm.transport.base import Membership
 
 
 class Slots(MutableMapping[str, Tensor]):
@@ -66,16 +66,14 @@ class RuleState:
     Args:
         rule: whose primitives.
         bucket: the bucket.
-        pieces: sizes of its parts, if the compressor codes each on its own.
+        membership: of the ranks among whom parts may be shared out.
     """
 
-    def __init__(self, rule: Rule, bucket: Bucket, pieces: Sequence[int] | None = None) -> None:
-        self.roles = {role: Slots(made.init(bucket)) for role, made in rule.primitives.items()}
-        if pieces is not None:
-            slots: dict[str, Tensor] = {}
-            for index, numel in enumerate(pieces):
-                PieceState(slots, index).update(rule.compressor.init(piece_bucket(bucket, numel)))
-            self.roles["compressor"] = Slots(slots)
+    def __init__(self, rule: Rule, bucket: Bucket, membership: Membership) -> None:
+        coding = rule.exchange.coding_slots(bucket, rule.compressor, membership)
+        others = {role: made for role, made in rule.primitives.items() if role != "compressor"}
+        self.roles = {role: Slots(made.init(bucket)) for role, made in others.items()}
+        self.roles["compressor"] = Slots(coding)
 
     def __getitem__(self, role: str) -> Slots:
         return self.roles[role]

@@ -55,7 +55,15 @@ class StepExchanges:
         if rule.payload.averages_buffers and rule.exchange.collective:
             plain = _plain(rule)
             made += [
-                self._launch(pipeline, index, plain, RuleState(plain, b), b, of_buffers=True, round=round)
+                self._launch(
+                    pipeline,
+                    index,
+                    plain,
+                    RuleState(plain, b, self.run.transport.membership),
+                    b,
+                    of_buffers=True,
+                    round=round,
+                )
                 for b in self._buffer_buckets()
             ]
         if _parts(rule) and rule.compressor.keeps_finite:
@@ -78,7 +86,8 @@ class StepExchanges:
         flight, rule = Flight.landed(result), self.run.algorithm.rules[index]
         if of_buffers:
             plain, bucket = _plain(rule), self._buffer_buckets()[unit]
-            return Exchange(due, index, plain, RuleState(plain, bucket), bucket, flight, snapshot, True)
+            state = RuleState(plain, bucket, self.run.transport.membership)
+            return Exchange(due, index, plain, state, bucket, flight, snapshot, True)
         assert self.run.buckets is not None
         bucket, state = self.run.buckets[unit], self.run.state[index, unit]
         return Exchange(due, index, rule, state, bucket, flight, snapshot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import DENSE, SPARSE
-from relaxcomm.pieces import piece_sizes
+from relaxcomm.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.primitives.serving import (
     HEADER_BYTES,
     Decoder,
@@ -20,10 +19,11 @@ from relaxcomm.primitives.serving import (
     make_request,
     read_header,
     read_replies,
+    shard_slots,
 )
 from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, Served, State
 from relaxcomm.topology import Topology
-from relaxcomm.transport.base import Service
+from relaxcomm.transport.base import Membership, Service
 
 
 @frozen
@@ -46,11 +46,14 @@ class averaging_server(Exchange):
         thread, so that workers need not agree on when to end.
     """
 
-    accepts: ClassVar[frozenset[str]] = frozenset({DENSE, SPARSE})
+    accepts: ClassVar[frozenset[str]] = ALL_KINDS - {SHARED_SUPPORT}
     collective: ClassVar[bool] = False
+    several_rounds: ClassVar[bool] = False
 
-    def pieces(self, numel: int, world_size: int) -> Sequence[int]:
-        return piece_sizes(numel, world_size)
+    def coding_slots(
+        self, bucket: Bucket, compressor: Compressor, membership: Membership
+    ) -> Mapping[str, Tensor]:
+        return shard_slots(bucket, compressor, membership)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         replies = yield make_request(cx, tensor, compressor, state, (cx.round, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import DENSE, SPARSE
-from relaxcomm.pieces import piece_sizes
+from relaxcomm.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.primitives.serving import (
     HEADER_BYTES,
     Decoder,
@@ -23,10 +22,11 @@ from relaxcomm.primitives.serving import (
     make_request,
     read_header,
     read_replies,
+    shard_slots,
 )
 from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, Served, State
 from relaxcomm.topology import Topology
-from relaxcomm.transport.base import Service
+from relaxcomm.transport.base import Membership, Service
 
 Staleness = Annotated[float, Field(ge=0)]
 
@@ -56,13 +56,16 @@ class server(Exchange):
 
     staleness: Staleness
 
-    accepts: ClassVar[frozenset[str]] = frozenset({DENSE, SPARSE})
+    accepts: ClassVar[frozenset[str]] = ALL_KINDS - {SHARED_SUPPORT}  # clocks, so draws, are each one's own
     collective: ClassVar[bool] = False
     same_result: ClassVar[bool] = False
     returns_base: ClassVar[bool] = True
+    several_rounds: ClassVar[bool] = False
 
-    def pieces(self, numel: int, world_size: int) -> Sequence[int]:
-        return piece_sizes(numel, world_size)
+    def coding_slots(
+        self, bucket: Bucket, compressor: Compressor, membership: Membership
+    ) -> Mapping[str, Tensor]:
+        return shard_slots(bucket, compressor, membership)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         need = 0 if math.isinf(self.staleness) else max(0, cx.round + 1 - int(self.staleness))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.operations import Request
-from relaxcomm.pieces import PieceState, piece_bucket, piece_sizes
+from relaxcomm.pieces import PieceState, piece_bucket, piece_sizes, piece_slots, pieces_of
 from relaxcomm.primitives.compressors.reading import finish
 from relaxcomm.protocol import Compressor, Context, State
+from relaxcomm.transport.base import Membership
 
 HEADER_BYTES = 16  # two 8-byte numbers
 
@@ -22,8 +24,8 @@ def make_request(
     """A push of `tensor` (`[numel]`) to the shards, each coded on its own, behind two numbers."""
     sizes = piece_sizes(tensor.numel(), cx.membership.world_size)
     rows = [
-        _encode(cx, piece, compressor, PieceState(state, index))
-        for index, piece in enumerate(torch.split(tensor, list(sizes)))
+        _encode(cx.part(start, piece.numel()), piece, compressor, PieceState(state, index))
+        for index, (start, piece) in enumerate(pieces_of(tensor, sizes))
     ]
     width = max(row.numel() for row in rows)
     requests = torch.zeros(len(rows), HEADER_BYTES + width, dtype=torch.uint8)
@@ -32,6 +34,11 @@ def make_request(
         request[HEADER_BYTES : HEADER_BYTES + row.numel()] = row
     replies = torch.empty(len(rows), _reply_bytes(sizes, tensor.dtype), dtype=torch.uint8)
     return Request(requests, replies)
+
+
+def shard_slots(bucket: Bucket, compressor: Compressor, membership: Membership) -> dict[str, Tensor]:
+    """The slots of a compressor that codes what goes to each shard on its own."""
+    return piece_slots(bucket, piece_sizes(bucket.numel, membership.world_size), compressor.init)
 
 
 def read_replies(replies: Tensor, like: Tensor) -> Tensor:
@@ -61,8 +68,10 @@ class ShardPlan:
         sizes = piece_sizes(bucket.numel, world_size)
         start = sum(sizes[:rank])
         self.place = slice(start, start + sizes[rank])
-        self.decoder = Decoder(compressor, cx, piece_bucket(bucket, sizes[rank]))
-        width = max(compressor.message_bytes(size, bucket.dtype.itemsize) for size in sizes)
+        parts = [bucket.layout.part(sum(sizes[:index]), size) for index, size in enumerate(sizes)]
+        known = replace(cx, layout=parts[rank])
+        self.decoder = Decoder(compressor, known, piece_bucket(bucket, sizes[rank]))
+        width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
         self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8)
         self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import Declared
+from relaxcomm.layout import Layout, one_tensor
 from relaxcomm.topology import Topology, complete
 from relaxcomm.transport.base import Membership
 
@@ -46,6 +47,8 @@ class Context:
         event: what the engine was told of just now, such as "round", or None in a step.
         topology: the configured graph of the ranks.
         decided: what the workers agreed on for a voting trigger in this step.
+        layout: which tensors lie in what is exchanged, or None if that is not known.
+        place: tells apart what is exchanged in the same step: the bucket, and the part of it.
     """
 
     step: int
@@ -59,6 +62,19 @@ class Context:
     note: Callable[[str, float], None] = _unnoted
     topology: Topology = field(default_factory=complete)
     decided: Callable[[VotingTrigger], bool] = _nobody_voted
+    layout: Layout | None = None
+    place: tuple[int, ...] = ()
+
+    def layout_of(self, numel: int) -> Layout:
+        """Which tensors lie in a flat tensor of `numel` entries."""
+        layout = self.layout or one_tensor(numel)
+        assert layout.numel == numel, f"{numel} entries are not those of {layout}"
+        return layout
+
+    def part(self, start: int, numel: int) -> Context:
+        """What is known of `numel` entries from `start`."""
+        layout = None if self.layout is None else self.layout.part(start, numel)
+        return replace(self, layout=layout, place=(*self.place, start))
 
 
 class Primitive(Declared):

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from torch import Tensor
 
+from relaxcomm.layout import Layout
 from relaxcomm.messages import Message, Sparse
 from relaxcomm.protocol.base import Context, Primitive, State
 
@@ -28,7 +29,9 @@ class Compressor(Primitive):
         linear: `code(a + b) = code(a) + code(b)`, to rounding, and no state is kept.
         elementwise: entries are coded one by one, so that an entry more changes no other.
         unbiased: the expectation of `C(x)` is `x`.
+        meant_bias: what it loses for good is meant to be lost, such as what a clip cuts off.
         keeps_rest: what a message leaves out is kept and sent later.
+        builds_on_results: a result is added to earlier ones, so each rank needs every worker's message.
         keeps_finite: a message of finite entries is finite, so that ranks can agree on whether all is
             well while it is on its way.
         follows_clock: how a message is to be read depends on the step in which it was made.
@@ -40,18 +43,25 @@ class Compressor(Primitive):
     linear: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
+    meant_bias: ClassVar[bool] = False
     keeps_rest: ClassVar[bool] = False
+    builds_on_results: ClassVar[bool] = False
     keeps_finite: ClassVar[bool] = False
     follows_clock: ClassVar[bool] = False
 
     @property
     def coding_scope(self) -> str:
-        """What it looks at when it codes an entry: its "bucket", or the whole "model".
+        """What it looks at when it codes an entry: its "tensor", its "bucket", or the whole "model".
 
-        The model then lies in one bucket for each dtype, so that the bucket size does not change what
-        the compressor means.
+        The model then lies in one bucket for each dtype; tensors are told apart by `Context.layout`. So the
+        bucket size does not change what the compressor means.
         """
         return "bucket"
+
+    @property
+    def plain(self) -> Compressor:
+        """The same coder without a memory of what it has left out."""
+        return self
 
     def contraction(self, numel: int) -> float | None:
         """A bound on `E ||C(x) - x||^2 / ||x||^2` for `numel` entries, or None if there is none."""
@@ -72,3 +82,7 @@ class Compressor(Primitive):
     @abstractmethod
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         """Bytes of all messages for a tensor of `numel` entries of `element_bytes` each."""
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        """The same for tensors that lie one behind the other and that may be coded apart."""
+        return self.message_bytes(layout.numel, element_bytes)

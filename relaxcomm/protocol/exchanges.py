@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
@@ -14,7 +14,7 @@ from relaxcomm.operations import Operation, Received
 from relaxcomm.protocol.base import Context, Primitive, State
 from relaxcomm.protocol.compressors import Compressor
 from relaxcomm.topology import Topology
-from relaxcomm.transport.base import Service
+from relaxcomm.transport.base import Membership, Service
 
 Exchanging: TypeAlias = Generator[Operation, Received, Tensor]
 
@@ -36,6 +36,8 @@ class Exchange(Primitive):
         collective: all ranks take part in each round.
         same_result: every rank ends with the same tensor.
         operations: operations a message.
+        counts_votes: the result says what most workers want, and is no mean of what they hold.
+        several_rounds: results come from every worker's message as a whole, so that more can follow.
         uses_topology: how it uses the configured topology: "complete" exchanges with all ranks, so that
             no other graph makes sense; "graph" needs one that mixes; "groups" needs one with groups.
         returns_base: the result is the payload's new base itself, not a combination of messages.
@@ -46,6 +48,8 @@ class Exchange(Primitive):
     collective: ClassVar[bool] = True
     same_result: ClassVar[bool] = True
     operations: ClassVar[int] = 1
+    counts_votes: ClassVar[bool] = False
+    several_rounds: ClassVar[bool] = True
     returns_base: ClassVar[bool] = False
     uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "complete"
 
@@ -53,9 +57,11 @@ class Exchange(Primitive):
         """The topology that it was given itself, which wins over the configured one."""
         return None
 
-    def pieces(self, numel: int, world_size: int) -> Sequence[int] | None:
-        """Sizes of the parts of a bucket that are coded each on its own; None for the whole."""
-        return None
+    def coding_slots(
+        self, bucket: Bucket, compressor: Compressor, membership: Membership
+    ) -> Mapping[str, Tensor]:
+        """The compressor's slots for a bucket; some for each part where parts are coded on their own."""
+        return compressor.init(bucket)
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served | None:
         """The service that every rank runs for a bucket, or None."""

@@ -2,21 +2,33 @@
 
 from relaxcomm.primitives.compressors.chained import chain
 from relaxcomm.primitives.compressors.dense import cast, identity
+from relaxcomm.primitives.compressors.drawn import qsgd, terngrad
 from relaxcomm.primitives.compressors.feedback import error_feedback, momentum_correction
 from relaxcomm.primitives.compressors.gaussian import gaussian_k
+from relaxcomm.primitives.compressors.low_rank import power_sgd
+from relaxcomm.primitives.compressors.quantize import minmax_uint8, quantize
 from relaxcomm.primitives.compressors.random import random_k
+from relaxcomm.primitives.compressors.signs import sign
 from relaxcomm.primitives.compressors.thresholds import dgc, redsync
 from relaxcomm.primitives.compressors.top import top_k
+from relaxcomm.primitives.compressors.tracking import ef21
 
 __all__ = [
     "cast",
     "chain",
     "dgc",
+    "ef21",
     "error_feedback",
     "gaussian_k",
     "identity",
+    "minmax_uint8",
     "momentum_correction",
+    "power_sgd",
+    "qsgd",
+    "quantize",
     "random_k",
     "redsync",
+    "sign",
+    "terngrad",
     "top_k",
 ]

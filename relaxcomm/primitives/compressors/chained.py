@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -117,11 +118,15 @@ class _Reading:
         self._first_state, self._rest_state = PieceState(state, _FIRST), PieceState(state, _REST)
 
     def code(self, values: Tensor, keep_own: bool) -> Coding:
-        return self._rest.code(self._cx, values, self._rest_state, keep_own=keep_own)
+        return self._rest.code(self._inner(values), values, self._rest_state, keep_own=keep_own)
+
+    def _inner(self, values: Tensor) -> Context:
+        """Chosen entries are values of no tensor in particular."""
+        return self._cx if self._first.elementwise else replace(self._cx, layout=None)
 
     def values(self, message: Message, like: Tensor) -> Tensor:
         """The values that one worker's message decodes to."""
-        return read(self._rest, self._cx, like, self._rest_state, message)
+        return read(self._rest, self._inner(like), like, self._rest_state, message)
 
     def tensor(self, values: Tensor) -> Tensor:
         """What values decode to."""

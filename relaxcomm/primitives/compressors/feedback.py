@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.buckets import Bucket
 from relaxcomm.errors import CompositionError
 from relaxcomm.frozen import Fraction, Share, frozen
+from relaxcomm.layout import Layout
 from relaxcomm.messages import Sparse
 from relaxcomm.pieces import PieceState
 from relaxcomm.protocol import Coding, Compressor, Context, State
@@ -27,7 +28,12 @@ def subtract(tensor: Tensor, own: Tensor | Sparse) -> Tensor:
     return tensor
 
 
-class _Around(Compressor):
+def inner_state(state: State) -> State:
+    """The slots of the inner compressor among those of the outer one."""
+    return PieceState(state, _INNER)
+
+
+class Around(Compressor):
     """A compressor around one other: facts and slots of the inner one."""
 
     compressor: Compressor
@@ -43,6 +49,10 @@ class _Around(Compressor):
         return self.compressor.rounds
 
     @property
+    def plain(self) -> Compressor:
+        return self.compressor.plain
+
+    @property
     def follows_clock(self) -> bool:  # type: ignore[override]
         return self.compressor.follows_clock
 
@@ -53,12 +63,17 @@ class _Around(Compressor):
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.compressor.message_bytes(numel, element_bytes)
 
-    def _inner_slots(self, bucket: Bucket) -> dict[str, Tensor]:
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        return self.compressor.layout_bytes(layout, element_bytes)
+
+    def inner_slots(self, bucket: Bucket) -> dict[str, Tensor]:
+        """The inner compressor's slots, to stand beside one's own."""
         slots: dict[str, Tensor] = {}
         PieceState(slots, _INNER).update(self.compressor.init(bucket))
         return slots
 
-    def _check_alone(self) -> None:
+    def check_alone(self) -> None:
+        """Refuse an inner compressor that keeps a residual."""
         if self.compressor.keeps_rest:
             raise CompositionError(
                 f"{type(self).__name__} around {self.compressor!r} would keep entries twice; use one of them"
@@ -66,7 +81,7 @@ class _Around(Compressor):
 
 
 @frozen
-class error_feedback(_Around):
+class error_feedback(Around):
     """Add what earlier messages left out: `u = x + decay e`, send `C(u)`, `e <- u - C(u)`.
 
     With decay 1 nothing is ever lost: all that was sent plus the residual e is all that came in.
@@ -89,15 +104,15 @@ class error_feedback(_Around):
     decay: Share = 1.0
 
     def __post_init__(self) -> None:
-        self._check_alone()
+        self.check_alone()
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        return {_RESIDUAL: bucket.zeros(), _SPARE: bucket.empty(), **self._inner_slots(bucket)}
+        return {_RESIDUAL: bucket.zeros(), _SPARE: bucket.empty(), **self.inner_slots(bucket)}
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         # Two buffers that change places: a new one each time would cost more than the arithmetic.
         corrected = torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=state[_SPARE])
-        coding = self.compressor.code(cx, corrected, PieceState(state, _INNER), keep_own=True)
+        coding = self.compressor.code(cx, corrected, inner_state(state), keep_own=True)
         result, own = yield from coding
         assert own is not None
         state[_SPARE] = state[_RESIDUAL]
@@ -106,7 +121,7 @@ class error_feedback(_Around):
 
 
 @frozen
-class momentum_correction(_Around):
+class momentum_correction(Around):
     """Send momentum rather than gradients, and forget it where it was sent.
 
     `u <- momentum u + x`, `v <- v + u`, send `C(v)`; where C(v) is not 0, `u <- 0` and `v <- 0`. It stands in
@@ -130,7 +145,7 @@ class momentum_correction(_Around):
     momentum: Fraction = 0.9
 
     def __post_init__(self) -> None:
-        self._check_alone()
+        self.check_alone()
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
         for index, group in enumerate(groups):
@@ -143,12 +158,12 @@ class momentum_correction(_Around):
                 )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **self._inner_slots(bucket)}
+        return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **self.inner_slots(bucket)}
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         velocity = torch.add(tensor, state[_VELOCITY], alpha=self.momentum)
         gathered = state[_RESIDUAL] + velocity
-        coding = self.compressor.code(cx, gathered, PieceState(state, _INNER), keep_own=True)
+        coding = self.compressor.code(cx, gathered, inner_state(state), keep_own=True)
         result, own = yield from coding
         assert own is not None
         if isinstance(own, Sparse):

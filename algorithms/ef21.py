@@ -1,0 +1,29 @@
+"""EF21."""
+
+from relaxcomm import Algorithm, Density, Rule, all_gather, gradients, top_k
+from relaxcomm import ef21 as following
+
+
+def ef21(density: Density = 0.01) -> Algorithm:
+    """Send the largest entries of how far the gradient is from an estimate of it that all follow.
+
+    `g_n <- g_n + C(grad_n - g_n)`, `g <- g + (1/N) sum_n C(grad_n - g_n)`; step along g; C keeps the
+    `max(floor(density d), 1)` largest entries.
+
+    Args:
+        density: fraction of the entries sent, in (0, 1], or `piecewise` for a warm-up.
+
+    Returns: the algorithm; any topology in which all ranks reach each other. It suits large batches, since
+        the estimates follow the noise of small ones slowly.
+
+    Example:
+        >>> ef21(density=0.05).rules[0].compressor
+        ef21(compressor=top_k(density=0.05))
+
+    Reference: Richtárik et al., "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error
+        Feedback", NeurIPS 2021, arXiv 2106.05203.
+
+    Differs from the paper: estimates begin at 0 rather than at the first gradients.
+    """
+    compressor = following(compressor=top_k(density=density))
+    return Algorithm((Rule(payload=gradients(), compressor=compressor, exchange=all_gather()),), name="ef21")

@@ -1,0 +1,23 @@
+"""signSGD with majority vote."""
+
+from relaxcomm import Algorithm, Rule, gradients, sign, vote
+
+
+def signsgd() -> Algorithm:
+    """Move every parameter by the sign that most workers' gradients have.
+
+    `x <- x - lr sign(sum_n sign(g_n))`, one bit an entry in both directions.
+
+    Returns: the algorithm; any topology in which all ranks reach each other. Gradients become 1 or -1, so
+        the learning rate is the length of a step of every entry: begin with that of Adam, such as 1e-3.
+
+    Example:
+        >>> signsgd().rules[0].exchange
+        vote()
+
+    Reference: Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant",
+        ICLR 2019, arXiv 1810.05291.
+
+    Differs from the paper: momentum is the optimizer's, after the vote; ties are decided by one worker.
+    """
+    return Algorithm((Rule(payload=gradients(), compressor=sign(), exchange=vote()),), name="signsgd")

@@ -1,0 +1,53 @@
+"""Which tensors lie one behind the other in a flat tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Tensors with their names and shapes, in flat order.
+
+    Args:
+        names: of the tensors.
+        shapes: as many.
+
+    Example:
+        >>> Layout(("a", "b"), (torch.Size([2, 2]), torch.Size([3]))).part(1, 5).shapes
+        (torch.Size([3]), torch.Size([2]))
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @property
+    def numel(self) -> int:
+        """Entries of all tensors."""
+        return sum(shape.numel() for shape in self.shapes)
+
+    def spans(self) -> Iterator[tuple[str, torch.Size, int]]:
+        """Name, shape and start of each tensor that is not empty."""
+        start = 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            if shape.numel():
+                yield name, shape, start
+            start += shape.numel()
+
+    def part(self, start: int, numel: int) -> Layout:
+        """What lies in `numel` entries from `start`; a tensor that is cut becomes a vector."""
+        names, shapes = [], []
+        for name, shape, begin in self.spans():
+            inside = min(start + numel, begin + shape.numel()) - max(start, begin)
+            if inside > 0:
+                names.append(name)
+                shapes.append(shape if inside == shape.numel() else torch.Size([inside]))
+        return Layout(tuple(names), tuple(shapes))
+
+
+def one_tensor(numel: int) -> Layout:
+    """A vector without a name."""
+    return Layout(("",), (torch.Size([numel]),))

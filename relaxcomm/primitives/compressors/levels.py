@@ -1,0 +1,133 @@
+"""What all quantisers share: entries as evenly spaced levels of their segment, drawn or rounded."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.messages import QUANTIZED, Quantized
+from relaxcomm.packing import pack_codes, packed_bytes
+from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
+from relaxcomm.segments import Segments, chunk_size
+
+_BELOW_ONE = 1 - 2**-16  # added to a level, the largest draw must not be rounded up to the next one
+
+
+class Quantizer(Compressor):
+    """Sends each entry as one of `num_codes` levels of its segment; `spread` says which.
+
+    Without lows the levels lie around 0, an odd number of them, so that 0 stays 0.
+    """
+
+    seed: int
+
+    kinds: ClassVar[frozenset[str]] = frozenset({QUANTIZED})
+
+    @property
+    @abstractmethod
+    def num_codes(self) -> int:
+        """2 to 256."""
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether an entry between two levels is drawn to one of them, in proportion to its distance."""
+        return True
+
+    @property
+    def has_lows(self) -> bool:
+        """Whether the levels of a segment begin at its least entry."""
+        return False
+
+    @abstractmethod
+    def segments(self, cx: Context, numel: int) -> Segments:
+        """Which entries share their levels."""
+
+    @abstractmethod
+    def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance of the levels and the lowest (not looked at around 0), each `[num]`, for `[num, size]`."""
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return self.stochastic
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        message = self._message(cx, tensor)
+        own = sum_quantized([(1.0, message)], tensor) if keep_own else None
+        parts = yield message
+        return sum_quantized(parts, tensor), own
+
+    def _message(self, cx: Context, tensor: Tensor) -> Quantized:
+        segments, size = self.segments(cx, tensor.numel()), chunk_size(tensor)
+        wide = torch.promote_types(tensor.dtype, torch.float32)
+        steps = torch.empty(segments.count, dtype=wide, device=tensor.device)
+        lows = torch.empty(segments.count if self.has_lows else 0, dtype=wide, device=tensor.device)
+        codes = torch.empty(tensor.numel(), dtype=torch.uint8, device=tensor.device)
+        rounding = _Rounding(self.num_codes, min(size, tensor.numel()), steps)
+        generator = self._generator(cx, tensor) if self.stochastic else None
+        for group in segments.groups(size):
+            rows = group.rows(tensor).to(wide)
+            step, low = self.spread(rows)
+            group.scales(steps).copy_(step.view(-1, 1))
+            if self.has_lows:
+                group.scales(lows).copy_(low.view(-1, 1))
+            for chunk in group.chunks(size):
+                places = rounding.places(chunk.rows(tensor), step, low if self.has_lows else None)
+                rounding.round(places, chunk.rows(codes), generator)
+        return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
+
+    def _generator(self, cx: Context, tensor: Tensor) -> torch.Generator:
+        """Drawn from the clock, so that no state is kept, and apart on each rank."""
+        seed = hash((self.seed, cx.step, cx.round, cx.membership.rank, cx.place, tensor.numel()))
+        return torch.Generator(tensor.device).manual_seed(seed % 2**63)
+
+    def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
+        """Bytes of a message whose entries have `num_segments` scales."""
+        scales = num_segments * (2 if self.has_lows else 1) * max(4, element_bytes)
+        return packed_bytes(numel, self.num_codes) + scales
+
+
+class _Rounding:
+    """From entries to codes, in buffers that stay in the cache."""
+
+    def __init__(self, num_codes: int, size: int, like: Tensor) -> None:
+        self._num_codes = num_codes
+        self._places = torch.empty(size, dtype=like.dtype, device=like.device)
+        self._drawn = torch.empty_like(self._places)
+        self._whole = torch.empty(size, dtype=torch.int32, device=like.device)
+
+    def places(self, rows: Tensor, step: Tensor, low: Tensor | None) -> Tensor:
+        """Where each entry lies between the levels, 0 at the lowest."""
+        # Of a step that is not a normal number no inverse exists; its entries are told apart no more.
+        normal = step >= torch.finfo(step.dtype).tiny
+        inverse = torch.where(normal, step, 1.0).reciprocal_().mul_(normal).view(-1, 1)
+        places = self._places[: rows.numel()].view(rows.shape)
+        if low is None:
+            return torch.mul(rows, inverse, out=places).add_((self._num_codes - 1) / 2)
+        return torch.sub(rows, low.view(-1, 1), out=places).mul_(inverse)
+
+    def round(self, places: Tensor, codes: Tensor, generator: torch.Generator | None) -> None:
+        """To the nearest level, or drawn to one of those beside."""
+        if generator is None:
+            places.add_(0.5)
+        else:
+            drawn = self._drawn[: places.numel()].view(places.shape)
+            places.add_(drawn.uniform_(0, _BELOW_ONE, generator=generator)).clamp_(0, self._num_codes - 0.5)
+        whole = self._whole[: places.numel()].view(places.shape)
+        codes.copy_(whole.copy_(places))  # from float to 8 bits at once would take thrice as long
+
+
+def tensor_segments(cx: Context, numel: int) -> Segments:
+    """A segment for each tensor."""
+    return Segments(numel, None, tuple(shape.numel() for _, shape, _ in cx.layout_of(numel).spans()))
+
+
+def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
+    """The weighted sum of quantised messages, taken in at least float32, as a tensor like `like`."""
+    total = torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+    for weight, message in parts:
+        assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
+        message.add_to(total, weight)
+    return total.to(like.dtype)

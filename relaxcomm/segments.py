@@ -1,0 +1,77 @@
+"""A flat tensor cut into segments that are coded with one scale each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+_CACHED = 1 << 17  # entries that fit a CPU's cache together with what is made of them
+
+
+def chunk_size(tensor: Tensor) -> int:
+    """Entries of a tensor that are best worked on at once: as many as fit the cache, or all on a GPU."""
+    return _CACHED if tensor.device.type == "cpu" else max(1, tensor.numel())
+
+
+@dataclass(frozen=True)
+class Group:
+    """`num` segments of equal size that stand one behind the other from `start` to `stop`."""
+
+    first: int
+    num: int
+    start: int
+    stop: int
+
+    def rows(self, flat: Tensor) -> Tensor:
+        """The entries, `[num, size]`."""
+        return flat[self.start : self.stop].view(self.num, -1)
+
+    def scales(self, values: Tensor) -> Tensor:
+        """A number for each segment, `[num, 1]`."""
+        return values[self.first : self.first + self.num].view(-1, 1)
+
+    def chunks(self, size: int) -> Iterator[Group]:
+        """The same in parts of at most `size` entries; several of them may belong to one segment."""
+        if self.num > 1 or self.stop - self.start <= size:
+            yield self
+            return
+        for start in range(self.start, self.stop, size):
+            yield Group(self.first, 1, start, min(start + size, self.stop))
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Blocks of `block_size` entries, the last one shorter; or segments of the given sizes.
+
+    Args:
+        numel: entries of the tensor.
+        block_size: entries of a block, or None.
+        sizes: entries of each segment, none of them 0, if there is no block size.
+    """
+
+    numel: int
+    block_size: int | None
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many segments there are."""
+        return len(self.sizes) if self.block_size is None else -(-self.numel // self.block_size)
+
+    def groups(self, together: int) -> Iterator[Group]:
+        """All segments in order, those of equal size together up to so many entries."""
+        if self.block_size is None:
+            start = 0
+            for index, size in enumerate(self.sizes):
+                yield Group(index, 1, start, start + size)
+                start += size
+            return
+        size, whole = self.block_size, self.numel // self.block_size
+        step = max(1, together // size)
+        for first in range(0, whole, step):
+            num = min(step, whole - first)
+            yield Group(first, num, first * size, (first + num) * size)
+        if whole * size < self.numel:
+            yield Group(whole, 1, whole * size, self.numel)
