@@ -58,6 +58,7 @@ ROOMS = (
         "buckets",
         "transport",
         "pieces",
+        "metrics",
         "data",
         "protocol",
     ),
