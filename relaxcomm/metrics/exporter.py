@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_address = self.socket.getsockname()
         self.server_port = self.server_address[1]
         self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away or does not trust the certificate is no news for the training's log."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(WSGIRequestHandler):
