@@ -145,7 +145,7 @@ class Metering:
         return found
 
     def _values(self) -> dict[str, float | Tensor]:
-        late = max(rule.delay for rule in self._run.algorithm.rules)
+        late = max((r.delay for r in self._run.algorithm.rules if isinstance(r.delay, int)), default=0)
         return {"staleness_steps": late, **self._run.statistics.latest}
 
     def _by_primitive(self, by_rule: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

@@ -33,6 +33,7 @@ class Exchange:
     snapshot: Tensor | None
     of_buffers: bool = False  # the model's buffers, which go with the rule's parameters
     is_good: bool = True
+    sent: int | None = None  # the step, if it is late and no checkpoint lies between
     mine: Tensor | None = None  # this rank's side, if the distance between replicas is taken
     agreement: Pending | None = None  # whether any rank put in NaN; on its way with the exchange
 
@@ -127,8 +128,8 @@ class StepExchanges:
         else:
             pipeline.launch(flight)
         snapshot = bucket.gather(bucket.empty()) if late else None
-        due = rule.due(self.run.step)
-        return Exchange(due, index, rule, state, bucket, flight, snapshot, of_buffers, is_good, mine)
+        due, sent = rule.due(self.run.step), self.run.step if late else None
+        return Exchange(due, index, rule, state, bucket, flight, snapshot, of_buffers, is_good, sent, mine)
 
     def apply(self, made: Sequence[Exchange]) -> None:
         """Write results to the model and keep state, all or nothing."""
@@ -139,6 +140,9 @@ class StepExchanges:
             for one in made:
                 one.state.commit(False)
             raise non_finite_error("parameters", bad, self.run.step)
+        for one in made:
+            if one.sent is not None:
+                self.run.statistics.latest["staleness_steps"] = self.run.step - one.sent
         self.run.samples.distance([(one.mine, one.flight.result) for one in made if one.mine is not None])
         for one in made:
             if not one.of_buffers:

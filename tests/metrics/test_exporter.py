@@ -21,9 +21,9 @@ from relaxcomm.metrics import places
 from relaxcomm.metrics.exporter import Exporter, Target
 from relaxcomm.metrics.settings import TLS, BasicAuth, MetricsConfig
 from tests.engine.harness import in_process, on_gloo
-from tests.metrics.harness import fetch
+from tests.metrics.harness import fetch, free_ports
 from tests.models import CASES, make_optimizer
-from tests.ranks import free_port, launch_script
+from tests.ranks import launch_script
 
 
 def addresses(world, config, steps=1):
@@ -40,7 +40,7 @@ def addresses(world, config, steps=1):
 
 @pytest.mark.parametrize("network", [in_process, on_gloo])
 def test_ports_count_up_and_rank_0_knows_all(network):
-    port = free_port()
+    port = free_ports(3)
     found = network(addresses, 3, {"port": port, "run": "a run"})
     assert [url for url, _ in found] == [f"http://127.0.0.1:{port + rank}" for rank in range(3)]
     expected = [
@@ -205,7 +205,7 @@ engine.close()
 
 @pytest.mark.ranks
 def test_an_elastic_restart_has_the_same_ports_again(tmp_path):
-    port = free_port()
+    port = free_ports(3)
     script = tmp_path / "job.py"
     script.write_text(RESTARTED.replace("PORT", str(port)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -241,5 +241,5 @@ print("free")
 
 @pytest.mark.ranks
 def test_forked_data_workers_do_not_keep_the_port():
-    (done,) = launch_script(FORKED.replace("PORT", str(free_port())), 1)
+    (done,) = launch_script(FORKED.replace("PORT", str(free_ports(3))), 1)
     assert done.stdout.strip().endswith("free"), done.stderr[-2000:]
