@@ -7,16 +7,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow check clean FORCE
+.PHONY: demo test test-slow prometheus check clean FORCE
 
 demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd
 
-test: $(STAMP)
+test: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m "not slow"
 
-test-slow: $(STAMP)
+test-slow: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m slow
+
+# Tests start a real Prometheus. RUNLEVEL keeps the package from starting a service of its own.
+prometheus:
+	@command -v prometheus >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq >/dev/null 2>&1 && \
+		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus \
+			>/dev/null 2>&1; } || \
+		echo "prometheus is missing, so tests that need it are skipped: install the package prometheus" >&2
 
 check: $(STAMP)
 	$(BIN)/ruff check .

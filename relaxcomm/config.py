@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard, get_args
 
 import networkx as nx
 import yaml
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     field_serializer,
@@ -22,18 +20,16 @@ from pydantic import (
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.data import Injection, Partition, iid
 from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.frozen import Section
 from relaxcomm.grammar import parse_algorithm, parse_primitive
+from relaxcomm.metrics.settings import MetricsConfig
 from relaxcomm.topology import Topology, complete, from_networkx
 from relaxcomm.validation import closest
 
 Positive = Annotated[int, Field(ge=1)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
-
-
-class DataConfig(_Section):
+class DataConfig(Section):
     """How the training data are read.
 
     Args:
@@ -61,7 +57,7 @@ class DataConfig(_Section):
         )
 
 
-class DriftGuard(_Section):
+class DriftGuard(Section):
     """How replicas that should be equal are compared.
 
     Args:
@@ -74,7 +70,7 @@ class DriftGuard(_Section):
     policy: Literal["error", "warn", "average"] = "error"
 
 
-class Config(_Section):
+class Config(Section):
     """Everything that a YAML file may say.
 
     Args:
@@ -87,8 +83,9 @@ class Config(_Section):
         bucket_bytes: capacity of a bucket, in bytes.
         data: how the training data are read.
         drift_guard: how replicas that should be equal are compared, or None.
+        metrics: where each rank's metrics can be read, or None.
         timeout_seconds: the longest that a rank waits for another.
-        output: folder for results, or None.
+        output: folder for results and run logs, or None.
         debug: compare labels, shapes and dtypes before every operation (slow).
     """
 
@@ -101,6 +98,7 @@ class Config(_Section):
     bucket_bytes: Positive = 26_214_400
     data: DataConfig = DataConfig()
     drift_guard: DriftGuard | None = None
+    metrics: MetricsConfig | None = None
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
     output: str | None = None
     debug: bool = False
@@ -215,10 +213,21 @@ def _readable(error: ValidationError, origin: str) -> RelaxcommError:
         if isinstance(cause, RelaxcommError):
             return type(cause)(f"{origin}: {cause}")
         if fault["type"] == "extra_forbidden":
-            section = DataConfig if len(fault["loc"]) > 1 and fault["loc"][0] == "data" else Config
-            lines.append(
-                f"{origin}: unknown key {place!r}{closest(str(fault['loc'][-1]), section.model_fields)}"
-            )
+            keys = _section(fault["loc"]).model_fields
+            lines.append(f"{origin}: unknown key {place!r}{closest(str(fault['loc'][-1]), keys)}")
         else:
             lines.append(f"{origin}: {place}: {fault['input']!r} is not allowed: {fault['msg']}")
     return ConfigError("\n".join(lines))
+
+
+def _section(place: Sequence[int | str]) -> type[Section]:
+    """The section that holds a key."""
+    section: type[Section] = Config
+    for part in place[:-1]:
+        annotation = section.model_fields[str(part)].annotation
+        section = next(one for one in (annotation, *get_args(annotation)) if _is_section(one))
+    return section
+
+
+def _is_section(value: object) -> TypeGuard[type[Section]]:
+    return isinstance(value, type) and issubclass(value, Section)

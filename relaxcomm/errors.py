@@ -56,5 +56,9 @@ class CompositionWarning(UserWarning):
     """A composition that works, but probably not as well as one with a small change."""
 
 
+class MetricsWarning(UserWarning):
+    """Metrics are not where they were asked for, or cannot be reached; training goes on."""
+
+
 class DriftWarning(UserWarning):
     """Replicas that should be equal are not, and the drift guard's policy is to go on."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from relaxcomm.errors import ConfigError, RelaxcommError
@@ -42,6 +42,12 @@ class Declared(ABC):
 C = TypeVar("C", bound=type)
 
 _CHECKS = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, strict, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, **_CHECKS)
 
 
 @dataclass_transform(frozen_default=True)

@@ -76,6 +76,7 @@ ROOMS = (
         "buckets",
         "transport",
         "pieces",
+        "metrics",
         "data",
         "protocol",
     ),

@@ -17,6 +17,7 @@ from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config, load
 from relaxcomm.engine import replicas
 from relaxcomm.engine.engine import Engine, attached
+from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run, named_parameters, trainable
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
@@ -56,6 +57,8 @@ def attach(
     try:
         settings = config if isinstance(config, Config) else load(config)
         _check(model, optimizer, settings.algorithm)
+        if settings.metrics is not None:
+            settings.metrics.check_files()
     except RelaxcommError as error:
         problem = error
     transport, owned = _connect(model, settings, process_group)
@@ -81,7 +84,8 @@ def attach(
             topology=settings.topology,
             drift_guard=settings.drift_guard,
         )
-        return Engine(run, settings=settings, owns_default_group=owned)
+        metering = Metering(run, settings.metrics, settings.output)
+        return Engine(run, settings=settings, metering=metering, owns_default_group=owned)
     except BaseException:
         transport.close()
         raise
@@ -148,6 +152,7 @@ def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[st
     """What must be the same on all ranks, as readable text."""
     facts = {"algorithm": repr(settings.algorithm), "bucket_bytes": str(settings.bucket_bytes)}
     facts["drift_guard"] = str(settings.drift_guard)
+    facts["metrics"] = "off" if settings.metrics is None else "on"  # the rest may differ between hosts
     facts |= {name: topology.describe(world_size) for name, topology in settings.topologies.items()}
     for name, p in named_parameters(model):
         kind = "trainable" if p.requires_grad else "frozen"

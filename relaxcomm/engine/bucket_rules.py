@@ -171,7 +171,7 @@ class BucketRules:
             unit=self.bucket.index,
             operations=self._operations(index),
         )
-        flight.launch(self.run.transport)
+        flight.launch(self.run.transport, self.run.statistics)
         self.late.append(LateGradient(rule.due(self.run.step), index, flight))
 
     def _late_value(self, late: LateGradient) -> Tensor:

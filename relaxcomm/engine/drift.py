@@ -42,6 +42,8 @@ class Drift:
         self._next = self._run.step + 1 + self._guard.every_steps
         differing = self._differing()
         if not differing:
+            if not self._run.algorithm.lets_replicas_differ:
+                self._run.statistics.latest["replica_distance"] = 0.0
             return
         shown = ", ".join(differing[:3]) + (f" and {len(differing) - 3} more" if len(differing) > 3 else "")
         text = (
@@ -55,6 +57,8 @@ class Drift:
         warnings.warn(text, DriftWarning, stacklevel=2)
         if self._guard.policy == "average":
             replicas.average(self._run)
+        elif self._run.samples.enabled:
+            replicas.means(self._run)  # they measure how far this rank is from them
 
     def _differing(self) -> list[str]:
         sums = torch.stack([_checksum(item.tensor) for item in self._run.parameters]).double().cpu()

@@ -9,7 +9,8 @@ from typing import Any
 from weakref import WeakSet
 
 import torch.distributed as dist
-from torch import nn
+from prometheus_client import CollectorRegistry
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from relaxcomm.algorithm import Algorithm
@@ -17,6 +18,7 @@ from relaxcomm.config import Config
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
 from relaxcomm.engine import checkpoint, replicas
 from relaxcomm.engine.loading import attach_loader
+from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.window import Window
@@ -34,8 +36,9 @@ class Engine:
     buffers stay local.
     """
 
-    def __init__(self, run: Run, *, settings: Config, owns_default_group: bool) -> None:
+    def __init__(self, run: Run, *, settings: Config, metering: Metering, owns_default_group: bool) -> None:
         self._run, self._settings, self._owns_default_group = run, settings, owns_default_group
+        self._metering = metering
         self._window = Window(run)
         self._closed = False
         self._window.hook()
@@ -50,6 +53,33 @@ class Engine:
     def statistics(self) -> Statistics:
         """Counts of this rank, see `Statistics`; readable after `close`."""
         return self._run.statistics
+
+    @property
+    def metrics(self) -> CollectorRegistry:
+        """What the exporter shows; metrics registered here get the labels `rank` and `run`.
+
+        Example:
+            >>> retries = prometheus_client.Counter("retries", "Lost messages.", registry=engine.metrics)
+        """
+        return self._metering.registry
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where this rank's metrics can be read, or None; rank 0's tells of all, see `relaxcomm top`."""
+        return self._metering.url
+
+    def observe(self, **values: float | Tensor) -> None:
+        """Show the latest value of something as the metric `relaxcomm_NAME` and in the run log.
+
+        Args:
+            values: numbers or tensors of one element, which may lie on a GPU: nobody waits for them here.
+
+        Raises: UsageError for a name that no metric can have.
+
+        Example:
+            >>> engine.observe(loss=loss)
+        """
+        self._metering.observe(values)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -251,6 +281,7 @@ class Engine:
         attached.discard(self._run.model)
 
     def _give_back(self, status: str) -> None:
+        self._metering.close(status)
         self._window.backward.release()
         self._run.transport.announce(status)
         self._run.transport.close()

@@ -29,6 +29,7 @@ class Flight:
         self._stage = 0
         self._left = operations
         self._pending: Pending | None = None
+        self._rule, self._departed = "", 0.0  # of the operation on its way
         self._result: Tensor | None = None
 
     @classmethod
@@ -58,16 +59,17 @@ class Flight:
         """Whether landing would not have to wait."""
         return self.done or (self._left == 0 and self._pending is not None and self._pending.arrived())
 
-    def launch(self, transport: Transport) -> None:
+    def launch(self, transport: Transport, statistics: Statistics) -> None:
         """Issue the first operation."""
-        self._resume(transport, None)
+        self._resume(transport, statistics, None)
 
     def advance(self, transport: Transport, statistics: Statistics) -> None:
         """Wait for the operation on its way and issue the next, or take the result."""
         assert self._pending is not None, "advance before launch"
         with statistics.waiting():
             received = self._pending.wait()
-        self._resume(transport, received)
+        statistics.in_flight.arrived(self._rule, self._departed)
+        self._resume(transport, statistics, received)
 
     def land(self, transport: Transport, statistics: Statistics) -> Tensor:
         """Advance to the end."""
@@ -75,14 +77,15 @@ class Flight:
             self.advance(transport, statistics)
         return self.result
 
-    def _resume(self, transport: Transport, received: Received | None) -> None:
+    def _resume(self, transport: Transport, statistics: Statistics, received: Received | None) -> None:
         assert self._program is not None, "a landed flight does not run"
         try:
-            rule, operation = next(self._program) if received is None else self._program.send(received)
+            self._rule, operation = next(self._program) if received is None else self._program.send(received)
         except StopIteration as stop:
             self._pending, self._result = None, stop.value
             return
-        label = Label(self._step, rule, self._unit, self._stage)
+        label = Label(self._step, self._rule, self._unit, self._stage)
+        self._departed = statistics.in_flight.departed()
         self._pending = transport.issue(operation, label)
         self._stage += 1
         self._left -= 1
@@ -101,7 +104,7 @@ class Pipeline:
         A flight whose last operation is on its way is left alone: waiting for it would hold up
         backward for nothing.
         """
-        flight.launch(self._transport)
+        flight.launch(self._transport, self._statistics)
         if self._flights and self._flights[-1].has_more_to_issue:
             self._flights[-1].advance(self._transport, self._statistics)
         self._flights.append(flight)

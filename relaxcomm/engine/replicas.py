@@ -25,16 +25,27 @@ def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root
 
 def average(run: Run) -> None:
     """Replace trainable parameters and floating-point buffers by their mean over all ranks."""
-    pending = []
+    for bucket, mean in means(run):
+        bucket.scatter(mean)
+
+
+def means(run: Run) -> list[tuple[Bucket, Tensor]]:
+    """The mean over all ranks of what an average replaces; this rank's distance from it is measured."""
+    pending, mine = [], []
     for bucket in mean_buckets(run):
         flat = bucket.gather(bucket.empty())
+        if run.samples.enabled:
+            mine.append(flat.clone())
         label = Label(run.common_step, "average", bucket.index)
         pending.append((bucket, run.transport.issue(AllReduce(flat, "mean"), label)))
+    found = []
     for bucket, operation in pending:
         with run.statistics.waiting():
             received = operation.wait()
         assert isinstance(received, Tensor)
-        bucket.scatter(received)
+        found.append((bucket, received))
+    run.samples.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
+    return found
 
 
 def mean_buckets(run: Run) -> list[Bucket]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from relaxcomm.engine.control import Control
 from relaxcomm.engine.drift import Drift
 from relaxcomm.engine.flights import Program
 from relaxcomm.engine.micro import Accumulation
+from relaxcomm.engine.samples import Samples
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.votes import Votes
@@ -64,6 +65,8 @@ class Run:
         self.rounds: dict[tuple[int, int], int] = {}
         self.services: dict[tuple[int, int], Service] = {}
         self._uncompressed_bytes = 0
+        self.samples = Samples(self)
+        self.on_synchronised: Callable[[], None] | None = None
         self.drift = Drift(self, drift_guard)
         self.votes = Votes(self)
         self.control = Control(self)
@@ -177,7 +180,15 @@ class Run:
             self.micro.close()
         self.statistics.tick(self.exchanged, self._uncompressed_bytes)
         self.step += 1
+        if self.exchanged:
+            self.report()
         self.exchanged = self.synchronised = self.unsynchronised = False
+
+    def report(self) -> None:
+        """Something was exchanged: tell the run log."""
+        self.samples.residual()
+        if self.on_synchronised is not None:
+            self.on_synchronised()
 
     def scale(self) -> float:
         """The GradScaler's scale as a number, or 1; on a GPU the host waits for it."""

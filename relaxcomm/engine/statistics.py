@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+from torch import Tensor
+
+from relaxcomm.metrics.observations import Histogram, InFlight
 from relaxcomm.transport.base import ByteCounters
 
 
@@ -21,6 +25,8 @@ class Statistics(Mapping[str, float]):
         bytes_uncompressed: what BSP in full precision would have sent in as many steps.
         step_seconds: mean time from one step's end to the next.
         exposed_communication_seconds: time that this rank stood waiting for the network.
+        hidden_communication_seconds: time in timed steps in which exchanges were on their way and this
+            rank did not stand waiting.
         staleness_steps: the most clocks by which parameters read from a server have missed pushes.
         callback_seconds: time in the engine's own callbacks, waiting excluded.
     """
@@ -33,22 +39,35 @@ class Statistics(Mapping[str, float]):
         self.bytes_uncompressed = 0
         self.waiting_seconds = 0.0
         self.busy_seconds = 0.0
-        self._timed_steps = 0
-        self._step_seconds = 0.0
+        self.step_times = Histogram()
+        self.in_flight = InFlight()
+        self.exposed_seconds = self.hidden_seconds = 0.0  # in the steps that were timed
+        self.last_synchronisation: float | None = None  # on the clock of the wall
         self._last_step: float | None = None
+        self._waited_before = self._flown_before = 0.0
         self._depth = 0
         self.notes: dict[str, float] = {}
+        self.latest: dict[str, float | Tensor] = {}
 
     def tick(self, synchronised: bool, uncompressed: int) -> None:
         """Count a closed step."""
         now = time.perf_counter()
+        flown = self.in_flight.seconds(now)
         if self._last_step is not None:
-            self._step_seconds += now - self._last_step
-            self._timed_steps += 1
-        self._last_step = now
+            self.step_times.observe(now - self._last_step)
+            exposed = self.waiting_seconds - self._waited_before
+            self.exposed_seconds += exposed
+            self.hidden_seconds += max(0.0, flown - self._flown_before - exposed)
+        self._last_step, self._waited_before, self._flown_before = now, self.waiting_seconds, flown
         self.steps += 1
-        self.synchronisations += synchronised
         self.bytes_uncompressed += uncompressed
+        if synchronised:
+            self.synchronised()
+
+    def synchronised(self) -> None:
+        """Count a synchronisation."""
+        self.synchronisations += 1
+        self.last_synchronisation = time.time()
 
     def pause(self) -> None:
         """Leave the time until the next step out of `step_seconds` (an evaluation, a join)."""
@@ -57,19 +76,21 @@ class Statistics(Mapping[str, float]):
     def consumed(self, samples: int) -> None:
         """Count samples of a batch that was trained on."""
         self.samples += samples
+        self.latest["batch_size"] = samples
 
     def note(self, name: str, value: float) -> None:
-        """Keep the largest value of a named number that a primitive reports."""
+        """Keep the largest and the latest value of a named number that a primitive reports."""
         self.notes[name] = max(value, self.notes.get(name, value))
+        self.latest[name] = value
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Time a wait for the network."""
-        begin = time.perf_counter()
+        begin = self.in_flight.departed()
         try:
             yield
         finally:
-            self.waiting_seconds += time.perf_counter() - begin
+            self.waiting_seconds += self.in_flight.landed() - begin
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -85,8 +106,21 @@ class Statistics(Mapping[str, float]):
             self._depth = 0
             self.busy_seconds += time.perf_counter() - begin - (self.waiting_seconds - waited)
 
-    def export(self) -> dict[str, float]:
+    def export(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
+        return {**self._counts(), "bytes_by_rule": {**self._counters.by_rule}}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on counting from a checkpoint."""
+        self.steps = int(saved["steps"])
+        self.synchronisations = int(saved["synchronisations"])
+        self.samples = int(saved["samples"])
+        self.bytes_uncompressed = int(saved["bytes_uncompressed"])
+        self._counters.sent = int(saved["bytes_sent"])
+        self._counters.received = int(saved["bytes_received"])
+        self._counters.by_rule = dict(saved["bytes_by_rule"])
+
+    def _counts(self) -> dict[str, float]:
         return {
             "steps": self.steps,
             "synchronisations": self.synchronisations,
@@ -96,21 +130,13 @@ class Statistics(Mapping[str, float]):
             "bytes_received": self._counters.received,
         }
 
-    def restore(self, saved: Mapping[str, float]) -> None:
-        """Go on counting from a checkpoint."""
-        self.steps = int(saved["steps"])
-        self.synchronisations = int(saved["synchronisations"])
-        self.samples = int(saved["samples"])
-        self.bytes_uncompressed = int(saved["bytes_uncompressed"])
-        self._counters.sent = int(saved["bytes_sent"])
-        self._counters.received = int(saved["bytes_received"])
-
     def _values(self) -> dict[str, float]:
         return {
-            **self.export(),
+            **self._counts(),
             "lssr": (self.steps - self.synchronisations) / self.steps if self.steps else 0.0,
-            "step_seconds": self._step_seconds / self._timed_steps if self._timed_steps else 0.0,
+            "step_seconds": self.step_times.total / max(1, self.step_times.count),
             "exposed_communication_seconds": self.waiting_seconds,
+            "hidden_communication_seconds": self.hidden_seconds,
             "callback_seconds": self.busy_seconds,
             **self.notes,
         }

@@ -55,7 +55,9 @@ class Step:
             self.run.exchanged = False
             if self.is_due():
                 self.exchange()
-            self.run.statistics.synchronisations += self.run.exchanged
+            if self.run.exchanged:
+                self.run.statistics.synchronised()
+                self.run.report()
         finally:
             self.run.event, self.run.exchanged = None, before
 

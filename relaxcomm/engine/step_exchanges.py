@@ -33,6 +33,8 @@ class Exchange:
     snapshot: Tensor | None
     of_buffers: bool = False  # the model's buffers, which go with the rule's parameters
     is_good: bool = True
+    sent: int | None = None  # the step, if it is late and no checkpoint lies between
+    mine: Tensor | None = None  # this rank's side, if the distance between replicas is taken
     agreement: Pending | None = None  # whether any rank put in NaN; on its way with the exchange
 
     def is_due(self, step: int) -> bool:
@@ -51,7 +53,11 @@ class StepExchanges:
         run, rule = self.run, self.run.algorithm.rules[index]
         pipeline = Pipeline(run.transport, run.statistics)
         round = run.rounds[index, buckets[0].index]
-        made = [self._launch(pipeline, index, rule, run.state[index, b.index], b) for b in buckets]
+        measured = run.samples.wants_distance(rule)
+        made = [
+            self._launch(pipeline, index, rule, run.state[index, b.index], b, measured=measured)
+            for b in buckets
+        ]
         if rule.payload.averages_buffers and rule.exchange.collective:
             plain = _plain(rule)
             made += [
@@ -105,6 +111,7 @@ class StepExchanges:
         *,
         of_buffers: bool = False,
         round: int = 0,
+        measured: bool = False,
     ) -> Exchange:
         late = bool(rule.delay)
         cx = self.run.context(rule, round)
@@ -112,6 +119,7 @@ class StepExchanges:
         is_good = rule.exchange.same_result or is_finite(tensor)
         if not rule.exchange.collective and not is_good:
             raise non_finite_error("parameters", [(bucket, tensor)], self.run.step)
+        mine = self.run.samples.keep(rule, bucket, tensor) if measured else None
         program = (
             self.run.exchanging("buffers", rule, cx, state, tensor)
             if of_buffers
@@ -125,13 +133,12 @@ class StepExchanges:
             operations=rule.compressor.rounds * rule.exchange.operations,
         )
         if late:
-            flight.launch(self.run.transport)
+            flight.launch(self.run.transport, self.run.statistics)
         else:
             pipeline.launch(flight)
         snapshot = bucket.gather(bucket.empty()) if late else None
-        return Exchange(
-            rule.due(self.run.step), index, rule, state, bucket, flight, snapshot, of_buffers, is_good
-        )
+        due, sent = rule.due(self.run.step), self.run.step if late else None
+        return Exchange(due, index, rule, state, bucket, flight, snapshot, of_buffers, is_good, sent, mine)
 
     def apply(self, made: Sequence[Exchange]) -> None:
         """Write results to the model and keep state, all or nothing."""
@@ -142,6 +149,10 @@ class StepExchanges:
             for one in made:
                 one.state.commit(False)
             raise non_finite_error("parameters", bad, self.run.step)
+        for one in made:
+            if one.sent is not None:
+                self.run.statistics.latest["staleness_steps"] = self.run.step - one.sent
+        self.run.samples.distance([(one.mine, one.flight.result) for one in made if one.mine is not None])
         for one in made:
             if not one.of_buffers:
                 self.run.see(one.index, one.bucket, None, one.flight.result)

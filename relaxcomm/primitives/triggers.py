@@ -97,6 +97,9 @@ class relative_gradient_change(VotingTrigger):
             "change": torch.zeros((), dtype=torch.float64),
         }
 
+    def measured(self, state: State) -> tuple[Tensor, float]:
+        return state["change"], self.threshold
+
     def vote(self, cx: Context, state: State, observation: Observation) -> bool:
         square, before = observation.squared_norm, state["average"].item()
         votes = int(state["votes"].item())

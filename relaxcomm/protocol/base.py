@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 State: TypeAlias = MutableMapping[str, Tensor]
 """Slots of one primitive for one bucket. Assign a new tensor to change a slot, never write into the
 old one: the engine keeps an assignment only if the whole window is finite on all ranks. A slot whose
-name begins with `_` is a buffer of no meaning: it may be written into, and no checkpoint holds it."""
+name begins with `_` is a buffer of no meaning: it may be written into, and no checkpoint holds it. One
+that is called `residual` holds what is still to be sent; its norm is among the metrics."""
 
 
 def _nobody_voted(trigger: VotingTrigger) -> bool:

@@ -88,6 +88,10 @@ class VotingTrigger(Trigger):
         """The slots that this trigger keeps, at their first values; CPU tensors."""
         return {}
 
+    def measured(self, state: State) -> tuple[Tensor, float] | None:
+        """What was compared at the last vote, a scalar, and with which threshold; None if nothing was."""
+        return None
+
     @abstractmethod
     def vote(self, cx: Context, state: State, observation: Observation) -> bool:
         """What this worker wants in this step."""

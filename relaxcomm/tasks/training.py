@@ -129,6 +129,7 @@ class _Run:
             loss = share * task.loss(task.model, part)
             loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
             total += loss.detach()
+        self.engine.observe(loss=total)
         task.optimizer.step()
         task.optimizer.zero_grad()
         if task.scheduler is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from torch import Tensor
@@ -22,10 +23,27 @@ class Membership:
 
 @dataclass
 class ByteCounters:
-    """Bytes that this rank handed to, and took from, the network since attach."""
+    """Bytes that this rank handed to, and took from, the network since attach.
+
+    Args:
+        sent: to all others, for all purposes.
+        received: from all others, for all purposes.
+        by_rule: `(sent, received)` by the rule of the operations' labels.
+    """
 
     sent: int = 0
     received: int = 0
+    by_rule: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # Services count in threads of their own.
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, rule: str, sent: int = 0, received: int = 0) -> None:
+        """Count what was moved for a rule."""
+        with self._lock:
+            before = self.by_rule.get(rule, (0, 0))
+            self.by_rule[rule] = before[0] + sent, before[1] + received
+            self.sent += sent
+            self.received += received
 
 
 class Pending(ABC):

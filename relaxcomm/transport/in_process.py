@@ -75,9 +75,7 @@ class InProcessTransport(Transport):
                 raise CommunicationError(
                     f"in-process ranks share one autograd thread a GPU: CPU only, got {tensor.device}"
                 )
-        sent, received = self.traffic(operation)
-        self.counters.sent += sent
-        self.counters.received += received
+        self.counters.add(label.rule, *self.traffic(operation))
         if isinstance(operation, Request):
             slot = self._world.ask(self._rank, (self._number, label.rule, label.unit), operation)
         else:

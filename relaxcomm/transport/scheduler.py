@@ -128,7 +128,7 @@ class World:
             row = request.tensor[server].clone()
             arrives = self.clocks[rank] + self._travels(row, rank, server)
             if server != rank:
-                self.counters[server, desk].received += size_bytes(row)
+                self.counters[server, desk].add(desk[1], received=size_bytes(row))
             self._deliver(server, desk, self.services[server, desk].answer(rank, row), arrives)
         return slot
 
@@ -141,7 +141,7 @@ class World:
         for client, reply in answers:
             asked = self._asked[client, desk]
             if server != client:
-                self.counters[server, desk].sent += size_bytes(reply)
+                self.counters[server, desk].add(desk[1], sent=size_bytes(reply))
             asked.into[server].copy_(reply)
             asked.slot.posts[server] = (Request(reply, reply), "an answer")
             ready = now + self._travels(reply, server, client)

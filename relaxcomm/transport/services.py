@@ -43,7 +43,7 @@ class Services:
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         """Answer requests for `place`."""
-        self._served[place] = _Served(self, len(self._served), service, request, reply)
+        self._served[place] = _Served(self, place[0], len(self._served), service, request, reply)
 
     def ask(self, place: Place, operation: Request) -> Any:
         """Send a request to all; a work whose end means that `operation.reply` is filled."""
@@ -63,8 +63,10 @@ class Services:
 class _Served:
     """One service with its thread."""
 
-    def __init__(self, home: Services, tag: int, service: Service, request: Tensor, reply: Tensor) -> None:
-        self._home, self._tag, self._service = home, tag, service
+    def __init__(
+        self, home: Services, rule: str, tag: int, service: Service, request: Tensor, reply: Tensor
+    ) -> None:
+        self._home, self._rule, self._tag, self._service = home, rule, tag, service
         self._incoming, self._outgoing = home.groups
         self._request_bytes, self._reply_bytes = size_bytes(request), size_bytes(reply)
         self._own: queue.Queue[Tensor] = queue.Queue()
@@ -82,11 +84,11 @@ class _Served:
         for other in self._others:
             row = operation.tensor[other].reshape(-1).view(torch.uint8)
             works.append(self._send(_REQUEST, row, other))
-            self._home.counters.sent += row.numel()
+            self._home.counters.add(self._rule, sent=row.numel())
         for other in self._others:
             into = operation.reply[other]
             works.append(dist.irecv(into, self._home.ranks[other], group=self._outgoing, tag=self._tag))
-            self._home.counters.received += size_bytes(into)
+            self._home.counters.add(self._rule, received=size_bytes(into))
         with self._lock:
             self._deliver(self._service.answer(self._home.rank, operation.tensor[self._home.rank]))
         return ThreadedWork([*works, _Own(self._own, operation.reply[self._home.rank])], _FOR_EVER)
@@ -133,7 +135,7 @@ class _Served:
                         self._left.add(client)
                         self._deliver(self._service.leave(client))
                     else:
-                        self._home.counters.received += self._request_bytes
+                        self._home.counters.add(self._rule, received=self._request_bytes)
                         self._deliver(self._service.answer(client, buffer[1:]))
             for work, _ in self._sending.values():
                 work.wait()
@@ -145,7 +147,7 @@ class _Served:
             if client == self._home.rank:
                 self._own.put(reply)
                 continue
-            self._home.counters.sent += size_bytes(reply)
+            self._home.counters.add(self._rule, sent=size_bytes(reply))
             # A client asks again only after it has the answer, so the one before has gone out.
             work = dist.isend(reply, self._home.ranks[client], group=self._outgoing, tag=self._tag)
             self._sending[client] = (work, reply)

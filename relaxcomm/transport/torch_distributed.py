@@ -85,9 +85,7 @@ class TorchTransport(Transport):
         if self._debug and not isinstance(operation, Request):
             self._compare(operation, label)
         if not isinstance(operation, Request):  # services count for themselves
-            sent, received = self.traffic(operation)
-            self.counters.sent += sent
-            self.counters.received += received
+            self.counters.add(label.rule, *self.traffic(operation))
         try:
             works, result = self._start(operation, label)
         except RuntimeError as error:

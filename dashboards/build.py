@@ -1,0 +1,140 @@
+"""Makes the Grafana board with Grafana's own typed SDK; the JSON beside it is kept in the repository.
+
+python dashboards/build.py          # writes dashboards/grafana/boards/relaxcomm.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from grafana_foundation_sdk.builders import bargauge, dashboard, stat, timeseries
+from grafana_foundation_sdk.builders.common import (
+    GraphThresholdsStyleConfig,
+    ReduceDataOptions,
+    StackingConfig,
+    VizLegendOptions,
+    VizTooltipOptions,
+)
+from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DataSourceRef,
+    DynamicConfigValue,
+    Threshold,
+    ThresholdsMode,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+
+sys.path.insert(0, str(Path(__file__).parent))
+from panels import ROWS, Panel  # a neighbour of this script
+
+BOARD = Path(__file__).parent / "grafana" / "boards" / "relaxcomm.json"
+_SOURCE = DataSourceRef(type_val="prometheus", uid="${source}")
+_HEIGHT = 8
+
+
+def make_board() -> str:
+    """The board as JSON."""
+    board = (
+        dashboard.Dashboard("relaxcomm")
+        .uid("relaxcomm")
+        .description("Is communication my bottleneck, what is saved, does it hurt, and which worker is slow?")
+        .tags(["relaxcomm", "pytorch"])
+        .refresh("5s")
+        .time("now-30m", "now")
+        .timezone("browser")
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .editable()
+        .with_variable(dashboard.DatasourceVariable("source").label("Prometheus").type("prometheus"))
+        .with_variable(_variable("run", "Run", "label_values(relaxcomm_info, run)"))
+        .with_variable(_variable("rank", "Rank", 'label_values(relaxcomm_info{run=~"$run"}, rank)'))
+    )
+    for title, panels in ROWS:
+        board.with_row(dashboard.Row(title))
+        for panel in panels:
+            board.with_panel(_panel(panel))
+    return json.dumps(board.build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+
+
+def _variable(name: str, label: str, query: str) -> Any:
+    everything = VariableOption(selected=True, text="All", value="$__all")
+    return (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .datasource(_SOURCE)
+        .query(query)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.NUMERICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        .current(everything)
+    )
+
+
+def _panel(panel: Panel) -> Any:
+    made: Any = {"lines": _lines, "number": _number, "bars": _bars}[panel.kind](panel)
+    made.title(panel.title).description(panel.description).datasource(_SOURCE).unit(panel.unit)
+    made.span(panel.width).height(_HEIGHT).no_value("no data")
+    for query in panel.queries:
+        asked = Dataquery().expr(query.expression).legend_format(query.legend).datasource(_SOURCE)
+        made.with_target(
+            asked.ref_id(query.letter) if panel.kind == "lines" else asked.ref_id(query.letter).instant()
+        )
+    steps = [Threshold(color="green", value=None)]
+    steps += [Threshold(color=color, value=value) for value, color in panel.thresholds]
+    made.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
+    if panel.minimum is not None:
+        made.min(panel.minimum)
+    if panel.maximum is not None:
+        made.max(panel.maximum)
+    return made
+
+
+def _lines(panel: Panel) -> Any:
+    made = (
+        timeseries.Panel()
+        .legend(
+            VizLegendOptions()
+            .show_legend(True)
+            .display_mode(common.LegendDisplayMode.LIST)
+            .placement(common.LegendPlacement.BOTTOM)
+        )
+        .tooltip(VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING))
+        .line_width(1.5)
+        .fill_opacity(60 if panel.stacked else 5)
+        .show_points(common.VisibilityMode.NEVER)
+        .span_nulls(False)
+    )
+    if panel.stacked:
+        made.stacking(StackingConfig().mode(common.StackingMode.NORMAL))
+    if panel.thresholds:
+        made.thresholds_style(GraphThresholdsStyleConfig().mode(common.GraphTresholdsStyleMode.DASHED))
+    if panel.red:
+        red = {"mode": "fixed", "fixedColor": "red"}
+        made.override_by_regexp(panel.red, [DynamicConfigValue(id_val="color", value=red)])
+    if panel.dashed:
+        dashes = {"fill": "dash", "dash": [8, 8]}
+        made.override_by_regexp(panel.dashed, [DynamicConfigValue(id_val="custom.lineStyle", value=dashes)])
+    return made
+
+
+def _number(panel: Panel) -> Any:
+    last = ReduceDataOptions().calcs(["lastNotNull"])
+    return stat.Panel().reduce_options(last).graph_mode(common.BigValueGraphMode.NONE)
+
+
+def _bars(panel: Panel) -> Any:
+    last = ReduceDataOptions().calcs(["lastNotNull"])
+    return bargauge.Panel().reduce_options(last).orientation(common.VizOrientation.HORIZONTAL)
+
+
+if __name__ == "__main__":
+    BOARD.write_text(make_board(), encoding="utf-8")
+    print(BOARD)

@@ -1,0 +1,161 @@
+"""Shows a run: as metrics to whoever asks, and as lines of the run log."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from torch import Tensor
+
+from relaxcomm.engine.run import Run
+from relaxcomm.errors import MetricsWarning
+from relaxcomm.metrics.collector import Labelled, RunCollector, check_name
+from relaxcomm.metrics.exporter import Exporter
+from relaxcomm.metrics.places import name_run, open_exporters
+from relaxcomm.metrics.runlog import RunLog, log_path
+from relaxcomm.metrics.settings import MetricsConfig
+from relaxcomm.metrics.snapshot import Snapshot
+
+
+class Metering:
+    """The exporter and the run log of one rank; made on every rank at the same time.
+
+    Args:
+        run: what is shown.
+        settings: None for neither.
+        folder: of the run log, or None.
+    """
+
+    def __init__(self, run: Run, settings: MetricsConfig | None, folder: str | None) -> None:
+        self._run = run
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(RunCollector(self.snapshot))
+        self._known: set[str] = set()
+        self._exporter: Exporter | None = None
+        self._log: RunLog | None = None
+        self.url: str | None = None
+        if settings is None:
+            return
+        run.samples.enabled = True
+        membership = run.transport.membership
+        name = str(run.transport.gather_objects(name_run(settings, run.algorithm.name))[0])
+        # Ranks whose settings differ in this must not leave the others waiting.
+        ports = run.transport.gather_objects(settings.port)
+        if None not in ports:
+            shown = CollectorRegistry(auto_describe=False)
+            labels = {"rank": str(membership.rank), "run": name}
+            shown.register(Labelled(self.registry, labels))
+            self._exporter = open_exporters(settings, run.transport, shown, name)
+            if self._exporter is not None:
+                self.url = self._exporter.url
+        if settings.log and folder is not None:
+            self._open_log(log_path(folder, name, membership.rank), name)
+
+    def _open_log(self, path: Path, name: str) -> None:
+        try:
+            self._log = RunLog(path)
+        except OSError as error:
+            warnings.warn(f"there is no run log: {error}; see the key output", MetricsWarning, stacklevel=2)
+            return
+        membership, algorithm = self._run.transport.membership, self._run.algorithm
+        self._log.write(
+            {
+                "run": name,
+                "rank": membership.rank,
+                "world_size": membership.world_size,
+                "algorithm": algorithm.name,
+                "composition": repr(algorithm),
+            }
+        )
+        self._run.on_synchronised = self._synchronised
+
+    def observe(self, values: Mapping[str, float | Tensor]) -> None:
+        """Keep the latest values of what the training program measures."""
+        for name, value in values.items():
+            if name not in self._known:
+                check_name(name)
+                self._known.add(name)
+            self._run.statistics.latest[name] = value.detach() if isinstance(value, Tensor) else value
+
+    def snapshot(self) -> Snapshot:
+        """The run as it is now; also called from other threads."""
+        run, seen = self._run, self._run.statistics
+        return Snapshot(
+            algorithm=run.algorithm.name,
+            world_size=run.transport.membership.world_size,
+            steps=seen.steps,
+            synchronisations=seen.synchronisations,
+            last_synchronisation=seen.last_synchronisation,
+            samples=seen.samples,
+            bytes_uncompressed=seen.bytes_uncompressed,
+            bytes_moved=self._by_primitive(run.transport.counters.by_rule),
+            exchanges=self._by_primitive(seen.in_flight.by_rule),
+            step_bounds=seen.step_times.bounds,
+            step_counts=tuple(seen.step_times.counts),
+            step_seconds=seen.step_times.total,
+            exposed_seconds=seen.exposed_seconds,
+            hidden_seconds=seen.hidden_seconds,
+            callback_seconds=seen.busy_seconds,
+            triggers=self._triggers(),
+            values=self._values(),
+        )
+
+    def close(self, status: str) -> None:
+        """Write the summary and stop answering."""
+        if self._log is not None:
+            self._log.write({"summary": {"status": status, **self.snapshot().as_json()}})
+            self._log.close()
+        if self._exporter is not None:
+            self._exporter.close()
+        self._log = self._exporter = self._run.on_synchronised = None
+
+    def _synchronised(self) -> None:
+        """One line; the thread that writes it makes numbers of tensors."""
+        assert self._log is not None
+        seen, counters = self._run.statistics, self._run.transport.counters
+        self._log.write(
+            {
+                "time": time.time(),
+                "step": self._run.step,
+                "synchronisations": seen.synchronisations,
+                "samples": seen.samples,
+                "bytes_sent": counters.sent,
+                "bytes_received": counters.received,
+                "bytes_uncompressed": seen.bytes_uncompressed,
+                "step_seconds": seen.step_times.total,
+                "exposed_communication_seconds": seen.exposed_seconds,
+                "hidden_communication_seconds": seen.hidden_seconds,
+                "triggers": self._triggers(),
+                **self._values(),
+            }
+        )
+
+    def _triggers(self) -> dict[str, tuple[float | Tensor, float]]:
+        """What the voting triggers compared, by the first rule that has each."""
+        rules = [rule.trigger for rule in self._run.algorithm.rules]
+        found: dict[str, tuple[float | Tensor, float]] = {}
+        for trigger, slots in self._run.votes.slots.items():
+            measured = trigger.measured(slots)
+            if measured is not None:
+                found[str(rules.index(trigger))] = measured
+        return found
+
+    def _values(self) -> dict[str, float | Tensor]:
+        late = max((r.delay for r in self._run.algorithm.rules if isinstance(r.delay, int)), default=0)
+        return {"staleness_steps": late, **self._run.statistics.latest}
+
+    def _by_primitive(self, by_rule: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+        """Pairs of numbers, which rules with the same exchange share."""
+        found: dict[str, tuple[Any, Any]] = {}
+        for name, (first, second) in dict(by_rule).items():
+            if name.isdigit():
+                primitive = type(self._run.algorithm.rules[int(name)].exchange).__name__
+            else:
+                primitive = name.replace(" ", "_")
+            before = found.get(primitive, (0, 0))
+            found[primitive] = before[0] + first, before[1] + second
+        return found

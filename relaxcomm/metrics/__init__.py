@@ -1,0 +1,1 @@
+"""Prometheus metrics of a run, their exporter, and the run log."""

@@ -1,0 +1,59 @@
+"""Trains small models with metrics, and reads what their exporters show."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def fetch(url: str, **headers: str) -> str:
+    """The body of an answer."""
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def parse(text: str) -> Series:
+    """Values by name and labels, read by prometheus-client's own parser."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(series: Series, name: str, **labels: str) -> float:
+    """The sum over all series of that name and these labels; KeyError if there is none."""
+    found = [v for (n, have), v in series.items() if n == name and frozenset(labels.items()) <= have]
+    if not found:
+        raise KeyError((name, labels))
+    return sum(found)
+
+
+def read_log(folder: Path, rank: int) -> list[dict[str, Any]]:
+    """The lines of the one log of a rank."""
+    (path,) = folder.glob(f"*.rank{rank}.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` free ports in a row, below those that the system gives to connections."""
+    while True:
+        first = random.randrange(12_000, 30_000)
+        with ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    probe = stack.enter_context(socket.socket())
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
