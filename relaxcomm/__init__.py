@@ -2,6 +2,7 @@
 
 from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.buckets import Bucket
+from relaxcomm.checks import Finding, check
 from relaxcomm.engine import Engine, attach
 from relaxcomm.errors import (
     CommunicationError,
@@ -58,17 +59,22 @@ from relaxcomm.primitives.triggers import (
     while_below,
 )
 from relaxcomm.protocol import (
+    RELAXCOMM_PROTOCOL,
     Agreement,
+    Coding,
     Compressor,
     Context,
     Controller,
     Exchange,
+    Exchanging,
     MicroGradients,
     Observation,
     Outer,
+    Parts,
     Payload,
     Seen,
     Served,
+    State,
     Trigger,
     VotingTrigger,
 )
@@ -77,6 +83,7 @@ from relaxcomm.topology import Topology, from_networkx
 from relaxcomm.transport import InProcessGroup, Link, Service, simulate
 
 __all__ = [
+    "RELAXCOMM_PROTOCOL",
     "Agree",
     "Agreement",
     "Algorithm",
@@ -85,6 +92,7 @@ __all__ = [
     "AllToAll",
     "Broadcast",
     "Bucket",
+    "Coding",
     "CommunicationError",
     "CompositionError",
     "CompositionWarning",
@@ -99,6 +107,8 @@ __all__ = [
     "DriftWarning",
     "Engine",
     "Exchange",
+    "Exchanging",
+    "Finding",
     "Fraction",
     "InProcessGroup",
     "Index",
@@ -110,6 +120,7 @@ __all__ = [
     "NonFiniteError",
     "Observation",
     "Outer",
+    "Parts",
     "Payload",
     "PluginError",
     "Rate",
@@ -123,6 +134,7 @@ __all__ = [
     "SharedSupport",
     "Sparse",
     "Staleness",
+    "State",
     "Steps",
     "Threshold",
     "Topology",
@@ -139,6 +151,7 @@ __all__ = [
     "averaging_server",
     "cast",
     "chain",
+    "check",
     "client_deltas",
     "deltas",
     "dgc",

@@ -167,7 +167,8 @@ class Algorithm:
     @property
     def needs(self) -> frozenset[str]:
         """Values that must exist before the first step."""
-        return frozenset().union(*(controller.needs for controller in self.controllers))
+        triggers = [rule.trigger.needs for rule in self.rules]
+        return frozenset[str]().union(*triggers, *(controller.needs for controller in self.controllers))
 
     def __repr__(self) -> str:
         return f"Algorithm({self.name}: {'; '.join(map(repr, (*self.rules, *self.controllers)))})"

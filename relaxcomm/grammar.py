@@ -35,10 +35,7 @@ def parse_algorithm(value: object) -> Algorithm:
         return _parse_rules(value)
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         entry = registry.algorithm(value["name"])
-        wrapped = _wrapped(inspect.unwrap(entry.build))
-        return entry(
-            **{str(k): _parse_field(wrapped.get(str(k)), item) for k, item in value.items() if k != "name"}
-        )
+        return entry(**arguments_of(entry.build, {k: item for k, item in value.items() if k != "name"}))
     raise ConfigError(
         f"algorithm: {value!r} is not allowed; write a name, {{name: local_sgd, steps: 8}}, or "
         "{rules: [{payload: gradients, exchange: all_reduce}]}"
@@ -68,6 +65,20 @@ def parse_primitive(role: str, value: object) -> Declared:
     raise ConfigError(
         f"{role}: {value!r} is not allowed; write a name, or one name with its arguments: {{name: {{…}}}}"
     )
+
+
+def arguments_of(target: Callable[..., object], values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Arguments of a primitive's class or an algorithm's function from what YAML has for them.
+
+    Raises: ConfigError.
+
+    Example:
+        >>> from relaxcomm import error_feedback
+        >>> arguments_of(error_feedback, {"compressor": {"top_k": {"density": 0.01}}})
+        {'compressor': top_k(density=0.01)}
+    """
+    wrapped = _wrapped(inspect.unwrap(target))
+    return {str(key): _parse_field(wrapped.get(str(key)), item) for key, item in values.items()}
 
 
 def _parse_rules(value: Mapping[Any, Any]) -> Algorithm:
@@ -118,7 +129,7 @@ def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
             f"{cls.__name__}: {value!r} is not allowed; write its arguments by name: "
             f"{{{cls.__name__}: {{{', '.join(f'{name}: …' for name in _field_names(cls))}}}}}"
         )
-    return {str(key): _parse_field(wrapped.get(str(key)), item) for key, item in value.items()}
+    return arguments_of(cls, value)
 
 
 def _parse_field(role: str | None, item: object) -> object:

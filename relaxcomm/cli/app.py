@@ -10,6 +10,7 @@ from relaxcomm.cli.algorithms import algorithms
 from relaxcomm.cli.compare import compare
 from relaxcomm.cli.doctor import doctor
 from relaxcomm.cli.failures import warn
+from relaxcomm.cli.plugins import check, new_algorithm
 from relaxcomm.cli.schema import schema
 from relaxcomm.cli.show import show
 from relaxcomm.cli.train import train
@@ -27,6 +28,8 @@ app.command()(algorithms)
 app.command()(show)
 app.command()(schema)
 app.command()(doctor)
+app.command()(check)
+app.command()(new_algorithm)
 
 
 def main() -> None:

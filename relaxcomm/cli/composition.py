@@ -8,13 +8,13 @@ from typing import Any
 
 from relaxcomm import docstrings
 from relaxcomm.algorithm import Rule
-from relaxcomm.cli.examples import from_example
 from relaxcomm.cli.graphs import usable_topologies
 from relaxcomm.cli.table import data_size
 from relaxcomm.cli.tree import Node
 from relaxcomm.cli.words import parameter_nodes
 from relaxcomm.docstrings import Docstring
 from relaxcomm.errors import RelaxcommError
+from relaxcomm.examples import from_example
 from relaxcomm.frozen import Declared
 from relaxcomm.grammar import parse_algorithm, parse_primitive
 from relaxcomm.registry import Entry

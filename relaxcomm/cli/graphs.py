@@ -8,9 +8,9 @@ import yaml
 
 from relaxcomm import docstrings, registry
 from relaxcomm.algorithm import Algorithm
-from relaxcomm.cli.examples import from_example
 from relaxcomm.cli.tree import Node
 from relaxcomm.errors import CompositionError, ConfigError
+from relaxcomm.examples import from_example
 from relaxcomm.grammar import parse_primitive
 from relaxcomm.topology import Topology, draw
 

@@ -36,6 +36,15 @@ class ShareLoader(DataLoader[Any]):
         self.on_batch: Callable[[int], None] = _nothing
         self.on_epoch_end: Callable[[], None] = _nothing
 
+    @property
+    def epoch(self) -> int:
+        """The next epoch; set it to resume."""
+        return self.sizes.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.sizes.epoch = epoch
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # an iterator is all that loops need
         batches = super().__iter__()  # begins the sampler's iteration
         return self._followed(batches, self.sizes.drawn)
@@ -64,6 +73,15 @@ class ClientLoader(DataLoader[Any]):
         self.on_client_begin: Callable[[int], None] = _nothing
         self.on_client_end: Callable[[int], None] = _nothing
         self.on_round_end: Callable[[], None] = _nothing
+
+    @property
+    def epoch(self) -> int:
+        """The next round; set it to resume."""
+        return self.clients.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.clients.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # an iterator is all that loops need
         self._drawn.clear()
@@ -114,7 +132,7 @@ def make_loader(
 ) -> ShareLoader | ClientLoader:
     """A DataLoader over this rank's share of `dataset`; see `ShareSampler` for who gets what.
 
-    Its sampler is `loader.batch_sampler`; `loader.batch_sampler.epoch` is the next epoch.
+    `loader.epoch` is the next epoch, or with clients the next round; set it to resume.
 
     Args:
         dataset: map-style, with a length.

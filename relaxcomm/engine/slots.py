@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket
+from relaxcomm.protocol import is_buffer
 from relaxcomm.transport.base import Membership
 
 
@@ -38,7 +39,7 @@ class Slots(MutableMapping[str, Tensor]):
 
     def export(self) -> dict[str, Tensor]:
         """A copy of every slot."""
-        return {slot: self[slot].clone() for slot in self if not _is_buffer(slot)}
+        return {slot: self[slot].clone() for slot in self if not is_buffer(slot)}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Put exported values back."""
@@ -54,10 +55,6 @@ class Slots(MutableMapping[str, Tensor]):
             elif good:
                 self._kept[slot] = value
         self._staged.clear()
-
-
-def _is_buffer(slot: str) -> bool:
-    return slot.rpartition(".")[2].startswith("_")
 
 
 class RuleState:

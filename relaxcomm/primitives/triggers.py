@@ -143,6 +143,10 @@ class while_below(Trigger):
     def period_steps(self) -> int:
         return self.trigger.period_steps
 
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.trigger.needs | {self.value}
+
     def fires(self, cx: Context, bucket: Bucket) -> bool:
         return cx.values[self.value] < self.limit and self.trigger.fires(cx, bucket)
 

@@ -5,7 +5,7 @@ bucket, made by `init` and checkpointed by the engine. Exchanges and compressors
 a compressor yields messages to the exchange, an exchange yields operations to the engine.
 """
 
-from relaxcomm.protocol.base import Context, Primitive, State
+from relaxcomm.protocol.base import Context, Primitive, State, is_buffer
 from relaxcomm.protocol.compressors import Coding, Compressor, Parts
 from relaxcomm.protocol.controllers import Controller, MicroGradients, Seen
 from relaxcomm.protocol.exchanges import Exchange, Exchanging, Served
@@ -13,10 +13,11 @@ from relaxcomm.protocol.outers import Outer
 from relaxcomm.protocol.payloads import Payload
 from relaxcomm.protocol.triggers import Agreement, Observation, Trigger, VotingTrigger, agreed
 
-PROTOCOL_VERSION = 1
+RELAXCOMM_PROTOCOL = 1
+"""Version of what plug-ins build on; a plug-in says in its package for which one it was written."""
 
 __all__ = [
-    "PROTOCOL_VERSION",
+    "RELAXCOMM_PROTOCOL",
     "Agreement",
     "Coding",
     "Compressor",
@@ -36,4 +37,5 @@ __all__ = [
     "Trigger",
     "VotingTrigger",
     "agreed",
+    "is_buffer",
 ]

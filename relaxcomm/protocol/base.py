@@ -24,6 +24,11 @@ name begins with `_` is a buffer of no meaning: it may be written into, and no c
 that is called `residual` holds what is still to be sent; its norm is among the metrics."""
 
 
+def is_buffer(slot: str) -> bool:
+    """Whether a slot has no meaning, which its name says; slots of parts and inner ones are called `a.b`."""
+    return slot.rpartition(".")[2].startswith("_")
+
+
 def _nobody_voted(trigger: VotingTrigger) -> bool:
     raise AssertionError(f"{trigger!r} is asked outside a run")
 

@@ -63,6 +63,11 @@ class Trigger(Primitive):
         """What clients do between two exchanges, for triggers that wait for a round's end."""
         return None
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Values that it looks at, which must exist before the first step."""
+        return frozenset()
+
     @abstractmethod
     def fires(self, cx: Context, bucket: Bucket) -> bool:
         """Whether the rule exchanges `bucket` in this step; the same on all ranks by construction."""

@@ -68,8 +68,8 @@ def test_epoch_advances_at_each_iter_and_is_deterministic():
     assert history == [[batch.tolist() for batch in second] for _ in range(3)]
     assert history[0] != history[1] != history[2]
     iter(second)  # abandoned before its first batch: it counts all the same, so ranks cannot fall apart
-    assert second.batch_sampler.epoch == 4
-    second.batch_sampler.epoch = 1
+    assert second.epoch == 4
+    second.epoch = 1
     assert [batch.tolist() for batch in second] == history[1]
 
 

@@ -1,0 +1,121 @@
+"""Which checks apply to what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from relaxcomm import docstrings, registry
+from relaxcomm.algorithm import Algorithm
+from relaxcomm.checks.around import algorithm_around
+from relaxcomm.checks.coding import compressor_checks
+from relaxcomm.checks.declaring import declaration_checks
+from relaxcomm.checks.exchanging import exchange_checks
+from relaxcomm.checks.finding import Finding, attempt
+from relaxcomm.checks.training import algorithm_checks
+from relaxcomm.errors import ConfigError
+from relaxcomm.examples import from_example
+from relaxcomm.grammar import arguments_of
+from relaxcomm.protocol import Compressor, Exchange
+from relaxcomm.validation import closest
+
+
+def check(target: str | Path, **parameters: Any) -> list[Finding]:
+    """Run the contract suite on a plug-in, in this process and without a network.
+
+    Args:
+        target: the name of an installed algorithm or primitive, the folder of a package that need not be
+            installed (with entry points in its pyproject.toml), or a file of Python.
+        parameters: of the algorithm or primitive, as YAML has them; those that are required and not given
+            are taken from the docstring's example.
+
+    Returns: one finding for each check.
+
+    Raises: ConfigError if there is no such name or path.
+
+    Example:
+        >>> [str(finding) for finding in check("average") if finding.fault]
+        []
+    """
+    return list(findings(target, parameters))
+
+
+def findings(target: str | Path, parameters: Mapping[str, Any]) -> Iterator[Finding]:
+    """The same one by one, as they are made."""
+    for name, load in _subjects(target):
+        loaded: list[Any] = []
+        yield attempt(name, "import", partial(_keep, loaded, load))
+        if loaded:
+            yield from _of(name, loaded[0], parameters)
+
+
+def _keep(loaded: list[Any], load: Callable[[], Any]) -> None:
+    loaded.append(load())
+
+
+def _of(name: str, target: Any, parameters: Mapping[str, Any]) -> Iterator[Finding]:
+    """The findings of one class or function."""
+    is_primitive = isinstance(target, type)
+    build: Callable[..., Any] = target if is_primitive else registry.Entry(name, target, "")
+    arguments: dict[str, Any] = {}
+
+    def prepare() -> None:
+        given = {**parameters, **from_example(target.__name__, target, docstrings.read(target), parameters)}
+        arguments.update(arguments_of(target, given))
+        build(**arguments)
+
+    prepared = attempt(name, "builds", prepare)
+    yield prepared
+    if prepared.fault is not None:
+        return
+    checks = declaration_checks(build, target, arguments)
+    made = build(**arguments)
+    yield from (attempt(name, check, run) for check, run in (checks | _by_role(made)).items())
+    around: list[Algorithm] = []
+    if isinstance(made, Algorithm):
+        around.append(made)
+    else:
+        composed = attempt(name, "composes", lambda: around.extend(filter(None, [algorithm_around(made)])))
+        if composed.fault is not None:
+            yield composed
+    for algorithm in around:
+        yield from (attempt(name, check, run) for check, run in algorithm_checks(algorithm).items())
+
+
+def _by_role(made: object) -> dict[str, Callable[[], None]]:
+    if isinstance(made, Compressor):
+        return compressor_checks(made)
+    return exchange_checks(made) if isinstance(made, Exchange) else {}
+
+
+def _subjects(target: str | Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Names, and what loads each."""
+    known: dict[str, list[tuple[str, Any]]] = {}
+    for name, entry in registry.algorithms().items():
+        known.setdefault(name, []).append((f"algorithm {name}", entry.build))
+    for role, found in registry.primitives().items():
+        for name, cls in found.items():
+            known.setdefault(name, []).append((f"{role} {name}", cls))
+    for name, loaded in known.get(str(target), ()):
+        yield name, partial(_same, loaded)
+    if str(target) in known:
+        return
+    path = Path(target)
+    if not path.exists():
+        raise ConfigError(
+            f"{str(target)!r} is neither an installed name nor a path{closest(str(target), known)}"
+        )
+    points = registry.include(path)
+    if not points:
+        raise ConfigError(
+            f"{path} declares nothing: a package has entry points relaxcomm.algorithms or "
+            "relaxcomm.primitives in its pyproject.toml, a file @frozen primitives or functions -> Algorithm"
+        )
+    for point in points:
+        yield point.name, partial(registry.load, point)
+
+
+def _same(loaded: Any) -> Any:
+    return loaded

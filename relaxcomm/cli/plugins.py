@@ -1,0 +1,94 @@
+"""`relaxcomm new-algorithm` and `relaxcomm check`: make a plug-in, and hold it against the contract."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import string
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from relaxcomm import RELAXCOMM_PROTOCOL, registry
+from relaxcomm.checks.suite import findings
+from relaxcomm.cli.failures import RunFailed, readable
+from relaxcomm.cli.job import Traceback, parse_set
+from relaxcomm.errors import ConfigError
+
+_FILES = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "__init__.py": "$package/__init__.py",
+    "algorithm.py": "$package/algorithm.py",
+    "compressor.py": "$package/compressor.py",
+    "test_contract.py": "tests/test_contract.py",
+}
+
+
+def new_algorithm(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As users will type it: lower case, with _.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Where; a new folder of that name unless given.", show_default=False
+        ),
+    ] = None,
+    traceback: Traceback = False,
+) -> None:
+    """Make an installable package with an algorithm, a compressor and their tests."""
+    with readable(traceback):
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+            raise ConfigError(f"{name!r} is no name for an algorithm; use lower-case letters, digits and _")
+        if name in registry.algorithms():
+            raise ConfigError(
+                f"{name!r} is taken by {registry.algorithms()[name].origin}; choose another name"
+            )
+        place = folder or Path(name)
+        if place.exists() and any(place.iterdir()):
+            raise ConfigError(f"{place} is there and not empty; give another with --folder")
+        for path in _write(place, name):
+            typer.echo(path)
+        typer.echo(f"next: pip install -e {place}; relaxcomm check {name}")
+
+
+def _write(place: Path, name: str) -> list[Path]:
+    values = {
+        "name": name,
+        "package": f"relaxcomm_{name}",
+        "distribution": f"relaxcomm-{name.replace('_', '-')}",
+        "compressor": f"{name}_part",
+        "protocol": str(RELAXCOMM_PROTOCOL),
+        "version": "0.1",
+    }
+    written = []
+    templates = resources.files("relaxcomm.cli") / "template"
+    for source, target in _FILES.items():
+        path = place / string.Template(target).substitute(values)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = (templates / f"{source}.txt").read_text(encoding="utf-8")
+        path.write_text(string.Template(text).substitute(values), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def check(
+    target: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="Installed name, a package's folder, or a file.")
+    ],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter: --set steps=8; repeatable."),
+    ] = None,
+    traceback: Traceback = False,
+) -> None:
+    """Run the contract suite on an algorithm or primitive; exit code 1 if a check fails."""
+    with readable(traceback):
+        failed = total = 0
+        for finding in findings(target, dict(parse_set(one) for one in sets or [])):
+            typer.echo(str(finding))
+            total += 1
+            failed += finding.fault is not None
+        if failed:
+            raise RunFailed(f"{failed} of {total} checks failed")

@@ -1,0 +1,165 @@
+"""Each kind of broken plug-in is caught by the check that is meant for it."""
+
+import itertools
+import textwrap
+
+import pytest
+
+import relaxcomm
+from relaxcomm import registry
+
+HEADER = """
+import torch
+from typing import ClassVar
+from relaxcomm import *
+from relaxcomm import Coding, Dense
+RELAXCOMM_PROTOCOL = 1
+
+class Half(Compressor):
+    kinds: ClassVar[frozenset[str]] = frozenset({"dense"})
+    def init(self, bucket):
+        return {"residual": bucket.zeros()}
+    def residual(self, state):
+        return state["residual"]
+    def keep(self, state, rest):
+        state["residual"] = rest
+    def put_in(self, tensor):
+        return tensor
+    def code(self, cx, tensor, state, *, keep_own):
+        whole = self.put_in(tensor) + self.residual(state)
+        own = whole / 2
+        self.keep(state, whole - own)
+        parts = yield Dense(own.clone())
+        return sum(weight * message.tensor for weight, message in parts), own
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+"""
+GOOD = """
+@frozen
+class broken(Half):
+    '''Half of it, the rest later.'''
+    keeps_rest: ClassVar[bool] = True
+"""
+CASES = {
+    "a good one": (GOOD, set()),
+    "import error": ("import a_module_that_nobody_has", {"import"}),
+    "wrong bytes": (
+        GOOD + "    def message_bytes(self, numel, element_bytes):\n        return numel",
+        {"messages"},
+    ),
+    "wrong kind": (GOOD + "    kinds: ClassVar[frozenset[str]] = frozenset({'sparse'})", {"messages"}),
+    "wrong rounds": (GOOD + "    rounds: ClassVar[int] = 2", {"messages"}),
+    "wrong contraction": (GOOD + "    def contraction(self, numel):\n        return 0.1", {"loss"}),
+    "bias that is not declared": (GOOD.replace("= True", "= False"), {"loss"}),
+    "state outside the slots": (
+        "REST = {}\n" + GOOD + "    def residual(self, state):\n        return REST.get(id(self), 0.0)\n"
+        "    def keep(self, state, rest):\n        REST[id(self)] = rest",
+        {"state"},
+    ),
+    "lost mass": (
+        GOOD + "    def keep(self, state, rest):\n        state['residual'] = rest * 0.5",
+        {"mass"},
+    ),
+    "hidden NaN": (
+        GOOD + "    def put_in(self, tensor):\n        return tensor.nan_to_num()",
+        {"hard inputs"},
+    ),
+    "draws without a seed": (
+        GOOD + "    def put_in(self, tensor):\n        return tensor * (1 + 0.1 * torch.rand_like(tensor))",
+        {"state"},
+    ),
+    "ranks that disagree": (
+        """
+@frozen
+class broken(Exchange):
+    '''Every rank takes the mean for another one.'''
+    accepts: ClassVar[frozenset[str]] = frozenset({"dense"})
+    def run(self, cx, tensor, compressor, state):
+        result = yield from all_reduce().run(cx, tensor, compressor, state)
+        return result * (1 + 0.01 * cx.membership.rank)
+    def bytes_sent(self, message_bytes, world_size, topology):
+        return all_reduce().bytes_sent(message_bytes, world_size, topology)
+""",
+        {"results", "replicas"},
+    ),
+    "an algorithm that takes anything": (
+        """
+def broken(*, steps=8, **more) -> Algorithm:
+    '''Swallows what it does not know.'''
+    return Algorithm((Rule(trigger=every(steps=steps), payload=parameters(), exchange=all_reduce()),))
+""",
+        {"arguments", "words"},
+    ),
+    "an algorithm that goes nowhere": (
+        """
+@frozen
+class nowhere(Outer):
+    '''Stays where it is.'''
+    needs_base: ClassVar[bool] = True
+    def apply(self, cx, bucket, state, result, base):
+        return base.clone()
+
+def broken() -> Algorithm:
+    '''Stays where it began.'''
+    return Algorithm((Rule(payload=deltas(), exchange=all_reduce(), outer=nowhere()),), name="broken")
+""",
+        {"converges"},
+    ),
+    "no protocol": (GOOD + "\ndel RELAXCOMM_PROTOCOL\n", {"import"}),
+    "another protocol": (GOOD + "\nRELAXCOMM_PROTOCOL = 99\n", {"import"}),
+}
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """Writes a package with what is given as `broken`, and takes it out of the registry afterwards."""
+    monkeypatch.setattr(registry, "_included", [])
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(source):
+        name = f"plugin_{next(_numbers)}"  # modules stay imported
+        kind = "algorithms" if "def broken(" in source else "primitives"
+        (tmp_path / f"{name}.py").write_text(HEADER + textwrap.dedent(source))
+        (tmp_path / "pyproject.toml").write_text(
+            f'[project]\nname = "x"\n[project.entry-points."relaxcomm.{kind}"]\nbroken = "{name}:broken"\n'
+        )
+        return tmp_path
+
+    yield write
+    registry.algorithms.cache_clear()
+    registry.primitives.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore:plug-in 'broken'")
+@pytest.mark.parametrize("case", CASES)
+def test_caught(case, plugin):
+    source, expected = CASES[case]
+    findings = relaxcomm.check(plugin(source))
+    failed = {finding.check for finding in findings if finding.fault}
+    assert failed >= expected, [str(one) for one in findings if one.fault]
+    if not expected:
+        assert not failed, [str(one) for one in findings if one.fault]
+    assert "import" not in failed or expected == {"import"}
+
+
+@pytest.mark.filterwarnings("ignore:plug-in 'broken'")
+def test_the_protocol_is_told(plugin):
+    (finding,) = relaxcomm.check(plugin(CASES["another protocol"][0]))
+    assert (
+        "written for plug-in protocol 99, and this relaxcomm has 1; install a newer relaxcomm"
+        in finding.fault
+    )
+    (finding,) = relaxcomm.check(plugin(CASES["no protocol"][0]))
+    assert "add RELAXCOMM_PROTOCOL = 1" in finding.fault
+
+
+def test_what_is_neither_name_nor_path():
+    with pytest.raises(relaxcomm.ConfigError, match="nor a path; did you mean 'bsp'"):
+        relaxcomm.check("bspp")
+
+
+def test_a_folder_without_plugins(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n')
+    with pytest.raises(relaxcomm.ConfigError, match="declares nothing"):
+        relaxcomm.check(tmp_path)

@@ -1,0 +1,103 @@
+"""A plug-in as a third party makes it: generated, installed elsewhere, named in YAML, trained, checked."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TASK = """
+import torch
+from relaxcomm.tasks import Task
+
+def make(seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(4, 1)
+    x = torch.randn(96, 4)
+    y = x.sum(1, keepdim=True)
+    def loss(model, batch):
+        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    return Task(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+                train_data=torch.utils.data.TensorDataset(x, y), loss=loss,
+                evaluate=lambda model: float(loss(model, (x, y))), metric="error",
+                higher_is_better=False, epochs=4)
+"""
+
+
+def run(folder, *arguments, **environment):
+    command = [sys.executable, "-m", "relaxcomm", *arguments]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A generated package, installed in a folder of its own; where, and what shows it to Python."""
+    folder = tmp_path_factory.mktemp("third-party")
+    done = run(folder, "new-algorithm", "patient")
+    assert done.returncode == 0, done.stderr
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", "site", "./patient"], cwd=folder, check=True, capture_output=True)
+    return folder, {"PYTHONPATH": str(folder / "site")}
+
+
+def test_what_is_made_passes_as_it_is(made):
+    folder, _ = made
+    done = run(folder, "check", "patient")  # the folder, not installed
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert {line.split(" ", 1)[0] for line in lines} == {"patient", "patient_part"}
+    assert all(line.endswith(": ok") for line in lines)
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "patient/tests"]
+    assert subprocess.run(tests, cwd=folder, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.ranks
+def test_it_is_found_by_its_name_and_trains(made):
+    folder, environment = made
+    (folder / "job.py").write_text(TASK)
+    (folder / "relaxcomm.yaml").write_text(
+        "algorithm: {name: patient, steps: 2}\ntask: job:make\nworkers: 3\n"
+    )
+    listed = run(folder, "algorithms", **environment).stdout
+    assert any(line.split()[0] == "patient" for line in listed.splitlines())
+    done = run(folder, "train", "relaxcomm.yaml", **environment)
+    assert done.returncode == 0, done.stderr
+    assert "patient" in done.stdout
+    assert run(folder, "check", "patient_part", **environment).returncode == 0
+
+
+def test_a_failed_check_is_an_exit_code(tmp_path):
+    (tmp_path / "mine.py").write_text("import a_module_that_nobody_has")
+    done = run(tmp_path, "check", "mine.py")
+    assert done.returncode != 0
+    assert "a_module_that_nobody_has" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("bsp", "is taken by relaxcomm"), ("Two Words", "lower-case"), ("class", "no name")],
+)
+def test_bad_names_are_refused(tmp_path, name, words):
+    done = run(tmp_path, "new-algorithm", name)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("kept")
+    done = run(tmp_path, "new-algorithm", "mine")
+    assert done.returncode == 2
+    assert "not empty" in done.stderr
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
