@@ -26,6 +26,8 @@ from relaxcomm.primitives.averaging_server import averaging_server
 from relaxcomm.primitives.compressors import (
     cast,
     chain,
+    chunk_top_k,
+    dct_top_k,
     dgc,
     ef21,
     error_feedback,
@@ -139,7 +141,9 @@ __all__ = [
     "averaging_server",
     "cast",
     "chain",
+    "chunk_top_k",
     "client_deltas",
+    "dct_top_k",
     "deltas",
     "dgc",
     "ef21",

@@ -7,7 +7,7 @@ summed element by element in the network; all others must be gathered and decode
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.packing import unpack_codes
-from relaxcomm.segments import Segments, chunk_size
+from relaxcomm.segments import Blocks, Segments, chunk_size
 
 DENSE = "dense"
 SHARED_SUPPORT = "shared_support"
@@ -98,14 +98,56 @@ class Sparse(Message):
     indices: Tensor
     count: Tensor
 
+    is_direct: ClassVar[bool] = True  # adds up to the tensor itself, and not to what it was made into
+
+    def places(self) -> Tensor:
+        """Where the values stand, `[capacity]`."""
+        return self.indices
+
     def add_to(self, total: Tensor, weight: float) -> None:
         """`total[indices] += weight values`; an index that comes twice counts twice."""
         count = int(self.count) if self.values.device.type == "cpu" else self.values.numel()
-        values, indices = self.values[:count], self.indices[:count]
+        values, indices = self.values[:count], self.places()[:count]
         if self.values.device.type != "cpu":  # without waiting for the count: what is unused adds nothing
             used = torch.arange(count, device=values.device) < self.count
             values, indices = torch.where(used, values, 0), torch.where(used, indices, 0)
         total.index_add_(0, indices, values.to(total.dtype), alpha=weight)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSparse(Sparse):
+    """As many entries of each block, so that an index needs only to tell its place in the block.
+
+    Args:
+        indices: `[capacity]` of `index_dtype(blocks)`, all of which are used.
+        blocks: in the order of the indices.
+    """
+
+    blocks: tuple[Blocks, ...]
+
+    def places(self) -> Tensor:
+        found, first = [], 0
+        for run in self.blocks:
+            inside = self.indices[first : first + run.num * run.num_kept].view(run.num, run.num_kept)
+            starts = torch.arange(run.start, run.stop, run.size, device=inside.device)
+            found.append((starts.view(-1, 1) + inside).view(-1))
+            first += run.num * run.num_kept
+        return torch.cat(found) if found else self.indices.long()
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients(BlockSparse):
+    """The same of a transform of the tensor."""
+
+    is_direct: ClassVar[bool] = False
+
+
+def index_dtype(blocks: Sequence[Blocks]) -> torch.dtype:
+    """The shortest type that tells places in the largest of the blocks apart."""
+    largest = max((run.size for run in blocks), default=1)
+    if largest <= 1 << 8:
+        return torch.uint8
+    return torch.int16 if largest <= 1 << 15 else torch.int32
 
 
 @dataclass(frozen=True, eq=False)

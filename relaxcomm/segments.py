@@ -42,6 +42,21 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """`num` blocks of `size` entries from `start`, of each of which `num_kept` are chosen."""
+
+    start: int
+    num: int
+    size: int
+    num_kept: int
+
+    @property
+    def stop(self) -> int:
+        """Where the entries behind them begin."""
+        return self.start + self.num * self.size
+
+
+@dataclass(frozen=True)
 class Segments:
     """Blocks of `block_size` entries, the last one shorter; or segments of the given sizes.
 

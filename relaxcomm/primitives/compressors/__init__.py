@@ -1,5 +1,6 @@
 """Compressors: how a tensor is encoded."""
 
+from relaxcomm.primitives.compressors.blocks import chunk_top_k, dct_top_k
 from relaxcomm.primitives.compressors.chained import chain
 from relaxcomm.primitives.compressors.dense import cast, identity
 from relaxcomm.primitives.compressors.drawn import qsgd, terngrad
@@ -16,6 +17,8 @@ from relaxcomm.primitives.compressors.tracking import ef21
 __all__ = [
     "cast",
     "chain",
+    "chunk_top_k",
+    "dct_top_k",
     "dgc",
     "ef21",
     "error_feedback",

@@ -167,7 +167,7 @@ class momentum_correction(Around):
         result, own = yield from coding
         assert own is not None
         if isinstance(own, Sparse):
-            sent = own.indices[: int(own.count)].long()
+            sent = own.places()[: int(own.count)].long()
             velocity[sent], gathered[sent] = 0, 0
         else:
             velocity.mul_(own == 0)
