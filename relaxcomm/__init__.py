@@ -18,7 +18,7 @@ from relaxcomm.errors import (
     TopologyError,
     UsageError,
 )
-from relaxcomm.frozen import Fraction, Index, Rate, Share, Steps, Threshold, frozen
+from relaxcomm.frozen import Bits, Fraction, Index, Rate, Share, Steps, Threshold, frozen
 from relaxcomm.messages import Dense, Message, SharedSupport, Sparse
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
@@ -48,7 +48,7 @@ from relaxcomm.primitives.controllers import norm_test, sample_norm_test
 from relaxcomm.primitives.exchanges import all_reduce, gossip
 from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
-from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
+from relaxcomm.primitives.outers import average, nesterov, observe, sgd, signs, slowmo
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
 from relaxcomm.primitives.scattering import scatter_gather, vote
 from relaxcomm.primitives.server import Staleness, server
@@ -85,6 +85,7 @@ __all__ = [
     "AllGather",
     "AllReduce",
     "AllToAll",
+    "Bits",
     "Broadcast",
     "Bucket",
     "CommunicationError",
@@ -178,6 +179,7 @@ __all__ = [
     "server",
     "sgd",
     "sign",
+    "signs",
     "simulate",
     "slowmo",
     "terngrad",
