@@ -41,11 +41,13 @@ from relaxcomm.primitives.compressors import (
     random_k,
     redsync,
     sign,
+    switch,
     terngrad,
     top_k,
 )
 from relaxcomm.primitives.controllers import norm_test, sample_norm_test
 from relaxcomm.primitives.exchanges import all_reduce, gossip
+from relaxcomm.primitives.frozen_adam import frozen_adam, momentum
 from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, signs, slowmo
@@ -155,6 +157,7 @@ __all__ = [
     "exchange_for",
     "from_networkx",
     "frozen",
+    "frozen_adam",
     "gaussian_k",
     "gossip",
     "gradients",
@@ -162,6 +165,7 @@ __all__ = [
     "hierarchical_all_reduce",
     "identity",
     "minmax_uint8",
+    "momentum",
     "momentum_correction",
     "nesterov",
     "norm_test",
@@ -182,6 +186,7 @@ __all__ = [
     "signs",
     "simulate",
     "slowmo",
+    "switch",
     "terngrad",
     "top_k",
     "vote",

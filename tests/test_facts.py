@@ -41,6 +41,7 @@ COMPRESSORS = [
     relaxcomm.terngrad(),
     relaxcomm.terngrad(clip=None),
     relaxcomm.sign(),
+    relaxcomm.switch(first=relaxcomm.identity(), then=relaxcomm.cast("float16"), steps=5),
     relaxcomm.chunk_top_k(num_kept=7, chunk_size=100),
     relaxcomm.dct_top_k(num_kept=5, chunk_size=24),
     relaxcomm.chain(compressors=(relaxcomm.dct_top_k(num_kept=5), relaxcomm.cast("float16"))),

@@ -10,6 +10,7 @@ from relaxcomm.primitives.compressors.low_rank import power_sgd
 from relaxcomm.primitives.compressors.quantize import minmax_uint8, quantize
 from relaxcomm.primitives.compressors.random import random_k
 from relaxcomm.primitives.compressors.signs import sign
+from relaxcomm.primitives.compressors.switching import switch
 from relaxcomm.primitives.compressors.thresholds import dgc, redsync
 from relaxcomm.primitives.compressors.top import top_k
 from relaxcomm.primitives.compressors.tracking import ef21
@@ -32,6 +33,7 @@ __all__ = [
     "random_k",
     "redsync",
     "sign",
+    "switch",
     "terngrad",
     "top_k",
 ]
