@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-_CACHED = 1 << 17  # entries that fit a CPU's cache together with what is made of them
+_CACHED = 1 << 19  # entries that fit a CPU's cache together with what is made of them
 
 
 def chunk_size(tensor: Tensor) -> int:
