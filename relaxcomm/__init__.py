@@ -24,6 +24,8 @@ from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcas
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
 from relaxcomm.primitives.averaging_server import averaging_server
 from relaxcomm.primitives.compressors import (
+    by_name,
+    by_size,
     cast,
     chain,
     chunk_top_k,
@@ -35,6 +37,7 @@ from relaxcomm.primitives.compressors import (
     identity,
     minmax_uint8,
     momentum_correction,
+    natural,
     power_sgd,
     qsgd,
     quantize,
@@ -142,6 +145,8 @@ __all__ = [
     "attach",
     "average",
     "averaging_server",
+    "by_name",
+    "by_size",
     "cast",
     "chain",
     "chunk_top_k",
@@ -167,6 +172,7 @@ __all__ = [
     "minmax_uint8",
     "momentum",
     "momentum_correction",
+    "natural",
     "nesterov",
     "norm_test",
     "observe",

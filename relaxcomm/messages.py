@@ -22,8 +22,9 @@ SHARED_SUPPORT = "shared_support"
 SPARSE = "sparse"
 QUANTIZED = "quantized"
 SIGNS = "signs"
+MIXED = "mixed"
 SUMMABLE = frozenset({DENSE, SHARED_SUPPORT})
-ALL_KINDS = SUMMABLE | {SPARSE, QUANTIZED, SIGNS}
+ALL_KINDS = SUMMABLE | {SPARSE, QUANTIZED, SIGNS, MIXED}
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,14 @@ class Message(ABC):
             found[name] = part.view(like.dtype).view(like.shape)
             start += size
         return replace(self, **found)
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of what `pack` returns."""
+        return sum(
+            part.num_bytes if isinstance(part, Message) else part.numel() * part.element_size()
+            for _, part in self._parts()
+        )
 
     def _parts(self) -> Iterator[tuple[str, Tensor | Message]]:
         """What is sent: the widest entries first, so that each part begins at a multiple of their size."""
@@ -208,3 +217,40 @@ class Signs(Quantized):
     """One bit an entry: plus or minus half a step."""
 
     kind: ClassVar[str] = SIGNS
+
+
+@dataclass(frozen=True, eq=False)
+class Several(Message):
+    """Messages of different parts of a tensor."""
+
+    kind: ClassVar[str] = MIXED
+    messages: tuple[Message, ...]
+
+    def unpack(self, data: Tensor) -> Several:
+        found, start = [], 0
+        for like in self.messages:
+            found.append(like.unpack(data[start : start + like.num_bytes]))
+            start += like.num_bytes
+        return Several(tuple(found))
+
+    def _parts(self) -> Iterator[tuple[str, Tensor | Message]]:
+        yield from ((str(index), message) for index, message in enumerate(self.messages))
+
+
+@dataclass(frozen=True, eq=False)
+class Powers(Message):
+    """Powers of two with their signs.
+
+    Args:
+        exponents: `[numel]` uint8, as in a float32; 255 stands for infinity, 0 for 0.
+        signs: `[packed_bytes(numel, 2)]` uint8, 1 for negative.
+    """
+
+    kind: ClassVar[str] = QUANTIZED
+    exponents: Tensor
+    signs: Tensor
+
+    def decoded(self) -> Tensor:
+        """The numbers, `[numel]` float32."""
+        signs = unpack_codes(self.signs, self.exponents.numel(), 2).to(torch.int32)
+        return ((self.exponents.to(torch.int32) << 23) | (signs << 31)).view(torch.float32)

@@ -83,7 +83,7 @@ class chain(Compressor):
         slots: dict[str, Tensor] = {}
         PieceState(slots, _FIRST).update(self._first.init(bucket))
         num_values, _ = self._first.layout_values(bucket.layout, bucket.dtype.itemsize)
-        PieceState(slots, _REST).update(self._rest.init(piece_bucket(bucket, num_values)))
+        PieceState(slots, _REST).update(self._rest.init(piece_bucket(bucket, one_tensor(num_values))))
         return slots
 
     def values(self, numel: int, element_bytes: int) -> tuple[int, int]:

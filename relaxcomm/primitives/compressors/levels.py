@@ -66,7 +66,7 @@ class Quantizer(Compressor):
         lows = torch.empty(segments.count if self.has_lows else 0, dtype=wide, device=tensor.device)
         codes = torch.empty(tensor.numel(), dtype=torch.uint8, device=tensor.device)
         rounding = _Rounding(self.num_codes, min(size, tensor.numel()), steps)
-        generator = self._generator(cx, tensor) if self.stochastic else None
+        generator = draws(cx, self.seed, tensor) if self.stochastic else None
         for group in segments.groups(size):
             rows = group.rows(tensor).to(wide)
             step, low = self.spread(rows)
@@ -77,11 +77,6 @@ class Quantizer(Compressor):
                 places = rounding.places(chunk.rows(tensor), step, low if self.has_lows else None)
                 rounding.round(places, chunk.rows(codes), generator)
         return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
-
-    def _generator(self, cx: Context, tensor: Tensor) -> torch.Generator:
-        """Drawn from the clock, so that no state is kept, and apart on each rank."""
-        seed = hash((self.seed, cx.step, cx.round, cx.membership.rank, cx.place, tensor.numel()))
-        return torch.Generator(tensor.device).manual_seed(seed % 2**63)
 
     def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
         """Bytes of a message whose entries have `num_segments` scales."""
@@ -119,6 +114,12 @@ class _Rounding:
 
 
 _WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def draws(cx: Context, seed: int, tensor: Tensor) -> torch.Generator:
+    """Random numbers from the clock and the place, so that no state is kept, and apart on each rank."""
+    number = hash((seed, cx.step, cx.round, cx.membership.rank, cx.place, tensor.numel()))
+    return torch.Generator(tensor.device).manual_seed(number % 2**63)
 
 
 def tensor_segments(cx: Context, numel: int) -> Segments:
