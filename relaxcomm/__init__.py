@@ -19,14 +19,18 @@ from relaxcomm.errors import (
     TopologyError,
     UsageError,
 )
-from relaxcomm.frozen import Fraction, Index, Rate, Share, Steps, Threshold, frozen
+from relaxcomm.frozen import Bits, Fraction, Index, Rate, Share, Steps, Threshold, frozen
 from relaxcomm.messages import Dense, Message, SharedSupport, Sparse
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
 from relaxcomm.primitives.averaging_server import averaging_server
 from relaxcomm.primitives.compressors import (
+    by_name,
+    by_size,
     cast,
     chain,
+    chunk_top_k,
+    dct_top_k,
     dgc,
     ef21,
     error_feedback,
@@ -34,20 +38,23 @@ from relaxcomm.primitives.compressors import (
     identity,
     minmax_uint8,
     momentum_correction,
+    natural,
     power_sgd,
     qsgd,
     quantize,
     random_k,
     redsync,
     sign,
+    switch,
     terngrad,
     top_k,
 )
 from relaxcomm.primitives.controllers import norm_test, sample_norm_test
 from relaxcomm.primitives.exchanges import all_reduce, gossip
+from relaxcomm.primitives.frozen_adam import frozen_adam, momentum
 from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
-from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
+from relaxcomm.primitives.outers import average, nesterov, observe, sgd, signs, slowmo
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
 from relaxcomm.primitives.scattering import scatter_gather, vote
 from relaxcomm.primitives.server import Staleness, server
@@ -90,6 +97,7 @@ __all__ = [
     "AllGather",
     "AllReduce",
     "AllToAll",
+    "Bits",
     "Broadcast",
     "Bucket",
     "Coding",
@@ -149,10 +157,14 @@ __all__ = [
     "attach",
     "average",
     "averaging_server",
+    "by_name",
+    "by_size",
     "cast",
     "chain",
     "check",
+    "chunk_top_k",
     "client_deltas",
+    "dct_top_k",
     "deltas",
     "dgc",
     "ef21",
@@ -163,6 +175,7 @@ __all__ = [
     "exchange_for",
     "from_networkx",
     "frozen",
+    "frozen_adam",
     "gaussian_k",
     "gossip",
     "gradients",
@@ -170,7 +183,9 @@ __all__ = [
     "hierarchical_all_reduce",
     "identity",
     "minmax_uint8",
+    "momentum",
     "momentum_correction",
+    "natural",
     "nesterov",
     "norm_test",
     "observe",
@@ -187,8 +202,10 @@ __all__ = [
     "server",
     "sgd",
     "sign",
+    "signs",
     "simulate",
     "slowmo",
+    "switch",
     "terngrad",
     "top_k",
     "vote",

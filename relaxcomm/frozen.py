@@ -26,6 +26,9 @@ Fraction: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 """A fraction in (0, 1]."""
 
+Bits: TypeAlias = Annotated[int, Field(ge=1, le=8)]
+"""Bits of a number, 1 to 8."""
+
 Threshold: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A bound, 0 or more."""
 

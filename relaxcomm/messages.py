@@ -7,7 +7,7 @@ summed element by element in the network; all others must be gathered and decode
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from relaxcomm.packing import unpack_codes
-from relaxcomm.segments import Segments, chunk_size
+from relaxcomm.segments import Blocks, Segments, chunk_size
 
 DENSE = "dense"
 SHARED_SUPPORT = "shared_support"
 SPARSE = "sparse"
 QUANTIZED = "quantized"
 SIGNS = "signs"
+MIXED = "mixed"
 SUMMABLE = frozenset({DENSE, SHARED_SUPPORT})
-ALL_KINDS = SUMMABLE | {SPARSE, QUANTIZED, SIGNS}
+ALL_KINDS = SUMMABLE | {SPARSE, QUANTIZED, SIGNS, MIXED}
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,14 @@ class Message(ABC):
             found[name] = part.view(like.dtype).view(like.shape)
             start += size
         return replace(self, **found)
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of what `pack` returns."""
+        return sum(
+            part.num_bytes if isinstance(part, Message) else part.numel() * part.element_size()
+            for _, part in self._parts()
+        )
 
     def _parts(self) -> Iterator[tuple[str, Tensor | Message]]:
         """What is sent: the widest entries first, so that each part begins at a multiple of their size."""
@@ -98,14 +107,56 @@ class Sparse(Message):
     indices: Tensor
     count: Tensor
 
+    is_direct: ClassVar[bool] = True  # adds up to the tensor itself, and not to what it was made into
+
+    def places(self) -> Tensor:
+        """Where the values stand, `[capacity]`."""
+        return self.indices
+
     def add_to(self, total: Tensor, weight: float) -> None:
         """`total[indices] += weight values`; an index that comes twice counts twice."""
         count = int(self.count) if self.values.device.type == "cpu" else self.values.numel()
-        values, indices = self.values[:count], self.indices[:count]
+        values, indices = self.values[:count], self.places()[:count]
         if self.values.device.type != "cpu":  # without waiting for the count: what is unused adds nothing
             used = torch.arange(count, device=values.device) < self.count
             values, indices = torch.where(used, values, 0), torch.where(used, indices, 0)
         total.index_add_(0, indices, values.to(total.dtype), alpha=weight)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSparse(Sparse):
+    """As many entries of each block, so that an index needs only to tell its place in the block.
+
+    Args:
+        indices: `[capacity]` of `index_dtype(blocks)`, all of which are used.
+        blocks: in the order of the indices.
+    """
+
+    blocks: tuple[Blocks, ...]
+
+    def places(self) -> Tensor:
+        found, first = [], 0
+        for run in self.blocks:
+            inside = self.indices[first : first + run.num * run.num_kept].view(run.num, run.num_kept)
+            starts = torch.arange(run.start, run.stop, run.size, device=inside.device)
+            found.append((starts.view(-1, 1) + inside).view(-1))
+            first += run.num * run.num_kept
+        return torch.cat(found) if found else self.indices.long()
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients(BlockSparse):
+    """The same of a transform of the tensor."""
+
+    is_direct: ClassVar[bool] = False
+
+
+def index_dtype(blocks: Sequence[Blocks]) -> torch.dtype:
+    """The shortest type that tells places in the largest of the blocks apart."""
+    largest = max((run.size for run in blocks), default=1)
+    if largest <= 1 << 8:
+        return torch.uint8
+    return torch.int16 if largest <= 1 << 15 else torch.int32
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,3 +217,40 @@ class Signs(Quantized):
     """One bit an entry: plus or minus half a step."""
 
     kind: ClassVar[str] = SIGNS
+
+
+@dataclass(frozen=True, eq=False)
+class Several(Message):
+    """Messages of different parts of a tensor."""
+
+    kind: ClassVar[str] = MIXED
+    messages: tuple[Message, ...]
+
+    def unpack(self, data: Tensor) -> Several:
+        found, start = [], 0
+        for like in self.messages:
+            found.append(like.unpack(data[start : start + like.num_bytes]))
+            start += like.num_bytes
+        return Several(tuple(found))
+
+    def _parts(self) -> Iterator[tuple[str, Tensor | Message]]:
+        yield from ((str(index), message) for index, message in enumerate(self.messages))
+
+
+@dataclass(frozen=True, eq=False)
+class Powers(Message):
+    """Powers of two with their signs.
+
+    Args:
+        exponents: `[numel]` uint8, as in a float32; 255 stands for infinity, 0 for 0.
+        signs: `[packed_bytes(numel, 2)]` uint8, 1 for negative.
+    """
+
+    kind: ClassVar[str] = QUANTIZED
+    exponents: Tensor
+    signs: Tensor
+
+    def decoded(self) -> Tensor:
+        """The numbers, `[numel]` float32."""
+        signs = unpack_codes(self.signs, self.exponents.numel(), 2).to(torch.int32)
+        return ((self.exponents.to(torch.int32) << 23) | (signs << 31)).view(torch.float32)

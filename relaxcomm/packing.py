@@ -118,11 +118,15 @@ def _unfold(folded: Tensor, base: int, digits: int) -> Tensor:
     if digits == 1:
         return folded
     rows = torch.empty(digits, folded.numel(), dtype=torch.uint8, device=folded.device)
+    if base == 3:
+        for start in range(0, folded.numel(), chunk_size(folded)):
+            left = folded[start : start + chunk_size(folded)].int()
+            for row in rows:
+                third = (left * 171) >> 9  # a division by 3, for numbers below 256
+                row[start : start + left.numel()] = torch.sub(left, third, alpha=3)
+                left = third
+        return rows.view(-1)
     for row in range(digits):
-        if base == 3:
-            torch.div(folded, base**row, rounding_mode="floor", out=rows[row])
-            rows[row] %= base
-        else:
-            torch.bitwise_right_shift(folded, row * (base.bit_length() - 1), out=rows[row])
-            rows[row] &= base - 1
+        torch.bitwise_right_shift(folded, row * (base.bit_length() - 1), out=rows[row])
+        rows[row] &= base - 1
     return rows.view(-1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket, Item
+from relaxcomm.layout import Layout
 
 
 def piece_sizes(numel: int, num_pieces: int) -> list[int]:
@@ -28,10 +29,11 @@ def pieces_of(tensor: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tenso
     yield from zip(starts, torch.split(tensor, list(sizes)), strict=False)
 
 
-def piece_bucket(bucket: Bucket, numel: int) -> Bucket:
-    """A bucket of `numel` entries like those of `bucket`, without memory: for `init` of a piece."""
-    nothing = torch.empty(1, dtype=bucket.dtype, device=bucket.device).expand(numel)
-    return Bucket(bucket.index, [Item("a piece", nothing)])
+def piece_bucket(bucket: Bucket, layout: Layout) -> Bucket:
+    """A bucket like `bucket` of such tensors, without memory: for `init` of a piece."""
+    nothing = torch.empty(1, dtype=bucket.dtype, device=bucket.device)
+    spans = layout.spans() if layout.numel else iter([("", torch.Size([0]), 0)])
+    return Bucket(bucket.index, [Item(name, nothing.expand(shape)) for name, shape, _ in spans])
 
 
 def piece_slots(
@@ -39,9 +41,15 @@ def piece_slots(
 ) -> dict[str, Tensor]:
     """The slots that `init` makes for each piece of a bucket."""
     slots: dict[str, Tensor] = {}
-    for index, numel in enumerate(sizes):
-        PieceState(slots, index).update(init(piece_bucket(bucket, numel)))
+    for index, layout in enumerate(piece_layouts(bucket, sizes)):
+        PieceState(slots, index).update(init(piece_bucket(bucket, layout)))
     return slots
+
+
+def piece_layouts(bucket: Bucket, sizes: Sequence[int]) -> list[Layout]:
+    """Which tensors lie in each piece of a bucket."""
+    starts = accumulate(sizes, initial=0)
+    return [bucket.layout.part(start, size) for start, size in zip(starts, sizes, strict=False)]
 
 
 class PieceState(MutableMapping[str, Tensor]):

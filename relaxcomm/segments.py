@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-_CACHED = 1 << 17  # entries that fit a CPU's cache together with what is made of them
+_CACHED = 1 << 19  # entries that fit a CPU's cache together with what is made of them
 
 
 def chunk_size(tensor: Tensor) -> int:
@@ -39,6 +39,21 @@ class Group:
             return
         for start in range(self.start, self.stop, size):
             yield Group(self.first, 1, start, min(start + size, self.stop))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """`num` blocks of `size` entries from `start`, of each of which `num_kept` are chosen."""
+
+    start: int
+    num: int
+    size: int
+    num_kept: int
+
+    @property
+    def stop(self) -> int:
+        """Where the entries behind them begin."""
+        return self.start + self.num * self.size
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ class BucketRules:
             if rule.outer.target is None:
                 self._observed.append(result)
                 continue
-            value = rule.outer.apply(cx, self.bucket, state["outer"], result[:numel], None)
+            settled = rule.payload.settle(cx, self.bucket, state["payload"], result[:numel])
+            value = rule.outer.apply(cx, self.bucket, state["outer"], settled, None)
             buffer.take(value, result[numel:])
             rule.payload.write(cx, self.bucket, state["payload"], buffer.main, None)
         if self._moved and buffer.main.device.type == "cpu":  # now, while other buckets are on their way
@@ -178,7 +179,8 @@ class BucketRules:
         rule, state = self._rule(late.index), self.run.state[late.index, self.bucket.index]
         cx, numel = self.run.context(rule), self.bucket.numel
         result = late.flight.land(self.run.transport, self.run.statistics)
-        value = rule.outer.apply(cx, self.bucket, state["outer"], result[:numel], None)
+        settled = rule.payload.settle(cx, self.bucket, state["payload"], result[:numel])
+        value = rule.outer.apply(cx, self.bucket, state["outer"], settled, None)
         rule.payload.write(cx, self.bucket, state["payload"], value, None)
         if result.numel() > numel:
             self.buffer.expose([i for i, flag in enumerate(result[numel:].tolist()) if flag > 0])

@@ -49,6 +49,24 @@ class observe(Outer):
 
 
 @frozen
+class signs(Outer):
+    """Take the sign of each entry of the combined result, 0 where it is 0: `sign((1/N) sum_n x_n)`.
+
+    An entry that is not finite becomes NaN.
+
+    Example:
+        >>> signs()
+        signs()
+
+    Reference: Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870.
+    """
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        signed = torch.sign(result).add_(result * 0)  # NaN stays visible
+        return signed if base is None else base - signed
+
+
+@frozen
 class sgd(Outer):
     """Move the anchor against the mean delta: `m <- momentum m + delta`, `p = anchor - lr m`.
 

@@ -14,7 +14,7 @@ from relaxcomm.frozen import frozen
 from relaxcomm.messages import ALL_KINDS, SIGNS, Message, Signs
 from relaxcomm.operations import AllGather, AllToAll, Operation, Received
 from relaxcomm.packing import pack_codes, unpack_codes
-from relaxcomm.pieces import PieceState, piece_bucket, piece_sizes, piece_slots, pieces_of
+from relaxcomm.pieces import PieceState, piece_bucket, piece_layouts, piece_sizes, piece_slots, pieces_of
 from relaxcomm.primitives.compressors.feedback import error_feedback
 from relaxcomm.primitives.compressors.levels import sum_quantized
 from relaxcomm.primitives.compressors.reading import finish
@@ -55,7 +55,7 @@ class scatter_gather(Exchange):
     ) -> Mapping[str, Tensor]:
         sizes = piece_sizes(bucket.numel, membership.world_size)
         slots = piece_slots(bucket, sizes, compressor.init)
-        mine = piece_bucket(bucket, sizes[membership.rank])
+        mine = piece_bucket(bucket, piece_layouts(bucket, sizes)[membership.rank])
         PieceState(slots, len(sizes)).update(self._second(compressor).init(mine))
         return slots
 

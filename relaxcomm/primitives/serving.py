@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.operations import Request
-from relaxcomm.pieces import PieceState, piece_bucket, piece_sizes, piece_slots, pieces_of
+from relaxcomm.pieces import PieceState, piece_bucket, piece_layouts, piece_sizes, piece_slots, pieces_of
 from relaxcomm.primitives.compressors.reading import finish
 from relaxcomm.protocol import Compressor, Context, State
 from relaxcomm.transport.base import Membership
@@ -68,9 +68,9 @@ class ShardPlan:
         sizes = piece_sizes(bucket.numel, world_size)
         start = sum(sizes[:rank])
         self.place = slice(start, start + sizes[rank])
-        parts = [bucket.layout.part(sum(sizes[:index]), size) for index, size in enumerate(sizes)]
+        parts = piece_layouts(bucket, sizes)
         known = replace(cx, layout=parts[rank])
-        self.decoder = Decoder(compressor, known, piece_bucket(bucket, sizes[rank]))
+        self.decoder = Decoder(compressor, known, piece_bucket(bucket, parts[rank]))
         width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
         self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8)
         self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8)

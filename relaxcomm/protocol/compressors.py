@@ -79,6 +79,10 @@ class Compressor(Primitive):
         """How many values, which may be coded further, a message of `numel` entries holds; bytes of each."""
         return numel, element_bytes
 
+    def layout_values(self, layout: Layout, element_bytes: int) -> tuple[int, int]:
+        """The same for tensors that lie one behind the other and that may be coded apart."""
+        return self.values(layout.numel, element_bytes)
+
     @abstractmethod
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         """Bytes of all messages for a tensor of `numel` entries of `element_bytes` each."""

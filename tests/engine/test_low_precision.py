@@ -194,6 +194,61 @@ def test_drawn_gradients_have_the_mean_as_their_expectation(algorithm):
         np.testing.assert_array_equal(other, mean)
 
 
+def signs_of_pieces(cuts, numel):
+    """`scaled_signs` for the pieces of a bucket, which cut its tensors; told apart by `who`."""
+    size = -(-numel // 3)
+
+    def code(x, who):
+        start = (who[1] if isinstance(who, tuple) else who) * size
+        ends = sorted({0, len(x), *(int(cut) - start for cut in cuts if 0 < cut - start < len(x))})
+        return scaled_signs(ends)(x)
+
+    return code
+
+
+class FrozenAdam:
+    """1-bit Adam on one bucket: m from the mean, v frozen after some steps."""
+
+    def __init__(self, warmup, code):
+        self.warmup, self.first, self.second = warmup, 0.0, 0.0
+        self.worker, self.server = Remembering(code), Remembering(code)
+
+    def __call__(self, rows, step):
+        momenta = 0.9 * self.first + 0.1 * rows
+        if step < self.warmup:
+            self.first = momenta.mean(axis=0)
+            self.second = 0.999 * self.second + 0.001 * rows.mean(axis=0) ** 2
+        else:
+            self.first = references.scattered(momenta, self.worker, self.server)
+        learnt = min(step + 1, self.warmup)
+        size = np.sqrt(self.second / (1 - 0.999**learnt)) + 1e-3
+        return self.first / (1 - 0.9 ** (step + 1)) / size
+
+
+@pytest.mark.parametrize("bits", [1, 8])
+def test_qadam(bits):
+    algorithm = {"name": "qadam", "warmup_steps": 10, "bits": bits, "eps": 1e-3}
+    names = in_process(layout, 3, {"algorithm": algorithm, "bucket_bytes": BUCKET_BYTES})[0]
+    coders = []
+    for one in names:
+        cuts = tensor_cuts(one)
+        code = signs_of_pieces(cuts, cuts[-1]) if bits == 1 else whole_levels
+        coders.append(FrozenAdam(10, code))
+    against(algorithm, lambda rows, step, bucket: coders[bucket](rows, step), "plain")
+
+
+def whole_levels(x, who):
+    """Eight bits between the least and the largest of a piece, which is shorter than a block."""
+    step = (x.max() - x.min()) / 255
+    return x.min() + np.floor((x - x.min()) / step + 0.5) * step
+
+
+def test_qadam_wants_an_optimizer_without_momentum():
+    for optimizer in ("momentum", "adamw"):
+        with pytest.raises(relaxcomm.CompositionError, match="momentum=0"):
+            in_process(train, 3, {"algorithm": "qadam"}, 1, optimizer)
+
+
 @pytest.mark.parametrize("bucket_bytes", [64, 1 << 20])
 def test_ef21(bucket_bytes):
     """The largest entries of the whole model; estimates of each worker and their mean."""

@@ -36,20 +36,20 @@ def steps(case, model, optimizer, rank: int, span: range, history: list) -> None
         history.append(values(model))
 
 
-def uninterrupted(world: World, algorithm):
+def uninterrupted(world: World, algorithm, optimizer_name="adamw"):
     case, history = CASES["toy"], []
     model = case.model(seed=world.rank)
-    optimizer = make_optimizer("adamw", model)
+    optimizer = make_optimizer(optimizer_name, model)
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         steps(case, model, optimizer, world.rank, range(STEPS), history)
         counted = {key: engine.statistics[key] for key in ("steps", "synchronisations")}
     return [*history, values(model)], counted
 
 
-def interrupted(world: World, algorithm, stop: int):
+def interrupted(world: World, algorithm, stop: int, optimizer_name="adamw"):
     case, history, file = CASES["toy"], [], io.BytesIO()
     model = case.model(seed=world.rank)
-    optimizer = make_optimizer("adamw", model)
+    optimizer = make_optimizer(optimizer_name, model)
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         steps(case, model, optimizer, world.rank, range(stop), history)
         parts = model, optimizer, engine
@@ -57,7 +57,7 @@ def interrupted(world: World, algorithm, stop: int):
         steps(case, model, optimizer, world.rank, range(stop, stop + 1), [])  # what is saved does not change
     file.seek(0)
     model = case.model(seed=50 + world.rank)
-    optimizer = make_optimizer("adamw", model)
+    optimizer = make_optimizer(optimizer_name, model)
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for part, state in zip((model, optimizer, engine), torch.load(file), strict=True):
             part.load_state_dict(state)

@@ -12,6 +12,7 @@ from torch import Tensor
 from relaxcomm.buckets import Bucket
 from relaxcomm.errors import CompositionError
 from relaxcomm.frozen import frozen
+from relaxcomm.layout import Layout, one_tensor
 from relaxcomm.messages import DENSE, SHARED_SUPPORT, SPARSE, Dense, Message, SharedSupport, Sparse, SparseOf
 from relaxcomm.pieces import PieceState, piece_bucket
 from relaxcomm.primitives.compressors.reading import as_dense, finish, read
@@ -75,22 +76,30 @@ class chain(Compressor):
 
     @property
     def coding_scope(self) -> str:
-        return "model" if any(one.coding_scope == "model" for one in self.compressors) else "bucket"
+        scopes = {one.coding_scope for one in self.compressors}
+        return next(scope for scope in ("model", "tensor", "bucket") if scope in scopes)
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         slots: dict[str, Tensor] = {}
         PieceState(slots, _FIRST).update(self._first.init(bucket))
-        num_values, _ = self._first.values(bucket.numel, bucket.dtype.itemsize)
-        PieceState(slots, _REST).update(self._rest.init(piece_bucket(bucket, num_values)))
+        num_values, _ = self._first.layout_values(bucket.layout, bucket.dtype.itemsize)
+        PieceState(slots, _REST).update(self._rest.init(piece_bucket(bucket, one_tensor(num_values))))
         return slots
 
     def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
-        return self._rest.values(*self._first.values(numel, element_bytes))
+        return self.layout_values(one_tensor(numel), element_bytes)
+
+    def layout_values(self, layout: Layout, element_bytes: int) -> tuple[int, int]:
+        return self._rest.values(*self._first.layout_values(layout, element_bytes))
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
-        num_values, value_bytes = self._first.values(numel, element_bytes)
-        places_bytes = self._first.message_bytes(numel, element_bytes) - num_values * value_bytes
-        return places_bytes + self._rest.message_bytes(num_values, value_bytes)
+        return self.layout_bytes(one_tensor(numel), element_bytes)
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        num_values, value_bytes = self._first.layout_values(layout, element_bytes)
+        places_bytes = self._first.layout_bytes(layout, element_bytes) - num_values * value_bytes
+        inner = layout if self._first.elementwise else one_tensor(num_values)
+        return places_bytes + self._rest.layout_bytes(inner, value_bytes)
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         outer = self._first.code(cx, tensor, PieceState(state, _FIRST), keep_own=False)
@@ -128,9 +137,9 @@ class _Reading:
         """The values that one worker's message decodes to."""
         return read(self._rest, self._inner(like), like, self._rest_state, message)
 
-    def tensor(self, values: Tensor) -> Tensor:
-        """What values decode to."""
-        return read(self._first, self._cx, self._tensor, self._first_state, Dense(values))
+    def tensor(self, message: Message) -> Tensor:
+        """What a message of the first compressor decodes to."""
+        return read(self._first, self._cx, self._tensor, self._first_state, message)
 
 
 def _sparse(reading: _Reading, outer: Coding, message: Message, keep_own: bool) -> Coding:
@@ -142,14 +151,15 @@ def _sparse(reading: _Reading, outer: Coding, message: Message, keep_own: bool) 
     for weight, part in parts:
         assert isinstance(part, SparseOf)
         values = reading.values(part.values, message.values)
-        decoded.append((weight, Sparse(values, part.indices, part.count)))
+        decoded.append((weight, replace(message, values=values, indices=part.indices, count=part.count)))
         mine = part.values
     assert mine is not None, "an exchange sent back no part"
     _, own = finish(coding, ((1.0, mine),))
     result, _ = finish(outer, decoded)
-    return result, None if own is None else Sparse(
-        as_dense(own, message.values), message.indices, message.count
-    )
+    if own is None:
+        return result, None
+    sent = replace(message, values=as_dense(own, message.values))
+    return result, sent if sent.is_direct else reading.tensor(sent)
 
 
 def _whole(reading: _Reading, outer: Coding, message: Message, keep_own: bool) -> Coding:
@@ -163,7 +173,7 @@ def _whole(reading: _Reading, outer: Coding, message: Message, keep_own: bool) -
     parts = yield inner
     values, own = finish(coding, parts)
     result, _ = finish(outer, ((1.0, Dense(values)),))
-    return result, None if own is None else reading.tensor(as_dense(own, message.tensor))
+    return result, None if own is None else reading.tensor(Dense(as_dense(own, message.tensor)))
 
 
 def _kind(first: str, rest: str) -> str:

@@ -14,6 +14,7 @@ from relaxcomm.frozen import Fraction, Share, frozen
 from relaxcomm.layout import Layout
 from relaxcomm.messages import Sparse
 from relaxcomm.pieces import PieceState
+from relaxcomm.primitives.plain import refuse_momentum
 from relaxcomm.protocol import Coding, Compressor, Context, State
 
 _RESIDUAL, _VELOCITY, _SPARE = "residual", "velocity", "_spare"
@@ -148,14 +149,7 @@ class momentum_correction(Around):
         self.check_alone()
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
-        for index, group in enumerate(groups):
-            betas = group.get("betas")
-            if group.get("momentum") or betas:
-                raise CompositionError(
-                    f"{self!r} has momentum itself, but the optimizer's group {index} has "
-                    f"{'betas=' + str(betas) if betas else 'momentum=' + str(group['momentum'])}; use "
-                    "torch.optim.SGD with momentum=0"
-                )
+        refuse_momentum(self, groups)
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **self.inner_slots(bucket)}
@@ -167,7 +161,7 @@ class momentum_correction(Around):
         result, own = yield from coding
         assert own is not None
         if isinstance(own, Sparse):
-            sent = own.indices[: int(own.count)].long()
+            sent = own.places()[: int(own.count)].long()
             velocity[sent], gathered[sent] = 0, 0
         else:
             velocity.mul_(own == 0)

@@ -13,7 +13,7 @@ from relaxcomm.packing import pack_codes, packed_bytes
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 from relaxcomm.segments import Segments, chunk_size
 
-_BELOW_ONE = 1 - 2**-16  # added to a level, the largest draw must not be rounded up to the next one
+_HALF = 0.5 - 2**-16  # the largest draw: added to a level, it must not be rounded to half-way to the next one
 
 
 class Quantizer(Compressor):
@@ -66,7 +66,7 @@ class Quantizer(Compressor):
         lows = torch.empty(segments.count if self.has_lows else 0, dtype=wide, device=tensor.device)
         codes = torch.empty(tensor.numel(), dtype=torch.uint8, device=tensor.device)
         rounding = _Rounding(self.num_codes, min(size, tensor.numel()), steps)
-        generator = self._generator(cx, tensor) if self.stochastic else None
+        generator = draws(cx, self.seed, tensor) if self.stochastic else None
         for group in segments.groups(size):
             rows = group.rows(tensor).to(wide)
             step, low = self.spread(rows)
@@ -77,11 +77,6 @@ class Quantizer(Compressor):
                 places = rounding.places(chunk.rows(tensor), step, low if self.has_lows else None)
                 rounding.round(places, chunk.rows(codes), generator)
         return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
-
-    def _generator(self, cx: Context, tensor: Tensor) -> torch.Generator:
-        """Drawn from the clock, so that no state is kept, and apart on each rank."""
-        seed = hash((self.seed, cx.step, cx.round, cx.membership.rank, cx.place, tensor.numel()))
-        return torch.Generator(tensor.device).manual_seed(seed % 2**63)
 
     def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
         """Bytes of a message whose entries have `num_segments` scales."""
@@ -96,7 +91,6 @@ class _Rounding:
         self._num_codes = num_codes
         self._places = torch.empty(size, dtype=like.dtype, device=like.device)
         self._drawn = torch.empty_like(self._places)
-        self._whole = torch.empty(size, dtype=torch.int32, device=like.device)
 
     def places(self, rows: Tensor, step: Tensor, low: Tensor | None) -> Tensor:
         """Where each entry lies between the levels, 0 at the lowest."""
@@ -110,13 +104,22 @@ class _Rounding:
 
     def round(self, places: Tensor, codes: Tensor, generator: torch.Generator | None) -> None:
         """To the nearest level, or drawn to one of those beside."""
-        if generator is None:
-            places.add_(0.5)
-        else:
+        if generator is not None:
             drawn = self._drawn[: places.numel()].view(places.shape)
-            places.add_(drawn.uniform_(0, _BELOW_ONE, generator=generator)).clamp_(0, self._num_codes - 0.5)
-        whole = self._whole[: places.numel()].view(places.shape)
-        codes.copy_(whole.copy_(places))  # from float to 8 bits at once would take thrice as long
+            places.add_(drawn.uniform_(-_HALF, _HALF, generator=generator)).clamp_(0, self._num_codes - 1)
+        # Added to a number so large that its last bit stands for 1, they are rounded, and their bits can be
+        # read as a whole number: a conversion from float to 8 bits would take three times as long.
+        bits = places.add_(1 / torch.finfo(places.dtype).eps).view(_WHOLE[places.dtype])
+        codes.copy_(bits)  # the last eight
+
+
+_WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def draws(cx: Context, seed: int, tensor: Tensor) -> torch.Generator:
+    """Random numbers from the clock and the place, so that no state is kept, and apart on each rank."""
+    number = hash((seed, cx.step, cx.round, cx.membership.rank, cx.place, tensor.numel()))
+    return torch.Generator(tensor.device).manual_seed(number % 2**63)
 
 
 def tensor_segments(cx: Context, numel: int) -> Segments:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.frozen import Index, Steps, frozen
+from relaxcomm.frozen import Bits, Index, Steps, frozen
 from relaxcomm.messages import QUANTIZED
 from relaxcomm.primitives.compressors.levels import Quantizer
 from relaxcomm.protocol import Coding, Compressor, Context, State
@@ -42,7 +41,7 @@ class quantize(Quantizer):
         quantize(bits=4)
     """
 
-    bits: Annotated[int, Field(ge=1, le=8)]
+    bits: Bits
     block_size: Steps = 1024
     rounding: Literal["nearest", "stochastic"] = "nearest"
     symmetric: bool = False

@@ -1,0 +1,71 @@
+"""Residuals, estimates and draws go on where a checkpoint left them; overflows leave them alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.harness import in_process, train, values
+from tests.engine.test_sparse_algorithms import rules
+from tests.engine.test_state import STEPS, interrupted, uninterrupted
+from tests.models import CASES, make_optimizer
+
+CONFIGS = {
+    "bytegrad": {"name": "bytegrad"},
+    "qsgd": {"name": "qsgd", "levels": 3},
+    "terngrad": {"name": "terngrad"},
+    "ef_signsgd": {"name": "ef_signsgd"},
+    "powersgd": {"name": "powersgd", "matrix_rank": 1},
+    "ef21": {"name": "ef21", "density": 0.1},
+    "qadam": {"name": "qadam", "warmup_steps": 5},
+    "demo": {"name": "demo", "num_kept": 3, "chunk_size": 5},
+    "sparseloco": {"name": "sparseloco", "steps": 4, "num_kept": 3, "chunk_size": 20},
+    "drawn": rules({"quantize": {"bits": 3, "rounding": "stochastic"}}, "scatter_gather"),
+    "two-sided": rules({"error_feedback": "sign"}, {"scatter_gather": {"server_feedback": True}}),
+}
+
+
+@pytest.mark.parametrize("stop", [4, 9])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_resumed_run_is_bit_identical(name, stop):
+    optimizer = "plain" if name == "qadam" else "adamw"
+    whole = in_process(uninterrupted, 3, CONFIGS[name], optimizer)
+    resumed = in_process(interrupted, 3, CONFIGS[name], stop, optimizer)
+    for (expected, counts), (found, resumed_counts) in zip(whole, resumed, strict=True):
+        assert resumed_counts == counts
+        np.testing.assert_array_equal(np.stack(found), np.stack(expected))
+
+
+def scaled(world, algorithm, overflow_step):
+    """Parameters after each step under a GradScaler; the step that overflows is to leave nothing behind."""
+    model, history = CASES["toy"].model(seed=world.rank), []
+    optimizer = make_optimizer("plain", model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
+    with world.attach(model, optimizer, {"algorithm": algorithm}, scaler=scaler) as engine:
+        for step in range(STEPS):
+            loss = CASES["toy"].local_loss(model, step, world.rank)
+            bad = step == overflow_step and world.rank == 1
+            scaler.scale(loss * float("inf") if bad else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            history.append(values(model))
+        state = engine.state_dict()
+    return history, [slots["compressor"] for _, _, slots in state["slots"] if "compressor" in slots]
+
+
+@pytest.mark.parametrize("name", ["bytegrad", "ef_signsgd", "powersgd", "ef21", "qadam", "two-sided"])
+def test_a_scale_changes_nothing(name):
+    expected = in_process(train, 3, {"algorithm": CONFIGS[name]}, STEPS, "plain")
+    for (history, _), wanted in zip(in_process(scaled, 3, CONFIGS[name], None), expected, strict=True):
+        np.testing.assert_allclose(np.stack(history), np.stack(wanted[:-1]), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["bytegrad", "signsgd", "ef_signsgd", "powersgd", "ef21", "qadam", "demo"])
+def test_an_overflow_is_skipped_by_all_and_leaves_no_trace(name):
+    for history, slots in in_process(scaled, 3, CONFIGS.get(name, name), 6):
+        np.testing.assert_array_equal(history[6], history[5])
+        assert np.isfinite(history[-1]).all()
+        assert np.abs(history[-1] - history[6]).max() > 0
+        assert all(torch.isfinite(slot).all() for one in slots for slot in one.values())
