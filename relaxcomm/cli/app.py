@@ -12,6 +12,7 @@ from relaxcomm.cli.doctor import doctor
 from relaxcomm.cli.failures import warn
 from relaxcomm.cli.schema import schema
 from relaxcomm.cli.show import show
+from relaxcomm.cli.top import top
 from relaxcomm.cli.train import train
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app.command()(algorithms)
 app.command()(show)
 app.command()(schema)
 app.command()(doctor)
+app.command()(top)
 
 
 def main() -> None:
