@@ -21,6 +21,7 @@ from relaxcomm.tasks.progress import Display, make_display
 from relaxcomm.tasks.result import Point, RankRecord, Result, merge
 from relaxcomm.tasks.task import Task
 
+_AVERAGE = "average"  # under which name the engine sends the averages of evaluations
 _NOT_TRAINING = ("bytes_sent", "bytes_received", "exposed_communication_seconds")
 
 
@@ -101,6 +102,7 @@ class _Run:
             history=tuple(self.history),
             seconds=self.clock.seconds,
             statistics={**self.engine.statistics, **{name: self._trained(name) for name in _NOT_TRAINING}},
+            bytes_by_primitive=self._sent_by_primitive(),
         )
 
     def _train(self) -> None:
@@ -155,6 +157,12 @@ class _Run:
             self.evaluation[name] += self.engine.statistics[name] - value
         wait_for_all()  # a rank that starts its clock first would count the others' evaluation
         self.clock.start()
+
+    def _sent_by_primitive(self) -> dict[str, int]:
+        """What was sent for training; evaluations send averages."""
+        sent = {name: sent for name, (sent, _) in self.engine.snapshot().bytes_moved.items()}
+        sent[_AVERAGE] = sent.get(_AVERAGE, 0) - int(self.evaluation["bytes_sent"])
+        return {name: count for name, count in sent.items() if count}
 
     def _trained(self, name: str) -> float:
         return self.engine.statistics[name] - self.evaluation[name]
