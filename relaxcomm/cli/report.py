@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from relaxcomm.cli import plot
-from relaxcomm.cli.table import cells, data_size, title
+from relaxcomm.cli.table import cells, title
 from relaxcomm.metrics.snapshot import jsonable
 from relaxcomm.tasks.result import Result
 
@@ -75,11 +75,10 @@ def findings(results: Sequence[Result]) -> list[str]:
     for other in results[1:]:
         if not first.bytes_sent or not other.bytes_sent:
             continue
-        change = other.measure - first.measure
         found.append(
-            f"{other.algorithm} sent {data_size(other.bytes_sent)} where {first.algorithm} sent "
-            f"{data_size(first.bytes_sent)} ({first.bytes_sent / other.bytes_sent:.3g}x as much), took "
-            f"{other.seconds / first.seconds:.2f} of its time, and ended {change:+.4f} in {first.metric}."
+            f"Against {first.algorithm}, {other.algorithm} sent {other.bytes_sent / first.bytes_sent:.3g} "
+            f"times the bytes, took {other.seconds / first.seconds:.3g} times as long, and ended at "
+            f"{other.measure:.4f} instead of {first.measure:.4f} in {first.heading}."
         )
     return found
 
@@ -94,10 +93,10 @@ def _table(results: Sequence[Result]) -> str:
     best[header.index("time")] = _best([-result.seconds for result in results])
     best[header.index("sent")] = _best([-result.bytes_sent for result in results])
     lines = ["<tr>", *(f"<th>{html.escape(name)}</th>" for name in header), "</tr>"]
-    for index, row in enumerate(rows):
+    for row in rows:
         lines.append("<tr>")
         for column, cell in enumerate(row):
-            mark = ' class="best"' if best.get(column) == index and len(rows) > 1 else ""
+            mark = ' class="best"' if column in best and cell == rows[best[column]][column] else ""
             lines.append(f"<td{mark}>{html.escape(cell)}</td>")
         lines.append("</tr>")
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'

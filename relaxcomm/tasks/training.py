@@ -97,7 +97,7 @@ class _Run:
             self._train()
             self.engine.close()
             self.clock.stop()
-            self._evaluate(self.step)  # the model that is left to the user
+            self._evaluate(self.step, int(self._trained("bytes_sent")))  # the model that is left to the user
         return RankRecord(
             history=tuple(self.history),
             seconds=self.clock.seconds,
@@ -121,8 +121,9 @@ class _Run:
 
     def _evaluate_average(self, wanted: bool) -> None:
         if wanted:
+            sent = int(self._trained("bytes_sent"))  # before the average for the evaluation
             with self._pause(), self.engine.averaged():
-                self._evaluate(self.step)
+                self._evaluate(self.step, sent)
 
     def _train_step(self, batch: Any) -> torch.Tensor:
         task = self.task
@@ -138,10 +139,9 @@ class _Run:
             task.scheduler.step()
         return total
 
-    def _evaluate(self, step: int) -> None:
+    def _evaluate(self, step: int, sent: int) -> None:
         """Every rank evaluates the same averaged model, so none needs to be told the measure."""
         self.task.model.eval()
-        sent = int(self._trained("bytes_sent"))
         with torch.no_grad():
             measure = float(self.task.evaluate(self.task.model))
         self.history.append(Point(step, self.clock.seconds, sent, measure))
