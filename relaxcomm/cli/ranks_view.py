@@ -11,7 +11,7 @@ from relaxcomm.cli.table import data_size
 from relaxcomm.metrics.reading import Reading
 
 _BARS = "▁▂▃▄▅▆▇█"
-_HISTORY = 24
+_HISTORY = 60
 _SLOW = 1.15  # times the median computing time
 
 
@@ -130,11 +130,11 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-HEADINGS = ("rank", "steps", "step", "exposed", "sent/s", "saved", "", "LSSR", "loss", "", "")
+HEADINGS = ("rank", "steps", "step", "exposed", "sent/s", "saved", "", "LSSR", "loss", "")
 
 
 def cells(row: Row) -> list[str]:
-    """A row as text, in the order of `HEADINGS`; "-" where nothing is known."""
+    """A row as text, in the order of `HEADINGS`, without the losses; "-" where nothing is known."""
     return [
         str(row.rank),
         str(row.steps) if row.note != "silent" else "-",
@@ -145,7 +145,6 @@ def cells(row: Row) -> list[str]:
         "" if row.reduction is None else f"{row.reduction:.3g}x",
         "-" if row.lssr is None else f"{row.lssr:.0%}",
         "-" if row.loss is None else f"{row.loss:#.4g}",
-        sparkline(row.losses),
         row.note,
     ]
 

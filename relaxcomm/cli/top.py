@@ -14,7 +14,7 @@ from rich.text import Text
 
 from relaxcomm.cli.failures import RunFailed, readable
 from relaxcomm.cli.job import Traceback
-from relaxcomm.cli.ranks_view import HEADINGS, History, Row, cells
+from relaxcomm.cli.ranks_view import HEADINGS, History, Row, cells, sparkline
 from relaxcomm.errors import ConfigError
 from relaxcomm.metrics.reading import Reader
 
@@ -44,13 +44,13 @@ def top(
             show_plain(watch.rows)
             return
         try:
-            with Live(watch.shown(), console=console, screen=True, auto_refresh=False) as live:
+            with Live(watch.shown(console.width), console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     time.sleep(_PERIOD_SECONDS)
                     watch.look()
-                    live.update(watch.shown(), refresh=True)
+                    live.update(watch.shown(console.width), refresh=True)
         except KeyboardInterrupt:
-            console.print(watch.shown())
+            console.print(watch.shown(console.width))
 
 
 def _reader(url: str, ca: str | None) -> Reader:
@@ -97,16 +97,20 @@ class Watch:
         for one in found.values():
             self._facts = dict(one.facts)
 
-    def shown(self) -> Group:
-        """A heading and the table."""
+    def shown(self, width: int) -> Group:
+        """A heading and the table; the shape of the losses takes what is left of the width."""
         facts = self._facts
         heading = Text(f"{facts.get('run', '')}  ", style="bold")
         heading.append(f"{facts.get('algorithm', '')} on {facts.get('world_size', '?')} ranks", style="dim")
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for place, name in enumerate(HEADINGS):
-            table.add_column(name, justify="left" if place > len(HEADINGS) - 3 else "right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*cells(row), style=_STYLES.get(row.note, ""))
+        made = [cells(row) for row in self.rows]
+        for name in HEADINGS:
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        taken = sum(max(map(len, column)) + 2 for column in zip(HEADINGS, *made, strict=True))
+        for row, texts in zip(self.rows, made, strict=True):
+            losses = row.losses[taken - width :] if width > taken else ()
+            table.add_row(*texts, sparkline(losses), style=_STYLES.get(row.note, ""))
         last = Text("Ctrl-C ends", style="dim")
         if self._silent_since is not None:
             seconds = time.monotonic() - self._silent_since

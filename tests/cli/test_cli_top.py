@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import pty
@@ -14,14 +15,16 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
+from rich.console import Console
 from typer.testing import CliRunner
 
 from relaxcomm.cli.app import app
 from relaxcomm.cli.ranks_view import History, make_row, mark_slowest, sparkline
+from relaxcomm.cli.top import Watch
 from relaxcomm.metrics.collector import Labelled, RunCollector
 from relaxcomm.metrics.exporter import Exporter, Target
 from relaxcomm.metrics.observations import STEP_BOUNDS
-from relaxcomm.metrics.reading import Reading
+from relaxcomm.metrics.reading import Reader, Reading
 from relaxcomm.metrics.settings import BasicAuth, MetricsConfig
 from relaxcomm.metrics.snapshot import Snapshot
 from tests.metrics.harness import free_ports
@@ -128,6 +131,22 @@ def test_another_run_begins_afresh():
     history.rows([0], {0: Reading(0, "a", 0.0, values, {})})
     (row,) = history.rows([0], {0: Reading(0, "b", 1.0, {"steps": 1.0, "loss": 9.0}, {})})
     assert (row.losses, row.note, row.sent_per_second) == ((9.0,), "", None)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_losses_take_what_is_left_and_nothing_is_cut(width):
+    watch = Watch(Reader("127.0.0.1:1"))
+    row = make_row(
+        None, Reading(0, "r", 0.0, {"steps": 12_345, "bytes_uncompressed": 1e9, "bytes_sent": 1e6}, {})
+    )
+    watch.rows = [replace(row, rank=rank, losses=(1.0, 2.0) * 30, note="slowest") for rank in range(3)]
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+    console.print(watch.shown(width))
+    lines = console.file.getvalue().splitlines()
+    assert "…" not in "".join(lines)
+    assert all(len(line) <= width for line in lines)
+    drawn = sum(one in "▁█" for one in lines[2])
+    assert drawn == 60 if width == 140 else 0 < drawn < 30
 
 
 def test_sparkline():
