@@ -49,6 +49,10 @@ class DataConfig(Section):
     def _parse_partition(cls, value: object) -> object:
         return value if isinstance(value, Partition) else parse_primitive("partition", value)
 
+    @field_serializer("partition")
+    def _show_partition(self, value: Partition) -> str:
+        return repr(value)
+
     @field_validator("injection", mode="before")
     @classmethod
     def _parse_injection(cls, value: object) -> object:

@@ -13,6 +13,7 @@ from relaxcomm.cli.failures import warn
 from relaxcomm.cli.plugins import check, new_algorithm
 from relaxcomm.cli.schema import schema
 from relaxcomm.cli.show import show
+from relaxcomm.cli.top import top
 from relaxcomm.cli.train import train
 
 app = typer.Typer(
@@ -30,6 +31,7 @@ app.command()(schema)
 app.command()(doctor)
 app.command()(check)
 app.command()(new_algorithm)
+app.command()(top)
 
 
 def main() -> None:

@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
+from relaxcomm.cli import report
 from relaxcomm.cli.failures import readable
 from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, make_job
 from relaxcomm.cli.launcher import launch
 from relaxcomm.cli.plot import plot
-from relaxcomm.cli.train import finish
+from relaxcomm.cli.train import finish, provenance
 from relaxcomm.errors import ConfigError
 
 _DEFAULT_OUTPUT = Path("runs")
@@ -33,7 +34,7 @@ def compare(
     sets: Sets = None,
     traceback: Traceback = False,
 ) -> None:
-    """Train the configured task with several algorithms in turn; ends with a table and a plot.
+    """Train the configured task with several algorithms in turn; ends with a table, a plot and a report.
 
     The task, its seed and its learning rate are the same for all. --set algorithm.KEY=VALUE speaks of the
     configuration's own algorithm.
@@ -51,6 +52,7 @@ def compare(
         finish(loaded[0], results)
         folder = Path(loaded[0].output or _DEFAULT_OUTPUT)
         print(f"plot: {plot(results, folder / f'{config.stem}.png')}")
+        print(f"report: {report.write(results, provenance(loaded[0]), folder / f'{config.stem}.html')}")
 
 
 def split_names(text: str) -> list[str]:

@@ -1,45 +1,119 @@
-"""The held-out measure over time and over bytes, as a picture."""
+"""Results as pictures: the measure over time, bytes and steps, and where time and bytes went."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from relaxcomm.cli.table import title
-from relaxcomm.tasks.result import Result
+from relaxcomm.tasks.result import Point, Result
 
 _MARKERS = "osD^vPX*"
+# Okabe and Ito's colours, which colour-blind people tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 
 
 def plot(results: Sequence[Result], path: Path) -> Path:
-    """Draw the history of each result and return the picture's path."""
-    # A window system is not needed to write a file, and importing costs half a second.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    """Draw the history of each result over time and bytes, and return the picture's path."""
+    figure = _figure(10, 4.2)
     over_time, over_bytes = figure.subplots(1, 2, sharey=True)
-    for index, result in enumerate(results):
-        style: dict[str, Any] = {
-            "label": result.algorithm,
-            "marker": _MARKERS[index % len(_MARKERS)],
-            "markersize": 3.5,
-            "linewidth": 1.5,
-        }
-        measures = [point.measure for point in result.history]
-        over_time.plot([point.seconds for point in result.history], measures, **style)
-        over_bytes.plot([point.bytes_sent / 1e6 for point in result.history], measures, **style)
-    over_time.set(xlabel="training time (s)", ylabel=f"held-out {results[0].heading}", xlim=(0, None))
-    over_bytes.set(xlabel="sent by all workers (MB)")
-    if any(result.bytes_sent for result in results):
-        over_bytes.set_xscale("log")
-        over_bytes.xaxis.set_major_formatter("{x:g}")
-    for axes in (over_time, over_bytes):
-        axes.grid(alpha=0.3)
+    draw_time(over_time, results)
+    draw_bytes(over_bytes, results)
+    over_time.set_ylabel(f"held-out {results[0].heading}")
     over_time.legend()
     figure.suptitle(title(results[0]))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     return path
+
+
+def draw_time(axes: Any, results: Sequence[Result]) -> None:
+    """The measure over training time."""
+    _draw(axes, results, lambda point: point.seconds)
+    axes.set(xlabel="training time (s)", xlim=(0, None))
+
+
+def draw_bytes(axes: Any, results: Sequence[Result]) -> None:
+    """The measure over bytes."""
+    _draw(axes, results, lambda point: point.bytes_sent / 1e6)
+    axes.set(xlabel="sent by all workers (MB)")
+    if any(result.bytes_sent for result in results):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+
+
+def draw_steps(axes: Any, results: Sequence[Result]) -> None:
+    """The measure over optimizer steps."""
+    _draw(axes, results, lambda point: point.step)
+    axes.set(xlabel="optimizer steps", xlim=(0, None))
+
+
+def draw_seconds(axes: Any, results: Sequence[Result]) -> None:
+    """Training time, split into computing and exposed communication."""
+    names = [result.algorithm for result in results]
+    exposed = [min(result.seconds, result.exposed_communication_seconds) for result in results]
+    computing = [result.seconds - waited for result, waited in zip(results, exposed, strict=True)]
+    axes.barh(names, computing, color="#0072B2", label="computing")
+    axes.barh(names, exposed, left=computing, color="#D55E00", label="exposed communication")
+    axes.set(xlabel="training time (s)")
+    _finish_bars(axes)
+
+
+def draw_primitives(axes: Any, results: Sequence[Result]) -> None:
+    """Bytes of each algorithm, by exchange primitive."""
+    names = [result.algorithm for result in results]
+    primitives = sorted({name for result in results for name in result.bytes_by_primitive})
+    left = [0.0] * len(results)
+    for index, primitive in enumerate(primitives):
+        sent = [result.bytes_by_primitive.get(primitive, 0) / 1e6 for result in results]
+        axes.barh(names, sent, left=left, color=_COLOURS[index % len(_COLOURS)], label=primitive)
+        left = [before + more for before, more in zip(left, sent, strict=True)]
+    axes.set(xlabel="sent by all workers (MB)")
+    _finish_bars(axes)
+
+
+def svg(draw: Callable[[Any, Sequence[Result]], None], results: Sequence[Result], *, height: float) -> str:
+    """A picture of one of the above for a page, without anything outside itself."""
+    figure = _figure(6.2, height)
+    axes = figure.subplots()
+    draw(axes, results)
+    if axes.get_legend() is None:
+        axes.legend()
+    target = io.StringIO()
+    figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
+    text = target.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _figure(width: float, height: float) -> Any:
+    # A window system is not needed to write a file, and importing costs half a second.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _draw(axes: Any, results: Sequence[Result], place: Callable[[Point], float]) -> None:
+    for index, result in enumerate(results):
+        axes.plot(
+            [place(point) for point in result.history],
+            [point.measure for point in result.history],
+            label=result.algorithm,
+            color=_COLOURS[index % len(_COLOURS)],
+            marker=_MARKERS[index % len(_MARKERS)],
+            markersize=3.5,
+            linewidth=1.5,
+        )
+    axes.grid(alpha=0.3)
+
+
+def _finish_bars(axes: Any) -> None:
+    """The first result on top, and the legend where no bar is."""
+    axes.invert_yaxis()
+    axes.grid(alpha=0.3, axis="x")
+    axes.set_axisbelow(True)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

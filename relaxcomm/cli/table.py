@@ -69,7 +69,7 @@ def data_size(number_bytes: float) -> str:
         '1.23 MB'
     """
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(number_bytes) < 1000:
+        if abs(number_bytes) < 999.5:  # else three digits would round to 1e+03
             return f"{number_bytes:.3g} {unit}"
         number_bytes /= 1000
     return f"{number_bytes:.3g} TB"

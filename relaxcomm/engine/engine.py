@@ -23,6 +23,7 @@ from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import UsageError
+from relaxcomm.metrics.snapshot import Snapshot
 
 attached: WeakSet[nn.Module] = WeakSet()
 """Models that an open engine follows."""
@@ -67,6 +68,10 @@ class Engine:
     def metrics_url(self) -> str | None:
         """Where this rank's metrics can be read, or None; rank 0's tells of all, see `relaxcomm top`."""
         return self._metering.url
+
+    def snapshot(self) -> Snapshot:
+        """All that exporter and run log show, as it is now; also without either, and after `close`."""
+        return self._metering.snapshot()
 
     def observe(self, **values: float | Tensor) -> None:
         """Show the latest value of something as the metric `relaxcomm_NAME` and in the run log.

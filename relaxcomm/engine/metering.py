@@ -32,6 +32,7 @@ class Metering:
 
     def __init__(self, run: Run, settings: MetricsConfig | None, folder: str | None) -> None:
         self._run = run
+        self._membership = run.transport.membership  # which a closed transport has no more
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(RunCollector(self.snapshot))
         self._known: set[str] = set()
@@ -41,7 +42,7 @@ class Metering:
         if settings is None:
             return
         run.samples.enabled = True
-        membership = run.transport.membership
+        membership = self._membership
         name = str(run.transport.gather_objects(name_run(settings, run.algorithm.name))[0])
         # Ranks whose settings differ in this must not leave the others waiting.
         ports = run.transport.gather_objects(settings.port)
@@ -61,7 +62,7 @@ class Metering:
         except OSError as error:
             warnings.warn(f"there is no run log: {error}; see the key output", MetricsWarning, stacklevel=2)
             return
-        membership, algorithm = self._run.transport.membership, self._run.algorithm
+        membership, algorithm = self._membership, self._run.algorithm
         self._log.write(
             {
                 "run": name,
@@ -86,7 +87,7 @@ class Metering:
         run, seen = self._run, self._run.statistics
         return Snapshot(
             algorithm=run.algorithm.name,
-            world_size=run.transport.membership.world_size,
+            world_size=self._membership.world_size,
             steps=seen.steps,
             synchronisations=seen.synchronisations,
             last_synchronisation=seen.last_synchronisation,

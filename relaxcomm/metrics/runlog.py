@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import queue
 import re
 import threading
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from relaxcomm.metrics.snapshot import jsonable
 
-_FLUSH_SECONDS = 1.0
+_WRITE_SECONDS = 1.0
 
 
 class RunLog:
@@ -28,30 +28,29 @@ class RunLog:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
-        self._lines: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        # Waking the thread for each line would make the training wait for the interpreter's lock.
+        self._lines: deque[Mapping[str, Any]] = deque()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="relaxcomm-log")
         self._thread.start()
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Put a line behind the others; whoever calls must not change it any more."""
-        self._lines.put(line)
+        self._lines.append(line)
 
     def close(self) -> None:
         """Write what is left."""
-        self._lines.put(None)
+        self._closed.set()
         self._thread.join()
 
     def _run(self) -> None:
         with self._file as file:
-            while True:
-                try:
-                    line = self._lines.get(timeout=_FLUSH_SECONDS)
-                except queue.Empty:
-                    file.flush()
-                    continue
-                if line is None:
-                    return
-                file.write(json.dumps(jsonable(line)) + "\n")
+            ended = False
+            while not ended:
+                ended = self._closed.wait(_WRITE_SECONDS)
+                while self._lines:
+                    file.write(json.dumps(jsonable(self._lines.popleft())) + "\n")
+                file.flush()
 
 
 def log_path(folder: str | Path, run: str, rank: int) -> Path:

@@ -36,11 +36,13 @@ class RankRecord:
         history: its evaluations.
         seconds: training time, without evaluations.
         statistics: `Engine.statistics` after the engine was closed, without what evaluations cost.
+        bytes_by_primitive: sent for training, by exchange primitive or purpose.
     """
 
     history: tuple[Point, ...]
     seconds: float
     statistics: Mapping[str, Any]
+    bytes_by_primitive: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,8 @@ class Result:
         bytes_uncompressed: sum over the ranks of what full synchronisation would have sent.
         step_seconds: mean over the ranks.
         exposed_communication_seconds: mean over the ranks.
+        hidden_communication_seconds: mean over the ranks.
+        bytes_by_primitive: sent, summed over the ranks, by exchange primitive or purpose.
         history: the evaluations; seconds are the slowest rank's, bytes are summed over the ranks.
     """
 
@@ -85,6 +89,8 @@ class Result:
     bytes_uncompressed: int
     step_seconds: float
     exposed_communication_seconds: float
+    hidden_communication_seconds: float
+    bytes_by_primitive: Mapping[str, int]
     history: tuple[Point, ...]
 
     @property
@@ -137,9 +143,16 @@ def merge(records: Sequence[RankRecord], **facts: Any) -> Result:
         bytes_uncompressed=total("bytes_uncompressed"),
         step_seconds=mean("step_seconds"),
         exposed_communication_seconds=mean("exposed_communication_seconds"),
+        hidden_communication_seconds=mean("hidden_communication_seconds"),
+        bytes_by_primitive=_merge_bytes(records),
         history=tuple(_merge_points(points) for points in zip(*(r.history for r in records), strict=True)),
         **facts,
     )
+
+
+def _merge_bytes(records: Sequence[RankRecord]) -> dict[str, int]:
+    names = sorted({name for record in records for name in record.bytes_by_primitive})
+    return {name: sum(record.bytes_by_primitive.get(name, 0) for record in records) for name in names}
 
 
 def _merge_points(points: Sequence[Point]) -> Point:

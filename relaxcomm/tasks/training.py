@@ -21,6 +21,7 @@ from relaxcomm.tasks.progress import Display, make_display
 from relaxcomm.tasks.result import Point, RankRecord, Result, merge
 from relaxcomm.tasks.task import Task
 
+_AVERAGE = "average"  # under which name the engine sends the averages of evaluations
 _NOT_TRAINING = ("bytes_sent", "bytes_received", "exposed_communication_seconds")
 
 
@@ -96,11 +97,12 @@ class _Run:
             self._train()
             self.engine.close()
             self.clock.stop()
-            self._evaluate(self.step)  # the model that is left to the user
+            self._evaluate(self.step, int(self._trained("bytes_sent")))  # the model that is left to the user
         return RankRecord(
             history=tuple(self.history),
             seconds=self.clock.seconds,
             statistics={**self.engine.statistics, **{name: self._trained(name) for name in _NOT_TRAINING}},
+            bytes_by_primitive=self._sent_by_primitive(),
         )
 
     def _train(self) -> None:
@@ -119,8 +121,9 @@ class _Run:
 
     def _evaluate_average(self, wanted: bool) -> None:
         if wanted:
+            sent = int(self._trained("bytes_sent"))  # before the average for the evaluation
             with self._pause(), self.engine.averaged():
-                self._evaluate(self.step)
+                self._evaluate(self.step, sent)
 
     def _train_step(self, batch: Any) -> torch.Tensor:
         task = self.task
@@ -136,10 +139,9 @@ class _Run:
             task.scheduler.step()
         return total
 
-    def _evaluate(self, step: int) -> None:
+    def _evaluate(self, step: int, sent: int) -> None:
         """Every rank evaluates the same averaged model, so none needs to be told the measure."""
         self.task.model.eval()
-        sent = int(self._trained("bytes_sent"))
         with torch.no_grad():
             measure = float(self.task.evaluate(self.task.model))
         self.history.append(Point(step, self.clock.seconds, sent, measure))
@@ -155,6 +157,12 @@ class _Run:
             self.evaluation[name] += self.engine.statistics[name] - value
         wait_for_all()  # a rank that starts its clock first would count the others' evaluation
         self.clock.start()
+
+    def _sent_by_primitive(self) -> dict[str, int]:
+        """What was sent for training; evaluations send averages."""
+        sent = {name: sent for name, (sent, _) in self.engine.snapshot().bytes_moved.items()}
+        sent[_AVERAGE] = sent.get(_AVERAGE, 0) - int(self.evaluation["bytes_sent"])
+        return {name: count for name, count in sent.items() if count}
 
     def _trained(self, name: str) -> float:
         return self.engine.statistics[name] - self.evaluation[name]

@@ -34,7 +34,9 @@ def result(name: str, sent: int) -> Result:
         bytes_received=sent,
         bytes_uncompressed=4_000_000,
         step_seconds=0.1,
-        exposed_communication_seconds=0.0,
+        exposed_communication_seconds=0.6,
+        hidden_communication_seconds=0.2,
+        bytes_by_primitive={"all_reduce": sent - sent // 10, "vote": sent // 10},
         history=(Point(5, 0.7, sent // 2, 0.9), Point(10, 1.5, sent, 0.98)),
     )
 
@@ -47,7 +49,8 @@ def test_compare_prints_a_row_each_and_draws(start, folder):
     lines = finished.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["algorithm", "bsp", "local_sgd"]
     assert len({len(line) for line in lines[:3]}) == 1, "columns are aligned and nothing is wrapped"
-    assert lines[-1] == "plot: compared/quick.png"
+    assert lines[-2:] == ["plot: compared/quick.png", "report: compared/quick.html"]
+    assert (folder / "compared" / "quick.html").read_text().count("<svg") == 5
     assert (folder / "compared" / "quick.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     bsp, local = (
         json.loads((folder / "compared" / f"{name}.json").read_text()) for name in ("bsp", "local_sgd")
@@ -57,6 +60,12 @@ def test_compare_prints_a_row_each_and_draws(start, folder):
     assert 1 <= bsp["bytes_sent"] / bsp["bytes_uncompressed"] < 1.1
     assert bsp["bytes_uncompressed"] == local["bytes_uncompressed"]
     assert local["bytes_sent"] < bsp["bytes_sent"] / 5
+    for found in (bsp, local):
+        sent = [point["bytes_sent"] for point in found["history"]]
+        assert sent == sorted(sent), "an evaluation's own average is no part of the training"
+        assert sum(found["bytes_by_primitive"].values()) == found["bytes_sent"] == sent[-1]
+    # Two averages, and the one at the end; each is a ring of 2 workers, which sends the model twice in all.
+    assert local["bytes_by_primitive"]["all_reduce"] == 2 * local["bytes_by_primitive"]["average"]
 
 
 def test_own_algorithm_keeps_its_parameters_and_takes_the_sets(folder):

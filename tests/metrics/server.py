@@ -128,7 +128,7 @@ while True:
         if told("loud"):
             scale = 30.0 if step % 2 else 1.0
         if told("grow"):
-            scale = min(scale * 1.02, 1e4)
+            scale = min(scale * 1.004, 1e3)
         loss = scale * torch.nn.functional.cross_entropy(model(x), y)
         engine.observe(loss=loss)
         loss.backward()

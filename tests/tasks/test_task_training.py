@@ -32,9 +32,11 @@ def record(seconds: float, sent: int, measures=(0.5, 0.75)) -> RankRecord:
         "bytes_uncompressed": 4 * sent,
         "step_seconds": seconds / 8,
         "exposed_communication_seconds": 0.25,
+        "hidden_communication_seconds": 0.5,
     }
     half = Point(4, seconds / 2, sent // 2, measures[0])
-    return RankRecord((half, Point(8, seconds, sent, measures[1])), seconds, statistics)
+    by_primitive = {"all_reduce": sent - 10, "vote": 10} if sent > 50 else {"all_reduce": sent}
+    return RankRecord((half, Point(8, seconds, sent, measures[1])), seconds, statistics, by_primitive)
 
 
 def merged(records):
@@ -55,6 +57,7 @@ def test_merge_sums_bytes_and_takes_the_slowest_time():
     assert result.seconds == 4.0
     assert (result.bytes_sent, result.bytes_received, result.bytes_uncompressed) == (150, 152, 600)
     assert result.reduction == 4.0
+    assert result.bytes_by_primitive == {"all_reduce": 140, "vote": 10}
     assert result.history == (Point(4, 2.0, 75, 0.5), Point(8, 4.0, 150, 0.75))
     assert result.measure == 0.75
     assert result.step_seconds == pytest.approx(0.375)

@@ -1,0 +1,125 @@
+"""`relaxcomm top`: a running job in a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from relaxcomm.cli.failures import RunFailed, readable
+from relaxcomm.cli.job import Traceback
+from relaxcomm.cli.ranks_view import HEADINGS, History, Row, cells, sparkline
+from relaxcomm.errors import ConfigError
+from relaxcomm.metrics.reading import Reader
+
+_PERIOD_SECONDS = 1.0
+_STYLES = {"slowest": "yellow", "stands": "magenta", "silent": "bold red"}
+
+
+def top(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Of rank 0's metrics.")] = "http://127.0.0.1:9400",
+    ca: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="PEM file of whom to trust, for https.", show_default=False),
+    ] = None,
+    traceback: Traceback = False,
+) -> None:
+    """Show a running job, one line a rank, once a second; Ctrl-C ends.
+
+    The job's configuration needs `metrics`. Off a terminal, shows one second of it as plain lines.
+    """
+    with readable(traceback):
+        watch = Watch(_reader(url, ca))
+        watch.look(first=True)
+        console = Console()
+        if not console.is_terminal:
+            time.sleep(_PERIOD_SECONDS)
+            watch.look()
+            show_plain(watch.rows)
+            return
+        try:
+            with Live(watch.shown(console.width), console=console, screen=True, auto_refresh=False) as live:
+                while True:
+                    time.sleep(_PERIOD_SECONDS)
+                    watch.look()
+                    live.update(watch.shown(console.width), refresh=True)
+        except KeyboardInterrupt:
+            console.print(watch.shown(console.width))
+
+
+def _reader(url: str, ca: str | None) -> Reader:
+    try:
+        return Reader(url, ca)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{url} with --ca {ca} is not allowed: {error}") from None
+
+
+class Watch:
+    """What is known of the job.
+
+    Args:
+        reader: of its exporters.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._history = History()
+        self._facts: dict[str, str] = {}
+        self._places: dict[int, str] = {}
+        self._silent_since: float | None = None
+        self.rows: Sequence[Row] = ()
+
+    def look(self, *, first: bool = False) -> None:
+        """Ask all ranks.
+
+        Raises: RunFailed if the first look finds nobody.
+        """
+        now = time.monotonic()
+        try:
+            self._places = self._reader.ranks()
+            self._silent_since = None
+        except (OSError, ValueError, LookupError) as error:
+            if first:
+                raise RunFailed(
+                    f"no job answers at {self._reader.url} ({error}); its configuration needs "
+                    "'metrics: {}', and the URL is that of rank 0"
+                ) from None
+            self._silent_since = self._silent_since or now
+        found = self._reader.read(self._places, now)
+        if found or self._silent_since is None:
+            self.rows = self._history.rows(sorted(self._places), found)
+        for one in found.values():
+            self._facts = dict(one.facts)
+
+    def shown(self, width: int) -> Group:
+        """A heading and the table; the shape of the losses takes what is left of the width."""
+        facts = self._facts
+        heading = Text(f"{facts.get('run', '')}  ", style="bold")
+        heading.append(f"{facts.get('algorithm', '')} on {facts.get('world_size', '?')} ranks", style="dim")
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        made = [cells(row) for row in self.rows]
+        for name in HEADINGS:
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        taken = sum(max(map(len, column)) + 2 for column in zip(HEADINGS, *made, strict=True))
+        for row, texts in zip(self.rows, made, strict=True):
+            losses = row.losses[taken - width :] if width > taken else ()
+            table.add_row(*texts, sparkline(losses), style=_STYLES.get(row.note, ""))
+        last = Text("Ctrl-C ends", style="dim")
+        if self._silent_since is not None:
+            seconds = time.monotonic() - self._silent_since
+            last = Text(f"rank 0 has not answered for {seconds:.0f} s; the last that is known", style="red")
+        return Group(heading, table, last)
+
+
+def show_plain(rows: Sequence[Row]) -> None:
+    """One line a rank."""
+    for row in rows:
+        parts = (f"{name} {cell}".strip() for name, cell in zip(HEADINGS, cells(row), strict=True) if cell)
+        print("  ".join(parts))

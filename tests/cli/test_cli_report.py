@@ -1,0 +1,93 @@
+"""The HTML report: what it says, and that it needs nothing outside itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from relaxcomm import config
+from relaxcomm.cli import plot, report
+from relaxcomm.cli.train import provenance
+from relaxcomm.tasks.result import Result
+from tests.cli.test_cli_compare import result
+
+LOADED = config.load({"algorithm": "bsp", "task": "digits"})
+
+
+class _Page(HTMLParser):
+    """Tags, and the cells of the table."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.cells: list[tuple[str, bool]] = []
+        self._open = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self._open = tag
+
+    def handle_data(self, data):
+        if self._open == "td" and data.strip():
+            self.cells.append((data, self.tags[-1][1].get("class") == "best"))
+
+
+def make(*results: Result) -> str:
+    return report.make(results, provenance(LOADED))
+
+
+def test_it_needs_nothing_beside_it():
+    text = make(result("bsp", 4_000_000), result("local_sgd", 500_000))
+    page = _Page(text)
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        for name in ("src", "href", "xlink:href"):
+            assert (attributes.get(name) or "#").startswith("#")
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert sum(tag == "svg" for tag, _ in page.tags) == 5
+    assert "partition: iid()" in text
+
+
+def test_the_best_of_a_column_is_marked_also_if_it_is_shared():
+    fast = replace(result("local_sgd", 500_000), seconds=0.75)
+    cells = _Page(make(result("bsp", 4_000_000), fast)).cells
+    best = [text for text, is_best in cells if is_best]
+    assert best == ["0.9800", "0.9800", "0.75 s", "500 kB"]
+
+
+def test_less_is_better_where_the_result_says_so():
+    losses = [
+        replace(result(name, 1000), measure=measure, higher_is_better=False)
+        for name, measure in (("a", 2.0), ("b", 1.5))
+    ]
+    assert ("1.5000", True) in _Page(make(*losses)).cells
+
+
+def test_the_first_is_compared_with_in_words():
+    words = report.findings([result("bsp", 4_000_000), replace(result("local_sgd", 500_000), measure=0.97)])
+    assert words == [
+        "Against bsp, local_sgd sent 0.125 times the bytes, took 1 times as long, and ended at 0.9700 "
+        "instead of 0.9800 in accuracy."
+    ]
+    assert report.findings([result("bsp", 0), result("local_sgd", 0)]) == []
+
+
+def test_names_are_text():
+    text = make(replace(result("bsp", 1000), algorithm="<b>&", composition="<script>"))
+    assert "<script>" not in text
+    assert "&lt;b&gt;&amp;" in text
+
+
+@pytest.mark.parametrize("sent", [0, 4_000_000])
+def test_bars_are_the_numbers(sent):
+    axes = plot._figure(4, 3).subplots()
+    plot.draw_seconds(axes, [result("bsp", sent)])
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.9, 0.6])
+    axes = plot._figure(4, 3).subplots()
+    plot.draw_primitives(axes, [result("bsp", sent), result("local_sgd", sent // 2)])
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths == pytest.approx([0.9 * sent / 1e6, 0.45 * sent / 1e6, 0.1 * sent / 1e6, 0.05 * sent / 1e6])
