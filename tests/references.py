@@ -291,7 +291,7 @@ def delayed_gradients(workers: Workers, steps: int, delay: int) -> History:
         waiting.append(workers.gradients(step).mean(axis=0))
         workers.update(waiting.pop(0))
         history.append(workers.parameters)
-    for gradient in waiting:
+    for gradient in waiting[-steps:]:  # not the zeros that stood in for gradients
         workers.update(gradient)
     return finish(workers, history)
 
