@@ -48,6 +48,7 @@ from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, slowmo
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
+from relaxcomm.primitives.replicas import choco_gossip, dcd_gossip
 from relaxcomm.primitives.scattering import scatter_gather, vote
 from relaxcomm.primitives.server import Staleness, server
 from relaxcomm.primitives.triggers import (
@@ -139,7 +140,9 @@ __all__ = [
     "averaging_server",
     "cast",
     "chain",
+    "choco_gossip",
     "client_deltas",
+    "dcd_gossip",
     "deltas",
     "dgc",
     "ef21",

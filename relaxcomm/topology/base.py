@@ -28,11 +28,13 @@ class Topology(Declared):
     Facts:
         all_pairs: every rank is linked to every other, at any world size.
         has_groups: the ranks are divided into groups.
+        changes: another graph may follow in the next step.
     """
 
     role: ClassVar[str] = "topology"
     all_pairs: ClassVar[bool] = False
     has_groups: ClassVar[bool] = False
+    changes: ClassVar[bool] = False
 
     @abstractmethod
     def graph(self, world_size: int, step: int = 0) -> Graph:

@@ -162,6 +162,8 @@ class one_peer_exponential(Topology):
         NeurIPS 2021.
     """
 
+    changes: ClassVar[bool] = True
+
     def graph(self, world_size: int, step: int = 0) -> Graph:
         bits = _bits(world_size)
         return _circulant(world_size, [1 << (step % bits)] if bits else [])
