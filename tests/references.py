@@ -468,3 +468,17 @@ def _coded(x: Matrix, worker: int, code: Coder, places: Sequence[Matrix]) -> Mat
     for bucket, indices in enumerate(places):
         result[indices] = code(x[indices], worker, bucket)
     return result
+
+
+def sgp(workers: Workers, steps: int, matrices: Sequence[Matrix]) -> History:
+    """Stochastic gradient push: x ← P (x + update at z), w ← P w, z = x / w."""
+    history, x = [], workers.parameters
+    w = np.ones((len(x), 1))
+    for step in range(steps):
+        before = workers.parameters
+        workers.update(workers.gradients(step))
+        matrix = matrices[step % len(matrices)]
+        x, w = matrix @ (x + workers.parameters - before), matrix @ w
+        workers.parameters = x / w
+        history.append(workers.parameters)
+    return finish(workers, history)

@@ -28,7 +28,7 @@ class complete(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return nx.complete_graph(world_size)
 
-    def check(self, world_size: int) -> None:
+    def check(self, world_size: int, *, balanced: bool = True) -> None:
         """Nothing to refuse; at a thousand ranks, to look would take seconds."""
 
     def describe(self, world_size: int) -> str:
