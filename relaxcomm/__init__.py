@@ -56,6 +56,8 @@ from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, signs, slowmo
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
+from relaxcomm.primitives.push_sum import push_sum
+from relaxcomm.primitives.replicas import choco_gossip, dcd_gossip
 from relaxcomm.primitives.scattering import scatter_gather, vote
 from relaxcomm.primitives.server import Staleness, server
 from relaxcomm.primitives.triggers import (
@@ -162,8 +164,10 @@ __all__ = [
     "cast",
     "chain",
     "check",
+    "choco_gossip",
     "chunk_top_k",
     "client_deltas",
+    "dcd_gossip",
     "dct_top_k",
     "deltas",
     "dgc",
@@ -192,6 +196,7 @@ __all__ = [
     "parameters",
     "piecewise",
     "power_sgd",
+    "push_sum",
     "qsgd",
     "quantize",
     "random_k",

@@ -139,8 +139,9 @@ class Config(Section):
 
         Raises: TopologyError.
         """
-        for topology in self.topologies.values():
-            topology.check(world_size)
+        for rule in self.algorithm.rules:
+            topology = rule.exchange.own_topology() or self.topology
+            topology.check(world_size, balanced=rule.exchange.needs_balance)
 
 
 def load(

@@ -27,6 +27,7 @@ def check_rule(rule: Rule) -> None:
     """
     _check_kinds(rule)
     _check_exchange(rule)
+    _check_replicas(rule)
     _check_clock(rule)
     _check_events(rule)
     _check_outer(rule)
@@ -92,6 +93,8 @@ def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
                 "use topology: {hierarchical: {sizes: 8}}, with the number of ranks on each machine, or "
                 "{hierarchical: {sizes: [4, 2]}} where it differs"
             )
+    for rule in asking:
+        _check_graph(rule, topology)
     if topology.all_pairs or any(rule.exchange.uses_topology != "complete" for rule in asking):
         return
     if asking:
@@ -144,7 +147,9 @@ def _check_kinds(rule: Rule) -> None:
 
 def _warn_of_bias(rule: Rule) -> None:
     lost = rule.compressor.contraction(_LARGE)
-    if (lost is not None and lost <= _ROUNDING) or rule.compressor.meant_bias or rule.exchange.counts_votes:
+    if (lost is not None and lost <= _ROUNDING) or rule.compressor.meant_bias:
+        return
+    if rule.exchange.counts_votes or rule.exchange.sends_rest:
         return
     if not rule.compressor.unbiased and not rule.compressor.keeps_rest:
         warnings.warn(
@@ -188,6 +193,33 @@ def _check_exchange(rule: Rule) -> None:
     if rule.delay and exchange.returns_base:
         raise CompositionError(
             f"{exchange!r} bounds the staleness itself, so it takes no delay; got delay {rule.delay}"
+        )
+
+
+def _check_replicas(rule: Rule) -> None:
+    exchange = rule.exchange
+    if exchange.follows_parameters and not rule.payload.is_model:
+        raise CompositionError(
+            f"{exchange!r} keeps replicas of the parameters, so it cannot exchange {rule.payload!r}; use the "
+            "payload parameters()"
+        )
+    if exchange.sends_rest and rule.compressor.keeps_rest:
+        raise CompositionError(
+            f"{exchange!r} sends what a message leaves out in a later one, and so does {rule.compressor!r}, "
+            f"which would send it twice; use {rule.compressor.plain!r}"
+        )
+    own = exchange.own_topology()
+    if own is not None:
+        _check_graph(rule, own)
+
+
+def _check_graph(rule: Rule, topology: Topology) -> None:
+    """Refuse graphs that the rule's exchange cannot have, at any number of workers."""
+    if rule.exchange.needs_fixed_graph and topology.changes:
+        raise CompositionError(
+            f"{rule.exchange!r} keeps what its neighbours have sent, so they must stay the same, but "
+            f"{topology!r} changes from step to step; use one that stays, such as ring or exponential, or "
+            "the exchange gossip"
         )
 
 

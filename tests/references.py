@@ -291,7 +291,7 @@ def delayed_gradients(workers: Workers, steps: int, delay: int) -> History:
         waiting.append(workers.gradients(step).mean(axis=0))
         workers.update(waiting.pop(0))
         history.append(workers.parameters)
-    for gradient in waiting:
+    for gradient in waiting[-steps:]:  # not the zeros that stood in for gradients
         workers.update(gradient)
     return finish(workers, history)
 
@@ -395,5 +395,90 @@ def phases(workers: Workers, steps: int, first: int, period: int, last: int) -> 
         workers.update(gradients if first <= step < last else gradients.mean(axis=0))
         if first <= step < last and (step - first + 1) % period == 0:
             workers.parameters = workers.parameters.mean(axis=0)
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+Coder = Callable[[Matrix, int, int], Matrix]
+"""`code(x, worker, bucket)`: what a message of x decodes to."""
+
+
+def choco_sgd(
+    workers: Workers, steps: int, matrix: Matrix, gamma: float, code: Coder, places: Sequence[Matrix]
+) -> History:
+    """CHOCO-SGD with a replica of every neighbour on every worker: `known[i][j]` is what i knows of j."""
+    history, known = [], _known(workers, matrix)
+    for step in range(steps):
+        workers.update(workers.gradients(step))
+        half = workers.parameters
+        sent = [_coded(half[i] - known[i][i], i, code, places) for i in range(len(half))]
+        for row in known:
+            for j in row:
+                row[j] = row[j] + sent[j]
+        moves = [
+            sum(matrix[i, j] * (replica - row[i]) for j, replica in row.items())
+            for i, row in enumerate(known)
+        ]
+        workers.parameters = half + gamma * np.stack(moves)
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def dcd_psgd(workers: Workers, steps: int, matrix: Matrix, code: Coder, places: Sequence[Matrix]) -> History:
+    """DCD-PSGD with a replica of every neighbour on every worker; its own is the model itself."""
+    history, known = [], _known(workers, matrix)
+    for step in range(steps):
+        before = workers.parameters
+        workers.update(workers.gradients(step))
+        sent = []
+        for i, row in enumerate(known):
+            mixed = sum(matrix[i, j] * replica for j, replica in row.items())
+            half = mixed + (workers.parameters[i] - before[i])
+            sent.append(_coded(half - before[i], i, code, places))
+        for row in known:
+            for j in row:
+                row[j] = row[j] + sent[j]
+        workers.parameters = np.stack([row[i] for i, row in enumerate(known)])
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def bagua_low_precision(workers: Workers, steps: int, code: Coder, places: Sequence[Matrix]) -> History:
+    """Bagua's ring as its code has it: replicas L and R, z = x + L/3 + R/3 - 5w/3."""
+    history, w = [], workers.parameters
+    left, right = np.roll(w, 1, axis=0), np.roll(w, -1, axis=0)
+    for step in range(steps):
+        workers.update(workers.gradients(step))
+        z = workers.parameters + left / 3 + right / 3 - 5 * w / 3
+        sent = np.stack([_coded(row, i, code, places) for i, row in enumerate(z)])
+        left, right = left + np.roll(sent, 1, axis=0), right + np.roll(sent, -1, axis=0)
+        w = w + sent
+        workers.parameters = w
+        history.append(workers.parameters)
+    return finish(workers, history)
+
+
+def _known(workers: Workers, matrix: Matrix) -> list[dict[int, Matrix]]:
+    start = workers.parameters
+    return [{int(j): start[j] for j in np.flatnonzero(row)} for row in matrix]
+
+
+def _coded(x: Matrix, worker: int, code: Coder, places: Sequence[Matrix]) -> Matrix:
+    result = np.zeros_like(x)
+    for bucket, indices in enumerate(places):
+        result[indices] = code(x[indices], worker, bucket)
+    return result
+
+
+def sgp(workers: Workers, steps: int, matrices: Sequence[Matrix]) -> History:
+    """Stochastic gradient push: x ← P (x + update at z), w ← P w, z = x / w."""
+    history, x = [], workers.parameters
+    w = np.ones((len(x), 1))
+    for step in range(steps):
+        before = workers.parameters
+        workers.update(workers.gradients(step))
+        matrix = matrices[step % len(matrices)]
+        x, w = matrix @ (x + workers.parameters - before), matrix @ w
+        workers.parameters = x / w
         history.append(workers.parameters)
     return finish(workers, history)

@@ -64,6 +64,9 @@ EXCHANGES = [
     relaxcomm.scatter_gather(server_feedback=True),
     relaxcomm.gossip(topology=topology.ring()),
     relaxcomm.gossip(topology=topology.one_peer_exponential()),
+    relaxcomm.choco_gossip(gamma=0.5, topology=topology.ring()),
+    relaxcomm.dcd_gossip(topology=topology.ring()),
+    relaxcomm.push_sum(topology=topology.one_peer_exponential()),
     relaxcomm.hierarchical_all_reduce(),
     relaxcomm.group_all_reduce(),
 ]

@@ -190,4 +190,4 @@ def _plain(rule: Rule) -> Rule:
     """How the buffers that go with a rule are averaged: in full precision, over the same exchange."""
     # When it runs is decided by the rule that it goes with.
     trigger = every(steps=max(1, rule.delay)) if isinstance(rule.delay, int) else every_step()
-    return Rule(payload=parameters(), exchange=rule.exchange, trigger=trigger, delay=rule.delay)
+    return Rule(payload=parameters(), exchange=rule.exchange.plain, trigger=trigger, delay=rule.delay)

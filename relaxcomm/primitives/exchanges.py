@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import DENSE, SUMMABLE, Dense, Message
-from relaxcomm.operations import AllReduce, Neighbors
-from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, Parts, State
+from relaxcomm.messages import DENSE, SUMMABLE, Dense, Message, Sparse
+from relaxcomm.operations import AllReduce, Neighbors, Operation, Received
+from relaxcomm.protocol import Coding, Compressor, Context, Exchange, Exchanging, Parts, State
 from relaxcomm.topology import Topology
+
+Shares: TypeAlias = list[tuple[float, Tensor]]
+Mixing: TypeAlias = Generator[Operation, Received, tuple[Tensor, Tensor | Sparse | None]]
 
 
 @frozen
@@ -47,6 +51,30 @@ class all_reduce(Exchange):
         return 2 * (world_size - 1) / world_size * message_bytes
 
 
+def mix(cx: Context, graph: Topology, coding: Coding) -> Mixing:
+    """Send messages to those that listen; the mixture of all that came, and the own part if asked for."""
+    try:
+        message = next(coding)
+        while True:
+            came = yield from swap(cx, graph, message.pack())
+            message = coding.send([(share, message.unpack(data)) for share, data in came])
+    except StopIteration as stop:
+        result: tuple[Tensor, Tensor | Sparse | None] = stop.value
+        return result
+
+
+def swap(cx: Context, graph: Topology, packed: Tensor) -> Generator[Operation, Received, Shares]:
+    """Send bytes to those that listen; the own ones and what came, each with its share in the mixture."""
+    rank, size = cx.membership.rank, cx.membership.world_size
+    mine, listeners = graph.weights(size, cx.round)[rank], graph.listeners(rank, size, cx.round)
+    received = yield Neighbors(
+        dict.fromkeys(listeners, packed),
+        {peer: torch.empty_like(packed) for peer in mine if peer != rank},
+    )
+    assert not isinstance(received, Tensor)
+    return [(mine[rank], packed), *((mine[peer], data) for peer, data in sorted(received.items()))]
+
+
 @frozen
 class gossip(Exchange):
     """Mix with the neighbours in a graph: `x_i <- sum_j W_ij x_j`.
@@ -75,27 +103,10 @@ class gossip(Exchange):
         return self.topology
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        rank, size = cx.membership.rank, cx.membership.world_size
-        graph = self.topology or cx.topology
-        mine, listeners = graph.weights(size, cx.round)[rank], graph.listeners(rank, size, cx.round)
-        coding = compressor.code(cx, tensor, state, keep_own=False)
-        try:
-            message = next(coding)
-            while True:
-                packed = message.pack()
-                received = yield Neighbors(
-                    dict.fromkeys(listeners, packed),
-                    {peer: torch.empty_like(packed) for peer in mine if peer != rank},
-                )
-                assert not isinstance(received, Tensor)
-                others = [(mine[peer], message.unpack(data)) for peer, data in sorted(received.items())]
-                message = coding.send([(mine[rank], message), *others])
-        except StopIteration as stop:
-            result: Tensor = stop.value[0]
-            return result
+        result, _ = yield from mix(
+            cx, self.topology or cx.topology, compressor.code(cx, tensor, state, keep_own=False)
+        )
+        return result
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        graph = self.topology or topology
-        steps = graph.period_steps(world_size)
-        links = [len(row) - 1 for step in range(steps) for row in graph.weights(world_size, step).values()]
-        return sum(links) / steps / world_size * message_bytes
+        return (self.topology or topology).links(world_size) / world_size * message_bytes

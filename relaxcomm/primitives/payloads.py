@@ -57,6 +57,7 @@ class parameters(Payload):
 
     site: ClassVar[Literal["backward", "step"]] = "step"
     averages_buffers: ClassVar[bool] = True
+    is_model: ClassVar[bool] = True
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         return bucket.gather(out)

@@ -41,6 +41,10 @@ class Exchange(Primitive):
         uses_topology: how it uses the configured topology: "complete" exchanges with all ranks, so that
             no other graph makes sense; "graph" needs one that mixes; "groups" needs one with groups.
         returns_base: the result is the payload's new base itself, not a combination of messages.
+        needs_fixed_graph: what neighbours have sent is kept, so they must stay the same.
+        needs_balance: over a directed graph each rank must give and take a total weight of 1.
+        follows_parameters: what it keeps begins at the parameters, so that it can exchange nothing else.
+        sends_rest: what a message leaves out is in a later one.
     """
 
     role: ClassVar[str] = "exchange"
@@ -52,6 +56,15 @@ class Exchange(Primitive):
     several_rounds: ClassVar[bool] = True
     returns_base: ClassVar[bool] = False
     uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "complete"
+    needs_fixed_graph: ClassVar[bool] = False
+    needs_balance: ClassVar[bool] = True
+    follows_parameters: ClassVar[bool] = False
+    sends_rest: ClassVar[bool] = False
+
+    @property
+    def plain(self) -> Exchange:
+        """The same mixing without a memory, for what goes with the parameters, such as buffers."""
+        return self
 
     def own_topology(self) -> Topology | None:
         """The topology that it was given itself, which wins over the configured one."""

@@ -28,11 +28,13 @@ class Topology(Declared):
     Facts:
         all_pairs: every rank is linked to every other, at any world size.
         has_groups: the ranks are divided into groups.
+        changes: another graph may follow in the next step.
     """
 
     role: ClassVar[str] = "topology"
     all_pairs: ClassVar[bool] = False
     has_groups: ClassVar[bool] = False
+    changes: ClassVar[bool] = False
 
     @abstractmethod
     def graph(self, world_size: int, step: int = 0) -> Graph:
@@ -82,12 +84,23 @@ class Topology(Declared):
             product = self.matrix(world_size, step) @ product
         return 1.0 - float(mixing.contraction(product) ** (1 / steps))
 
-    def check(self, world_size: int) -> None:
+    def links(self, world_size: int) -> float:
+        """Messages that all ranks together send in a step, on average over a period."""
+        steps = self.period_steps(world_size)
+        rows = [row for step in range(steps) for row in self.weights(world_size, step).values()]
+        return sum(len(row) - 1 for row in rows) / steps
+
+    def check(self, world_size: int, *, balanced: bool = True) -> None:
         """Refuse a graph over which the ranks would never agree on their mean.
+
+        Args:
+            world_size: number of ranks.
+            balanced: whether plain mixing must keep the mean; push-sum needs no more than that each
+                rank reaches all.
 
         Raises: TopologyError, saying what is wrong with the graph and what to do.
         """
-        union: Any = nx.Graph()
+        union: Any = nx.DiGraph()
         for step in range(self.period_steps(world_size)):
             graph = self.graph(world_size, step)
             if set(graph.nodes) != set(range(world_size)):
@@ -96,13 +109,21 @@ class Topology(Declared):
                     f"0 to {world_size - 1}; use as many workers as nodes, named by their rank"
                 )
             union.add_nodes_from(graph.nodes)
-            union.add_edges_from(graph.edges)
-            mixing.check(self.weights(world_size, step), world_size, repr(self))
-        if not nx.is_connected(union):
-            parts = sorted(sorted(part) for part in nx.connected_components(union))
+            union.add_edges_from(graph.to_directed().edges)
+            if balanced:
+                mixing.check(self.weights(world_size, step), world_size, repr(self))
+        if not nx.is_weakly_connected(union):
+            parts = sorted(sorted(part) for part in nx.weakly_connected_components(union))
             raise TopologyError(
                 f"{self!r} falls into {len(parts)} parts for {world_size} workers, {parts}, which would "
                 "never hear of each other; add links between them, or take another seed of a random graph"
+            )
+        if not nx.is_strongly_connected(union):
+            deaf = next(rank for rank in union if len(nx.ancestors(union, rank)) < world_size - 1)
+            missing = sorted(set(union) - nx.ancestors(union, deaf) - {deaf})
+            raise TopologyError(
+                f"{self!r} is directed, and rank {deaf} never hears of ranks {_listed(missing)}; add links "
+                "until each rank reaches all others"
             )
 
     def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:

@@ -70,5 +70,6 @@ def check(rows: Weights, world_size: int, name: str) -> None:
             raise TopologyError(
                 f"{name} is directed and not balanced: rank {worst} {what} a total weight of "
                 f"{sums[worst]:.3g} instead of 1, so the mean of the ranks would move; use an undirected "
-                "graph, or give all ranks the same number of links in and out"
+                "graph, give all ranks the same number of links in and out, or use the exchange push_sum(), "
+                "as the algorithm sgp does"
             )

@@ -28,7 +28,7 @@ class complete(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return nx.complete_graph(world_size)
 
-    def check(self, world_size: int) -> None:
+    def check(self, world_size: int, *, balanced: bool = True) -> None:
         """Nothing to refuse; at a thousand ranks, to look would take seconds."""
 
     def describe(self, world_size: int) -> str:
@@ -161,6 +161,8 @@ class one_peer_exponential(Topology):
     Reference: Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training",
         NeurIPS 2021.
     """
+
+    changes: ClassVar[bool] = True
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         bits = _bits(world_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -27,6 +27,8 @@ class in_turn(Topology):
     """
 
     topologies: Annotated[tuple[Topology, ...], Field(min_length=2, strict=False)]
+
+    changes: ClassVar[bool] = True
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         turn, one = divmod(step, len(self.topologies))

@@ -1,0 +1,29 @@
+"""DCD-PSGD."""
+
+from __future__ import annotations
+
+from relaxcomm import Algorithm, Compressor, Rule, dcd_gossip, parameters, quantize
+
+
+def dcd_psgd(*, compressor: Compressor | None = None) -> Algorithm:
+    """D-PSGD in which neighbours send how their parameters change, coded to one byte an entry.
+
+    `z_i = sum_j W_ij x_j - x_i - lr g_i(x_i)`, `x_j <- x_j + C(z_j)` on rank j and on its neighbours alike,
+    so that what they know of each other is exact.
+
+    Args:
+        compressor: C, any of one message, unbiased and of small error: what it leaves out is gone. Eight
+            bits an entry by stochastic rounding unless given.
+
+    Returns: the algorithm; any graph that stays the same, such as `ring`, `torus` or `exponential`.
+
+    Example:
+        >>> dcd_psgd().rules[0].compressor
+        quantize(bits=8, rounding='stochastic')
+
+    Reference: Tang et al., "Communication Compression for Decentralized Training", NeurIPS 2018,
+        arXiv 1803.06443.
+    """
+    coder = compressor or quantize(bits=8, rounding="stochastic")
+    rule = Rule(payload=parameters(), compressor=coder, exchange=dcd_gossip())
+    return Algorithm((rule,), name="dcd_psgd")

@@ -1,0 +1,33 @@
+"""Bagua's decentralised SGD in low precision."""
+
+from __future__ import annotations
+
+from relaxcomm import Algorithm, Compressor, Rule, dcd_gossip, minmax_uint8, parameters, topology
+
+
+def low_precision_decentralized(*, compressor: Compressor | None = None) -> Algorithm:
+    """A ring of workers that send both neighbours one byte an entry.
+
+    With x what the optimizer has made of w, and L and R what is known of the neighbours:
+    `z = x + L / 3 + R / 3 - 5 w / 3`; send Q(z); `L <- L + Q(z_L)`, `R <- R + Q(z_R)`,
+    `x = w <- w + Q(z)`. That is DCD-PSGD on a ring. Two workers have one neighbour each and weights of one
+    half.
+
+    Args:
+        compressor: Q, any of one message and of small error: what it leaves out is gone. Bagua's 8 bits
+            unless given.
+
+    Returns: the algorithm; it brings its ring, for any number of workers, so leave topology out.
+
+    Example:
+        >>> low_precision_decentralized().rules[0].exchange
+        dcd_gossip(topology=ring())
+
+    Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021.
+
+    Differs from the paper: odd numbers of workers and two are allowed; (L + R + w) / 3 is kept, in float64,
+        in the place of L and R.
+    """
+    exchange = dcd_gossip(topology=topology.ring())
+    rule = Rule(payload=parameters(), compressor=compressor or minmax_uint8(), exchange=exchange)
+    return Algorithm((rule,), name="low_precision_decentralized")

@@ -1,0 +1,22 @@
+"""Stochastic gradient push."""
+
+from relaxcomm import Algorithm, Rule, parameters, push_sum
+
+
+def sgp() -> Algorithm:
+    """Gossip over a directed graph, in which a worker sends to some and need not hear from them.
+
+    `x_i <- sum_j P_ij (x_j - lr g_j(z_j))`, `w_i <- sum_j P_ij w_j`, `z_i = x_i / w_i`, where each worker
+    gives equal parts to itself and along its links. The model holds z, at which gradients are taken.
+
+    Returns: the algorithm; any graph in which each rank reaches all others: `one_peer_exponential` is the
+        paper's, `{file: {path: links.graphml}}` holds one's own.
+
+    Example:
+        >>> sgp()
+        Algorithm(sgp: Rule(every_step(), parameters(), push_sum()))
+
+    Reference: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML 2019,
+        arXiv 1811.10792.
+    """
+    return Algorithm((Rule(payload=parameters(), exchange=push_sum()),), name="sgp")
