@@ -52,8 +52,8 @@ _AROUND: dict[str, _Builds] = {
         lambda one: _one(payload=gradients(), compressor=sign(), exchange=one),
     ),
     "outer": (
-        lambda one: _one(trigger=every(steps=4), payload=deltas(), exchange=all_reduce(), outer=one),
         lambda one: _one(payload=gradients(), exchange=all_reduce(), outer=one),
+        lambda one: _one(trigger=every(steps=4), payload=deltas(), exchange=all_reduce(), outer=one),
         lambda one: _controlled(_TEST, _TWO[0], Rule(payload=gradients(), exchange=all_reduce(), outer=one)),
     ),
     "controller": (

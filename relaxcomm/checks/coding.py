@@ -68,7 +68,8 @@ def messages_are_declared(compressor: Compressor) -> None:
         expect(rounds == compressor.rounds, f"declares {compressor.rounds} rounds, took {rounds}")
         sent = sum(message.pack().numel() for message in messages)
         declared = compressor.message_bytes(numel, tensor.element_size())
-        expect(sent == declared, f"declares {declared} bytes for {numel} entries, made {sent}")
+        fits = sent <= declared if compressor.follows_clock else sent == declared  # the most of all steps
+        expect(fits, f"declares {declared} bytes for {numel} entries, made {sent}")
         for name, value in (("result", result), ("own", own)):
             same = value.shape == tensor.shape and value.dtype == tensor.dtype
             form = f"{list(tensor.shape)} {tensor.dtype}"
