@@ -3,6 +3,7 @@
 from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.buckets import Bucket
 from relaxcomm.checks import Finding, check
+from relaxcomm.ddp import ddp_hook
 from relaxcomm.engine import Engine, attach
 from relaxcomm.errors import (
     CommunicationError,
@@ -169,6 +170,7 @@ __all__ = [
     "client_deltas",
     "dcd_gossip",
     "dct_top_k",
+    "ddp_hook",
     "deltas",
     "dgc",
     "ef21",

@@ -98,6 +98,7 @@ ROOMS = (
         "grammar",
         "config",
         "engine",
+        "ddp",
         "tasks",
         "schema",
         "examples",

@@ -19,6 +19,9 @@ COMMANDS = {
     "show": ["bsp"],
     "schema": [],
     "doctor": [],
+    "top": [],
+    "check": ["bsp"],
+    "new-algorithm": ["mine"],
 }
 
 
@@ -34,6 +37,7 @@ def broken(monkeypatch):
         monkeypatch.setattr(registry, "primitives", fail)
         monkeypatch.setattr(config, "load", fail)
         monkeypatch.setattr("relaxcomm.doctor.machine.findings", fail)
+        monkeypatch.setattr("relaxcomm.cli.top._reader", fail)
 
     return breaks
 
