@@ -26,6 +26,7 @@ from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcas
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
 from relaxcomm.primitives.averaging_server import averaging_server
 from relaxcomm.primitives.compressors import (
+    adaptive_top_k,
     by_name,
     by_size,
     cast,
@@ -155,6 +156,7 @@ __all__ = [
     "VotingTrigger",
     "adagrad",
     "adam",
+    "adaptive_top_k",
     "all_gather",
     "all_reduce",
     "attach",

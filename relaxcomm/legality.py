@@ -254,6 +254,16 @@ def _check_outer(rule: Rule) -> None:
             f"{rule.outer!r} leaves the payload alone, which is for gradients() without delay; got "
             f"{rule.payload!r} with delay {rule.delay}; choose another outer, such as average()"
         )
+    if rule.outer.for_gradients and rule.payload.site != "backward":
+        raise CompositionError(
+            f"{rule.outer!r} makes a direction for the optimizer, but {rule.payload!r} does not reach it; "
+            "use the payload gradients()"
+        )
+    if rule.outer.needs_momentum and not rule.payload.is_momentum:
+        raise CompositionError(
+            f"{rule.outer!r} takes momentum for what it gets, but {rule.payload!r} is none; use the payload "
+            "momentum()"
+        )
     if rule.outer.needs_base and not rule.payload.has_base:
         raise CompositionError(
             f"{rule.outer!r} moves from the parameters of the last exchange, which {rule.payload!r} does "

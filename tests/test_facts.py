@@ -41,6 +41,7 @@ COMPRESSORS = [
     relaxcomm.terngrad(),
     relaxcomm.terngrad(clip=None),
     relaxcomm.sign(),
+    relaxcomm.adaptive_top_k(),
     relaxcomm.natural(),
     relaxcomm.by_size(threshold=10, less=relaxcomm.identity(), greater=relaxcomm.sign()),
     relaxcomm.by_name(names=("*.bias",), matching=relaxcomm.identity(), others=relaxcomm.quantize(bits=4)),

@@ -13,6 +13,7 @@ from relaxcomm.frozen import Declared
 from relaxcomm.primitives.compressors import error_feedback, sign
 from relaxcomm.primitives.controllers import norm_test
 from relaxcomm.primitives.exchanges import all_reduce, gossip
+from relaxcomm.primitives.frozen_adam import momentum
 from relaxcomm.primitives.gathering import exchange_for
 from relaxcomm.primitives.outers import observe
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
@@ -53,6 +54,7 @@ _AROUND: dict[str, _Builds] = {
     ),
     "outer": (
         lambda one: _one(payload=gradients(), exchange=all_reduce(), outer=one),
+        lambda one: _one(payload=momentum(), exchange=all_reduce(), outer=one),
         lambda one: _one(trigger=every(steps=4), payload=deltas(), exchange=all_reduce(), outer=one),
         lambda one: _controlled(_TEST, _TWO[0], Rule(payload=gradients(), exchange=all_reduce(), outer=one)),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,8 @@ class momentum(gradients):
     """
 
     beta: Fraction = 0.9
+
+    is_momentum: ClassVar[bool] = True
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_FIRST: bucket.zeros()}
@@ -78,6 +81,9 @@ class frozen_adam(Outer):
     beta: Fraction = 0.9
     beta2: Fraction = 0.999
     eps: Rate = 1e-8
+
+    for_gradients: ClassVar[bool] = True
+    needs_momentum: ClassVar[bool] = True
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         count = torch.zeros((), dtype=torch.float64, device=bucket.device)

@@ -52,7 +52,8 @@ class observe(Outer):
 class signs(Outer):
     """Take the sign of each entry of the combined result, 0 where it is 0: `sign((1/N) sum_n x_n)`.
 
-    An entry that is not finite becomes NaN.
+    For gradients, whose signs an optimizer multiplies by its learning rate. An entry that is not finite
+    becomes NaN.
 
     Example:
         >>> signs()
@@ -61,9 +62,10 @@ class signs(Outer):
     Reference: Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870.
     """
 
+    for_gradients: ClassVar[bool] = True
+
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
-        signed = torch.sign(result).add_(result * 0)  # NaN stays visible
-        return signed if base is None else base - signed
+        return torch.sign(result).add_(result * 0)  # NaN stays visible
 
 
 @frozen

@@ -16,13 +16,16 @@ class Outer(Primitive):
 
     `target` is what it moves; an outer without one leaves the model alone and feeds controllers.
     `needs_base` outers move from the payload's base along the result; `needs_optimizer` ones read
-    the local optimizer's learning rate.
+    the local optimizer's learning rate; `for_gradients` ones return a direction, which only an optimizer
+    can turn into a step; `needs_momentum` ones read a payload that `is_momentum`.
     """
 
     role: ClassVar[str] = "outer"
     target: ClassVar[Literal["payload"] | None] = "payload"
     needs_base: ClassVar[bool] = False
     needs_optimizer: ClassVar[bool] = False
+    for_gradients: ClassVar[bool] = False
+    needs_momentum: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:

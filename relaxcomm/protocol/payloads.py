@@ -17,8 +17,8 @@ class Payload(Primitive):
 
     `site` is where it is read: "backward", as gradients become ready, or "step", after the optimizer.
     `has_weight` payloads carry a weight behind their entries, which only elementwise coders leave alone;
-    `is_model` payloads are the parameters themselves; `needs_event` names the event that their trigger
-    must wait for.
+    `is_momentum` payloads exchange momentum; `is_model` payloads are the parameters themselves;
+    `needs_event` names the event that their trigger must wait for.
     """
 
     role: ClassVar[str] = "payload"
@@ -26,6 +26,7 @@ class Payload(Primitive):
     has_base: ClassVar[bool] = False
     averages_buffers: ClassVar[bool] = False
     has_weight: ClassVar[bool] = False
+    is_momentum: ClassVar[bool] = False
     is_model: ClassVar[bool] = False
     needs_event: ClassVar[str | None] = None
 

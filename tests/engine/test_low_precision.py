@@ -280,3 +280,11 @@ def test_ef21_needs_every_message():
             relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=compressor, exchange=exchange)
     with pytest.raises(relaxcomm.CompositionError, match="twice"):
         relaxcomm.ef21(compressor=relaxcomm.error_feedback(compressor=relaxcomm.sign()))
+
+
+def test_directions_are_for_gradients_and_momentum():
+    everyone, adam = relaxcomm.all_reduce(), relaxcomm.frozen_adam(warmup_steps=5)
+    with pytest.raises(relaxcomm.CompositionError, match="gradients"):
+        relaxcomm.Rule(payload=relaxcomm.deltas(), exchange=everyone, outer=relaxcomm.signs())
+    with pytest.raises(relaxcomm.CompositionError, match="momentum"):
+        relaxcomm.Rule(payload=relaxcomm.gradients(), exchange=everyone, outer=adam)

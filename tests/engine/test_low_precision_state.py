@@ -18,6 +18,7 @@ CONFIGS = {
     "ef_signsgd": {"name": "ef_signsgd"},
     "powersgd": {"name": "powersgd", "matrix_rank": 1},
     "ef21": {"name": "ef21", "density": 0.1},
+    "gravac": {"name": "gravac", "gain": 0.5, "most": 0.5, "least": 0.05, "window": 3},
     "qadam": {"name": "qadam", "warmup_steps": 5},
     "demo": {"name": "demo", "num_kept": 3, "chunk_size": 5},
     "sparseloco": {"name": "sparseloco", "steps": 4, "num_kept": 3, "chunk_size": 20},

@@ -1,5 +1,6 @@
 """Compressors: how a tensor is encoded."""
 
+from relaxcomm.primitives.compressors.adaptive import adaptive_top_k
 from relaxcomm.primitives.compressors.blocks import chunk_top_k, dct_top_k
 from relaxcomm.primitives.compressors.chained import chain
 from relaxcomm.primitives.compressors.dense import cast, identity
@@ -18,6 +19,7 @@ from relaxcomm.primitives.compressors.top import top_k
 from relaxcomm.primitives.compressors.tracking import ef21
 
 __all__ = [
+    "adaptive_top_k",
     "by_name",
     "by_size",
     "cast",

@@ -54,6 +54,10 @@ class Around(Compressor):
         return self.compressor.plain
 
     @property
+    def builds_on_results(self) -> bool:  # type: ignore[override]
+        return self.compressor.builds_on_results
+
+    @property
     def follows_clock(self) -> bool:  # type: ignore[override]
         return self.compressor.follows_clock
 

@@ -27,8 +27,8 @@ class switch(Compressor):
     Raises: CompositionError for compressors that send different numbers of messages.
 
     Example:
-        >>> switch(first=identity(), then=error_feedback(compressor=sign()), steps=100)
-        switch(first=identity(), then=error_feedback(compressor=sign()), steps=100)
+        >>> switch(first=identity(), then=cast(dtype="bfloat16"), steps=100)
+        switch(first=identity(), then=cast(dtype='bfloat16'), steps=100)
     """
 
     first: Compressor
