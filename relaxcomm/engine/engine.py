@@ -79,7 +79,7 @@ class Engine:
         Args:
             values: numbers or tensors of one element, which may lie on a GPU: nobody waits for them here.
 
-        Raises: UsageError for a name that no metric can have.
+        Raises: UsageError for a name that no metric can have, or a value that is no number.
 
         Example:
             >>> engine.observe(loss=loss)

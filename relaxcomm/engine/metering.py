@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor
 
 from relaxcomm.engine.run import Run
-from relaxcomm.errors import MetricsWarning
+from relaxcomm.errors import MetricsWarning, UsageError
 from relaxcomm.metrics.collector import Labelled, RunCollector, check_name
 from relaxcomm.metrics.exporter import Exporter
 from relaxcomm.metrics.places import name_run, open_exporters
@@ -80,7 +80,12 @@ class Metering:
             if name not in self._known:
                 check_name(name)
                 self._known.add(name)
-            self._run.statistics.latest[name] = value.detach() if isinstance(value, Tensor) else value
+            if isinstance(value, Tensor) and value.numel() == 1:
+                self._run.statistics.latest[name] = value.detach()
+            elif isinstance(value, int | float):
+                self._run.statistics.latest[name] = value
+            else:
+                raise UsageError(f"{name} is to be observed, but is no number: {value!r}; reduce it first")
 
     def snapshot(self) -> Snapshot:
         """The run as it is now; also called from other threads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,8 @@ class Samples:
             ]
             if held:
                 self._run.statistics.latest["residual_norm"] = _norm(held)
+            else:
+                self._residual.give_up()
 
 
 class _Budget:
@@ -79,6 +82,10 @@ class _Budget:
     def allows(self) -> bool:
         """Whether there is time."""
         return time.perf_counter() >= self._next
+
+    def give_up(self) -> None:
+        """Let it happen no more."""
+        self._next = math.inf
 
     @contextmanager
     def spending(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -83,9 +84,13 @@ class RunCollector(Collector):
             yield GaugeMetricFamily(f"relaxcomm_{name}", text, value=float(value))
 
 
+@functools.cache
+def _version() -> str:
+    return importlib.metadata.version("relaxcomm")
+
+
 def _counts(now: Snapshot, local_steps: int) -> Iterator[Metric]:
-    version = importlib.metadata.version("relaxcomm")
-    facts = {"algorithm": now.algorithm, "version": version, "world_size": str(now.world_size)}
+    facts = {"algorithm": now.algorithm, "version": _version(), "world_size": str(now.world_size)}
     yield InfoMetricFamily("relaxcomm", "What runs.", value=facts)
     yield _counter(
         "steps",

@@ -9,6 +9,7 @@ import socket
 import time
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -33,7 +34,7 @@ def open_exporters(
 ) -> Exporter | None:
     """Start this rank's exporter and tell rank 0 of all; None if it cannot be had. On every rank."""
     rank = transport.membership.rank
-    hosts = [str(host) for host in transport.gather_objects(socket.gethostname())]
+    hosts = [str(host) for host in transport.gather_objects(_network())]
     exporter = _listen(settings, hosts[:rank].count(hosts[rank]), registry, run)
     mine = None if exporter is None else (_host(settings), exporter.port)
     places = transport.gather_objects(mine)
@@ -81,6 +82,15 @@ def _listen(
         stacklevel=2,
     )
     return exporter
+
+
+def _network() -> str:
+    """What tells hosts apart, and containers on one of them that have ports of their own."""
+    parts = [socket.gethostname()]
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
+    if boot.exists() and namespace.exists():
+        parts += [boot.read_text().strip(), str(namespace.stat().st_ino)]
+    return "/".join(parts)
 
 
 def _host(settings: MetricsConfig) -> str:

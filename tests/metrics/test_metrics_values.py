@@ -167,6 +167,9 @@ def own_metrics(world):
         for bad in ("steps", "bytes_sent_total", "Loss", "a b", ""):
             with pytest.raises(relaxcomm.UsageError, match="cannot be called"):
                 e.observe(**{bad: 1.0})
+        for bad in (torch.ones(2), "3", None):
+            with pytest.raises(relaxcomm.UsageError, match="is no number"):
+                e.observe(temperature=bad)
         return parse(fetch(f"{e.metrics_url}/metrics"))
 
 
