@@ -57,6 +57,7 @@ from relaxcomm.primitives.frozen_adam import frozen_adam, momentum
 from relaxcomm.primitives.gathering import all_gather, exchange_for
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, signs, slowmo
+from relaxcomm.primitives.pairwise import pairwise
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
 from relaxcomm.primitives.push_sum import push_sum
 from relaxcomm.primitives.replicas import choco_gossip, dcd_gossip
@@ -197,6 +198,7 @@ __all__ = [
     "nesterov",
     "norm_test",
     "observe",
+    "pairwise",
     "parameters",
     "piecewise",
     "power_sgd",

@@ -140,8 +140,7 @@ class Config(Section):
         Raises: TopologyError.
         """
         for rule in self.algorithm.rules:
-            topology = rule.exchange.own_topology() or self.topology
-            topology.check(world_size, balanced=rule.exchange.needs_balance)
+            rule.exchange.check_graph(rule.exchange.own_topology() or self.topology, world_size)
 
 
 def load(

@@ -6,7 +6,7 @@ inside an operation belong to it: a transport may overwrite them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -82,13 +82,19 @@ class Agree:
 class Request:
     """Ask the service that every rank runs for this rule and bucket; others need not take part.
 
-    Row r of `tensor` (`[world_size, ...]`) goes to rank r; received: a tensor like `reply`, whose row r is
-    rank r's answer. The tensors are on the CPU. A rank may be kept waiting until the service has
-    heard from others.
+    Row k of `tensor` (`[num_ranks, ...]`) goes to the k-th of `ranks`, by default to all in order;
+    received: a tensor like `reply`, whose row k is its answer. The tensors are on the CPU. A rank may be
+    kept waiting until the service has heard from others.
     """
 
     tensor: Tensor
     reply: Tensor
+    ranks: tuple[int, ...] | None = None
+
+    @property
+    def asked(self) -> Sequence[int]:
+        """The ranks that are asked, in the order of the rows."""
+        return range(len(self.tensor)) if self.ranks is None else self.ranks
 
 
 Operation: TypeAlias = AllReduce | AllGather | AllToAll | Neighbors | Broadcast | Agree | Request

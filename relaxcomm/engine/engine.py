@@ -242,6 +242,7 @@ class Engine:
         self._detach()
         self._window.step.drain()
         self._run.transport.leave()
+        self._run.take_rest()
         while self._window.backward.drain():
             assert self._run.optimizer is not None
             self._run.optimizer.step()

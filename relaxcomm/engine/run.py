@@ -112,6 +112,14 @@ class Run:
             self.services[place] = served.service
             self.transport.serve((str(index), bucket.index), served.service, served.request, served.reply)
 
+    def take_rest(self) -> None:
+        """Add to the parameters what services still hold for this rank, when nobody asks them any more."""
+        for (_, unit), service in self.services.items():
+            rest = service.rest()
+            if rest is not None and self.buckets is not None:
+                bucket = self.buckets[unit]
+                bucket.add(rest.to(bucket.device, bucket.dtype))
+
     def rules_of(self, bucket: Bucket) -> tuple[int, ...]:
         """Indices of the rules that cover a bucket."""
         return self.algorithm.covering(bucket.names[0])

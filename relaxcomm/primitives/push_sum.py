@@ -48,12 +48,14 @@ class push_sum(Exchange):
     accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
     same_result: ClassVar[bool] = False
     uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "graph"
-    needs_balance: ClassVar[bool] = False
     follows_parameters: ClassVar[bool] = True
     several_rounds: ClassVar[bool] = False
 
     def own_topology(self) -> Topology | None:
         return self.topology
+
+    def check_graph(self, topology: Topology, world_size: int) -> None:
+        topology.check(world_size, balanced=False)
 
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership

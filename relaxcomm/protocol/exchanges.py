@@ -42,7 +42,6 @@ class Exchange(Primitive):
             no other graph makes sense; "graph" needs one that mixes; "groups" needs one with groups.
         returns_base: the result is the payload's new base itself, not a combination of messages.
         needs_fixed_graph: what neighbours have sent is kept, so they must stay the same.
-        needs_balance: over a directed graph each rank must give and take a total weight of 1.
         follows_parameters: what it keeps begins at the parameters, so that it can exchange nothing else.
         sends_rest: what a message leaves out is in a later one.
     """
@@ -57,7 +56,6 @@ class Exchange(Primitive):
     returns_base: ClassVar[bool] = False
     uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "complete"
     needs_fixed_graph: ClassVar[bool] = False
-    needs_balance: ClassVar[bool] = True
     follows_parameters: ClassVar[bool] = False
     sends_rest: ClassVar[bool] = False
 
@@ -69,6 +67,13 @@ class Exchange(Primitive):
     def own_topology(self) -> Topology | None:
         """The topology that it was given itself, which wins over the configured one."""
         return None
+
+    def check_graph(self, topology: Topology, world_size: int) -> None:
+        """Refuse a graph over which this exchange would not mix all ranks.
+
+        Raises: TopologyError, saying what is wrong with the graph and what to do.
+        """
+        topology.check(world_size)
 
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership

@@ -68,6 +68,26 @@ class Topology(Declared):
             ]
         return self._listeners[place]
 
+    def sides(self, world_size: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The ranks in two sets, rank 0 in the first, so that each link is between one and the other.
+
+        Raises: TopologyError if there are none, or links have a direction.
+        """
+        if world_size not in self._sides:
+            graph = self.graph(world_size)
+            if nx.is_directed(graph) or not nx.is_bipartite(graph):
+                raise TopologyError(
+                    f"{self!r} with {world_size} workers is not bipartite: its ranks do not fall into two "
+                    "sets with links only from one to the other; use complete, grid, star or hypercube, or a "
+                    "ring of an even number"
+                )
+            colors = nx.bipartite.color(graph)
+            self._sides[world_size] = (
+                [rank for rank in sorted(graph) if colors[rank] == colors[0]],
+                [rank for rank in sorted(graph) if colors[rank] != colors[0]],
+            )
+        return self._sides[world_size]
+
     def matrix(self, world_size: int, step: int = 0) -> NDArray[np.float64]:
         """The mixing matrix W, `[N, N]`; rows and columns sum to 1."""
         return mixing.as_matrix(self.weights(world_size, step), world_size)
@@ -141,6 +161,10 @@ class Topology(Declared):
     # Kept with the instance, so that a topology made afresh from a file that has changed starts afresh.
     @functools.cached_property
     def _weights(self) -> dict[tuple[int, int], mixing.Weights]:
+        return {}
+
+    @functools.cached_property
+    def _sides(self) -> dict[int, tuple[Sequence[int], Sequence[int]]]:
         return {}
 
     @functools.cached_property

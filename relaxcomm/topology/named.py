@@ -31,6 +31,10 @@ class complete(Topology):
     def check(self, world_size: int, *, balanced: bool = True) -> None:
         """Nothing to refuse; at a thousand ranks, to look would take seconds."""
 
+    def sides(self, world_size: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The even ranks and the odd ones, although ranks of one side are linked, too."""
+        return range(0, world_size, 2), range(1, world_size, 2)
+
     def describe(self, world_size: int) -> str:
         return repr(self)
 

@@ -82,6 +82,10 @@ class Service(ABC):
     def leave(self, client: int) -> Sequence[tuple[int, Tensor]]:
         """A rank asks nothing any more; the answers that can now be given."""
 
+    def rest(self) -> Tensor | None:
+        """What is still to be added to this rank's parameters when all have left, or None."""
+        return None
+
     @abstractmethod
     def export(self) -> dict[str, Tensor]:
         """A copy of its state, for a checkpoint."""

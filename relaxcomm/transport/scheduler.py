@@ -66,6 +66,7 @@ class Answers:
     """The answers to one request so far."""
 
     slot: Slot
+    rows: Mapping[int, Tensor]  # of `into`, by the rank that is to fill it
     into: Tensor
 
 
@@ -120,12 +121,14 @@ class World:
         return rank in slot.results and slot.ready_at[rank] <= self.clocks[rank]
 
     def ask(self, rank: int, desk: Desk, request: Request) -> Slot:
-        """Hand a request to every rank's service, in the order of virtual time."""
+        """Hand a request to the services of those that are asked, in the order of virtual time."""
         self._switch(rank)  # those whose clock is behind ask first
         slot = Slot()
-        self._asked[rank, desk] = Answers(slot, request.reply)
-        for server in range(self.size):
-            row = request.tensor[server].clone()
+        self._asked[rank, desk] = Answers(
+            slot, dict(zip(request.asked, request.reply, strict=True)), request.reply
+        )
+        for server, sent in zip(request.asked, request.tensor, strict=True):
+            row = sent.clone()
             arrives = self.clocks[rank] + self._travels(row, rank, server)
             if server != rank:
                 self.counters[server, desk].add(desk[1], received=size_bytes(row))
@@ -142,11 +145,11 @@ class World:
             asked = self._asked[client, desk]
             if server != client:
                 self.counters[server, desk].add(desk[1], sent=size_bytes(reply))
-            asked.into[server].copy_(reply)
+            asked.rows[server].copy_(reply)
             asked.slot.posts[server] = (Request(reply, reply), "an answer")
             ready = now + self._travels(reply, server, client)
             asked.slot.ready_at[client] = max(asked.slot.ready_at.get(client, 0.0), ready)
-            if len(asked.slot.posts) == self.size:
+            if len(asked.slot.posts) == len(asked.rows):
                 asked.slot.results[client] = asked.into
 
     def _travels(self, tensor: Tensor, rank: int, other: int) -> float:

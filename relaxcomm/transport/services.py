@@ -46,7 +46,7 @@ class Services:
         self._served[place] = _Served(self, place[0], len(self._served), service, request, reply)
 
     def ask(self, place: Place, operation: Request) -> Any:
-        """Send a request to all; a work whose end means that `operation.reply` is filled."""
+        """Send a request to those that are asked; a work whose end means that `operation.reply` is filled."""
         return self._served[place].ask(operation)
 
     def leave(self, limit_seconds: float, check: Callable[[], None]) -> None:
@@ -81,17 +81,20 @@ class _Served:
 
     def ask(self, operation: Request) -> ThreadedWork:
         works: list[Any] = []
-        for other in self._others:
-            row = operation.tensor[other].reshape(-1).view(torch.uint8)
+        rows = dict(zip(operation.asked, zip(operation.tensor, operation.reply, strict=True), strict=True))
+        own = rows.pop(self._home.rank, None)
+        for other, (sent, _) in rows.items():
+            row = sent.reshape(-1).view(torch.uint8)
             works.append(self._send(_REQUEST, row, other))
             self._home.counters.add(self._rule, sent=row.numel())
-        for other in self._others:
-            into = operation.reply[other]
+        for other, (_, into) in rows.items():
             works.append(dist.irecv(into, self._home.ranks[other], group=self._outgoing, tag=self._tag))
             self._home.counters.add(self._rule, received=size_bytes(into))
-        with self._lock:
-            self._deliver(self._service.answer(self._home.rank, operation.tensor[self._home.rank]))
-        return ThreadedWork([*works, _Own(self._own, operation.reply[self._home.rank])], _FOR_EVER)
+        if own is not None:
+            with self._lock:
+                self._deliver(self._service.answer(self._home.rank, own[0]))
+            works.append(_Own(self._own, own[1]))
+        return ThreadedWork(works, _FOR_EVER)
 
     def say_goodbye(self) -> None:
         nothing = torch.zeros(self._request_bytes, dtype=torch.uint8)

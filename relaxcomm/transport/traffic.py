@@ -42,8 +42,8 @@ def traffic(operation: Operation, rank: int, world_size: int) -> tuple[int, int]
         return tree_children(place, world_size) * size, size if place else 0
     elif isinstance(operation, Request):
         # The answers that this rank gives are counted when it gives them.
-        asked = (world_size - 1) * size_bytes(operation.tensor) // world_size
-        return asked, (world_size - 1) * size_bytes(operation.reply) // world_size
+        others, rows = sum(other != rank for other in operation.asked), len(operation.asked)
+        return others * size_bytes(operation.tensor) // rows, others * size_bytes(operation.reply) // rows
     else:
         return (
             sum(size_bytes(tensor) for tensor in operation.sends.values()),

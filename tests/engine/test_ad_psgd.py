@@ -1,0 +1,221 @@
+"""Averaging in pairs: against a reference in virtual time; nobody waits; the mean stays; what is refused."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm import CompositionError, Link, Rule, TopologyError, from_networkx, pairwise, topology
+from tests import references
+from tests.engine.harness import World, assert_histories_agree, in_process, on_gloo, simulated_workers, values
+from tests.models import CASES, make_optimizer
+
+STEPS = 30
+GRAPHS = {
+    "complete": (topology.complete(), 5, {1: [0, 2, 4], 3: [0, 2, 4]}),
+    "ring": (topology.ring(), 4, {1: [0, 2], 3: [0, 2]}),
+    "star": (topology.star(), 4, {1: [0], 2: [0], 3: [0]}),
+    "path": (from_networkx(nx.path_graph(3)), 3, {1: [0, 2]}),
+    "two": (topology.complete(), 2, {1: [0]}),
+    "one": (topology.complete(), 1, {}),
+}
+
+
+def reference(workers, steps, peers, late):
+    """Active ranks (those in `peers`) take a mean in `late` steps after they asked, passive ones the next."""
+    history = []
+    copies = workers.parameters  # of the passive ranks
+    taken = copies.copy()
+    out = {}  # rank: (due, result, snapshot)
+    rounds = [0] * len(copies)
+
+    def land(now):
+        x = workers.parameters
+        for rank, (due, result, snapshot) in list(out.items()):
+            if due <= now:
+                x[rank] += result - snapshot
+                del out[rank]
+        workers.parameters = x
+
+    for step in range(steps):
+        gradients = workers.gradients(step)
+        land(step)
+        workers.update(gradients)
+        x = workers.parameters
+        for rank in (rank for rank in range(len(x)) if rank not in out):
+            if rank in peers:
+                peer = random.Random(f"0/{rank}/{rounds[rank]}").choice(peers[rank])
+                mean = (x[rank] + copies[peer]) / 2
+                copies[peer] = mean
+                out[rank] = step + late, mean, x[rank]
+            else:
+                copies[rank] = copies[rank] + x[rank] - taken[rank]
+                taken[rank] = copies[rank].copy()
+                out[rank] = step + 1, copies[rank].copy(), x[rank]
+            rounds[rank] += 1
+        history.append(workers.parameters)
+    land(steps + late)
+    x = workers.parameters
+    for rank in set(range(len(x))) - set(peers):
+        x[rank] += copies[rank] - taken[rank]
+    workers.parameters = x
+    return references.finish(workers, history)
+
+
+def timed(world, config, steps, seconds, optimizer="momentum", average=None):
+    """Train with steps of `seconds`; the parameters after every step and after close."""
+    task = CASES["toy"]
+    model = task.model(seed=world.rank)
+    optim = make_optimizer(optimizer, model)
+    history = []
+    engine = world.attach(model, optim, config)
+    for step in range(steps):
+        world.group.sleep(seconds[world.rank % len(seconds)])
+        task.local_loss(model, step, world.rank).backward()
+        optim.step()
+        optim.zero_grad()
+        history.append(values(model))
+    ended = world.group.time()
+    engine.close(average=average)
+    return [*history, values(model)], ended
+
+
+@pytest.mark.parametrize("late", [1, 3])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_ad_psgd_equals_its_reference(name, late):
+    """There and back takes `late` - 1/2 steps."""
+    one, size, peers = GRAPHS[name]
+    config = {"algorithm": "ad_psgd", "topology": one}
+
+    def rank(group):
+        return timed(World(group.rank(), size, group), config, STEPS, [1.0])[0]
+
+    found = relaxcomm.simulate(rank, size, link=Link(latency_seconds=(late - 0.5) / 2))
+    assert_histories_agree(found, reference(simulated_workers(size), STEPS, peers, late))
+
+
+@pytest.mark.parametrize("algorithm", ["ad_psgd"])
+def test_nobody_waits_for_a_slow_worker(algorithm):
+    config = {"algorithm": algorithm, "topology": "ring"}
+    found = in_process(timed, 4, config, 20, [5.0, 1.0, 1.0, 1.0])
+    assert [ended for _, ended in found] == [100.0, 20.0, 20.0, 20.0]
+
+
+def mean_kept(world, config, steps):
+    """The loss does nothing, so only the exchange moves replicas that start apart."""
+    task = CASES["toy"]
+    model = task.model()
+    optimizer = make_optimizer("plain", model)
+    engine = world.attach(model, optimizer, config)
+    for parameter in model.parameters():
+        parameter.data.add_(world.rank)
+    before = values(model)
+    for step in range(steps):
+        world.group.sleep((1.0, 1.3, 2.9)[world.rank % 3])
+        (0.0 * task.local_loss(model, step, world.rank)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    engine.close(average=False)
+    return before, values(model)
+
+
+@pytest.mark.parametrize("compressor", ["identity", {"cast": {"dtype": "float16"}}])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_mean_stays_and_all_come_near_it(name, compressor):
+    """Also where the messages lose digits, and also what has not been taken over when all end."""
+    one, size, _ = GRAPHS[name]
+    rule = {
+        "payload": "parameters",
+        "compressor": compressor,
+        "exchange": "pairwise",
+        "delay": "unbounded",
+    }
+    config = {"algorithm": {"rules": [rule]}, "topology": one}
+    before, after = (np.stack(rows) for rows in zip(*in_process(mean_kept, size, config, 40), strict=True))
+    np.testing.assert_allclose(after.mean(axis=0), before.mean(axis=0), rtol=1e-12, atol=1e-12)
+    assert np.abs(after - after.mean(axis=0)).max() <= 0.1 * np.abs(before - before.mean(axis=0)).max()
+
+
+def resumed(world, begin, end, saved):
+    task = CASES["toy"]
+    model = task.model()
+    optimizer = make_optimizer("plain", model)
+    engine = world.attach(model, optimizer, {"algorithm": "ad_psgd"})
+    if saved is not None:
+        model.load_state_dict(saved[world.rank][0])
+        engine.load_state_dict(saved[world.rank][1])
+    history, kept = [], None
+    for step in range(begin, end):
+        world.group.sleep((1.0, 1.0, 3.0)[world.rank])
+        task.local_loss(model, step, world.rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        history.append(values(model))
+        if step == 6:
+            state = engine.state_dict()
+            world.group.sleep(100.0 - world.group.time())
+            kept = {name: value.clone() for name, value in model.state_dict().items()}, state
+    if end == 7:
+        return history, kept
+    engine.close()
+    return [*history, values(model)], None
+
+
+def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been():
+    whole = [history for history, _ in in_process(resumed, 3, 0, 20, None)]
+    first = in_process(resumed, 3, 0, 7, None)
+    second = in_process(resumed, 3, 7, 20, [kept for _, kept in first])
+    for rank in range(3):
+        np.testing.assert_array_equal([*first[rank][0], *second[rank][0]], whole[rank])
+
+
+def uneven(world, steps):
+    model = CASES["mlp"].model()
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, {"algorithm": "ad_psgd"}) as engine:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(float(world.rank))
+        for group in optimizer.param_groups:
+            group["lr"] = group["weight_decay"] = 0.0
+        before = values(model)
+        for step in range(steps[world.rank]):
+            time.sleep(0.002 * world.rank)
+            CASES["mlp"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        engine.state_dict()
+        sent = engine.statistics["bytes_sent"]
+        engine.close(average=False)
+    return before, values(model), sent
+
+
+@pytest.mark.ranks
+def test_on_gloo_ranks_of_different_speed_and_length(debug):
+    found = on_gloo(uneven, 3, (20, 50, 35), debug=debug)
+    before, after = (np.stack([one[which] for one in found]) for which in (0, 1))
+    np.testing.assert_allclose(after.mean(axis=0), before.mean(axis=0), rtol=1e-5, atol=1e-5)
+    assert np.ptp(after, axis=0).max() < np.ptp(before, axis=0).max()
+    assert all(sent > 0 for _, _, sent in found)
+
+
+@pytest.mark.parametrize(
+    ("one", "size"),
+    [("ring", 5), (from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 0)])), 3), ("exponential", 4)],
+)
+def test_graphs_without_two_sides_are_refused(one, size):
+    with pytest.raises(TopologyError, match=r"is not bipartite.*grid, star or hypercube"):
+        in_process(mean_kept, size, {"algorithm": "ad_psgd", "topology": one}, 1)
+
+
+def test_graphs_that_change_and_other_payloads_are_refused():
+    with pytest.raises(CompositionError, match="changes from step to step"):
+        relaxcomm.config.load({"algorithm": "ad_psgd", "topology": "one_peer_exponential"})
+    with pytest.raises(CompositionError, match="payload parameters"):
+        Rule(payload=relaxcomm.gradients(), exchange=pairwise())
