@@ -74,11 +74,31 @@ class DriftGuard(Section):
     policy: Literal["error", "warn", "average"] = "error"
 
 
+class Phase(Section):
+    """An algorithm that takes over in the middle of a run.
+
+    Args:
+        after_steps: optimizer steps of the run after which it does.
+        algorithm: as the key of that name.
+        residuals: what becomes of what compressors have left to send: "carry" it over, or "drop" it.
+    """
+
+    after_steps: Positive
+    algorithm: Algorithm
+    residuals: Literal["carry", "drop"] = "carry"
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _parse_algorithm(cls, value: object) -> Algorithm:
+        return parse_algorithm(value)
+
+
 class Config(Section):
     """Everything that a YAML file may say.
 
     Args:
         algorithm: a name, a name with parameters, or rules.
+        phases: algorithms that take over later in the run, in order.
         topology: the graph of the workers.
         task: what `relaxcomm train` trains: a bundled task, one with options, or "package.module:make".
         workers: local processes that `relaxcomm train` starts.
@@ -94,6 +114,7 @@ class Config(Section):
     """
 
     algorithm: Algorithm
+    phases: tuple[Phase, ...] = ()
     topology: Topology = complete()
     task: str | dict[str, Any] | None = None
     workers: Positive = 2
@@ -123,10 +144,33 @@ class Config(Section):
     def _show_topology(self, value: Topology) -> str:
         return repr(value)
 
+    @field_validator("phases", mode="before")
+    @classmethod
+    def _take_list(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
     @model_validator(mode="after")
     def _check_topology(self) -> Config:
-        self.algorithm.check_topology(self.topology)
+        for algorithm in self.algorithms:
+            algorithm.check_topology(self.topology)
+        starts = [phase.after_steps for phase in self.phases]
+        if starts != sorted(set(starts)):
+            raise ConfigError(
+                f"phases begin after {starts} steps; give each a larger after_steps than the last"
+            )
         return self
+
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """The algorithm, and those of the phases."""
+        return (self.algorithm, *(phase.algorithm for phase in self.phases))
+
+    def with_algorithm(self, algorithm: object) -> Config:
+        """The same with another algorithm.
+
+        Raises: ConfigError, CompositionError.
+        """
+        return load({**dict(self), "algorithm": algorithm, "phases": ()})
 
     @property
     def topologies(self) -> Mapping[str, Topology]:
@@ -228,8 +272,9 @@ def _section(place: Sequence[int | str]) -> type[Section]:
     """The section that holds a key."""
     section: type[Section] = Config
     for part in place[:-1]:
-        annotation = section.model_fields[str(part)].annotation
-        section = next(one for one in (annotation, *get_args(annotation)) if _is_section(one))
+        if isinstance(part, str):  # numbers are places in a list
+            annotation = section.model_fields[part].annotation
+            section = next(one for one in (annotation, *get_args(annotation)) if _is_section(one))
     return section
 
 

@@ -16,6 +16,7 @@ from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket, Item
 from relaxcomm.engine.finite import is_finite
 from relaxcomm.engine.flights import Flight, Pipeline, Program
+from relaxcomm.engine.moving import moved
 from relaxcomm.engine.slots import Slots
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.errors import CompositionError
@@ -193,24 +194,10 @@ class _Averager:
         items = [Item(self._names.get(p, f"parameter {at}"), p) for at, p in enumerate(parameters)]
         bucket = Bucket(index, items)
         coding = self._rule.exchange.coding_slots(bucket, self._rule.compressor, self._transport.membership)
-        slots = {name: self._moved(name, slot, bucket) for name, slot in coding.items()}
+        before = [(unit.bucket, unit.slots) for unit in self._before]
+        slots = {name: moved(name, slot, bucket, before)[0] for name, slot in coding.items()}
         made = self._units[index] = _Unit(bucket, Slots(slots))
         return made
-
-    def _moved(self, name: str, fresh: Tensor, bucket: Bucket) -> Tensor:
-        """A slot with what older units have kept for its parameters."""
-        if fresh.numel() != bucket.numel:
-            return fresh
-        moved = fresh.clone()
-        for view, item in zip(bucket.views(moved), bucket.items, strict=True):
-            for unit in self._before:
-                kept = unit.slots.get(name)
-                if kept is None or kept.numel() != unit.bucket.numel:
-                    continue
-                for old, there in zip(unit.bucket.views(kept), unit.parameters, strict=True):
-                    if there is item.tensor:
-                        view.copy_(old)
-        return moved
 
     def _context(self, unit: _Unit) -> Context:
         scale = None

@@ -17,8 +17,9 @@ from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config, load
 from relaxcomm.engine import replicas
 from relaxcomm.engine.engine import Engine, attached
+from relaxcomm.engine.fitting import check_model, check_switchable
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.run import Run, named_parameters, trainable
+from relaxcomm.engine.run import Run, named_parameters
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
 
@@ -56,7 +57,7 @@ def attach(
     problem: RelaxcommError | None = None
     try:
         settings = config if isinstance(config, Config) else load(config)
-        _check(model, optimizer, settings.algorithm)
+        _check(model, optimizer, settings)
         if settings.metrics is not None:
             settings.metrics.check_files()
     except RelaxcommError as error:
@@ -91,38 +92,14 @@ def attach(
         raise
 
 
-def _check(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm) -> None:
-    """Refuse a model or an optimizer that the algorithm cannot work with."""
+def _check(model: nn.Module, optimizer: Optimizer | None, settings: Config) -> None:
+    """Refuse a model that is taken, or that an algorithm cannot work with."""
     if model in attached:
         raise UsageError("an engine is attached to this model already; close it first")
-    items = trainable(model)
-    if not items:
-        raise CompositionError(
-            "the model has no parameter that requires a gradient, so nothing can be exchanged"
-        )
-    for item in items:
-        algorithm.covering(item.name)
-    if optimizer is None:
-        needy = [
-            rule for rule in algorithm.rules if rule.payload.site == "step" or rule.outer.needs_optimizer
-        ]
-        if needy or any(rule.delay for rule in algorithm.rules):
-            raise CompositionError(
-                f"{algorithm!r} acts around optimizer steps, but optimizer is None; pass it, or use an "
-                "algorithm of gradients without delay, such as bsp"
-            )
-        return
-    for rule in algorithm.rules:
-        for made in rule.primitives.values():
-            made.check_optimizer(optimizer.param_groups)
-    known = {id(p) for _, p in named_parameters(model)}
-    for index, group in enumerate(optimizer.param_groups):
-        foreign = sum(id(p) not in known for p in group["params"])
-        if foreign:
-            raise CompositionError(
-                f"{foreign} parameter(s) in the optimizer's group {index} are not in the model, so nothing "
-                "would exchange them; make them part of the model that is attached"
-            )
+    for algorithm in settings.algorithms:
+        check_model(model, optimizer, algorithm)
+        if settings.phases:
+            check_switchable(algorithm)
 
 
 def _connect(model: nn.Module, settings: Config | None, group: Any) -> tuple[Transport, bool]:
@@ -150,7 +127,8 @@ def _connect(model: nn.Module, settings: Config | None, group: Any) -> tuple[Tra
 
 def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[str, str]:
     """What must be the same on all ranks, as readable text."""
-    facts = {"algorithm": repr(settings.algorithm), "bucket_bytes": str(settings.bucket_bytes)}
+    facts = {"algorithm": repr(settings.algorithm), "phases": repr(settings.phases)}
+    facts |= {"bucket_bytes": str(settings.bucket_bytes)}
     facts["drift_guard"] = str(settings.drift_guard)
     facts["metrics"] = "off" if settings.metrics is None else "on"  # the rest may differ between hosts
     facts |= {name: topology.describe(world_size) for name, topology in settings.topologies.items()}

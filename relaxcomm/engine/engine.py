@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakSet
 
+import torch
 import torch.distributed as dist
 from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from torch.utils.data import Dataset
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
-from relaxcomm.engine import checkpoint, replicas
+from relaxcomm.engine import checkpoint, replicas, switching
+from relaxcomm.engine.fitting import check_model, check_switchable
 from relaxcomm.engine.loading import attach_loader
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run
@@ -43,6 +45,9 @@ class Engine:
         self._window = Window(run)
         self._closed = False
         self._window.hook()
+        self._phase = 0  # how many phases have begun
+        self._phases = settings.phases
+        self._handle = run.model.register_forward_pre_hook(self._begin_phase, prepend=True)
         attached.add(run.model)
 
     @property
@@ -207,6 +212,46 @@ class Engine:
         self._window.settle()
         self._window.step.mark(event, facts)
 
+    def switch(
+        self,
+        algorithm: str | Mapping[str, Any] | Algorithm,
+        *,
+        residuals: Literal["carry", "drop"] = "carry",
+    ) -> None:
+        """Go on with another algorithm from the next step on; every rank must call it between two steps.
+
+        Everything on its way is waited for and applied, and replicas that may differ are averaged. The new
+        algorithm's clock begins at 0; the statistics go on.
+
+        Args:
+            algorithm: as YAML has it, or made in Python; for the same topology.
+            residuals: "carry" what compressors have left to send over to the new rules of the same payload,
+                parameter by parameter, or "drop" it; what cannot be carried is dropped with a warning.
+
+        Raises: ConfigError, CompositionError, before anything has changed; UsageError inside a step, or where
+            one of the two chooses the batches.
+
+        Example:
+            >>> engine.switch({"name": "local_sgd", "steps": 8})
+        """
+        self._check_open()
+        self._window.settle()
+        settings = self._settings.with_algorithm(algorithm)
+        settings.check_world_size(self._run.transport.membership.world_size)
+        check_model(self._run.model, self._run.optimizer, settings.algorithm)
+        for one in (self.algorithm, settings.algorithm):
+            check_switchable(one)
+        switching.check_between_steps(self._window)
+        switching.agree(self._run, settings.algorithm, residuals)
+        self._window.unhook()
+        with switching.gradients_kept(self._run):
+            switching.come_to_rest(self._window)
+            self._window.backward.release()
+        self._run = switching.follow(self._run, settings.algorithm, residuals)
+        self._window = Window(self._run)
+        self._window.hook()
+        self._metering.follow(self._run)
+
     def state_dict(self) -> dict[str, Any]:
         """All state of this rank: clock, slots, results on their way. Save one for every rank.
 
@@ -216,7 +261,7 @@ class Engine:
         self._window.settle()
         self._window.step.meet()
         with self._nobody_asking():
-            return checkpoint.export(self._window)
+            return {**checkpoint.export(self._window), "phase": self._phase}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first.
@@ -224,6 +269,8 @@ class Engine:
         Raises: ConfigError if it belongs to another algorithm, model, rank or world size.
         """
         self._check_open()
+        if state.get("phase", 0) != self._phase and 0 < state["phase"] <= len(self._phases):
+            self._enter(state["phase"])
         with self._nobody_asking():
             checkpoint.restore(self._window, state)
 
@@ -240,12 +287,7 @@ class Engine:
             return
         self._window.settle()
         self._detach()
-        self._window.step.drain()
-        self._run.transport.leave()
-        self._run.take_rest()
-        while self._window.backward.drain():
-            assert self._run.optimizer is not None
-            self._run.optimizer.step()
+        switching.come_to_rest(self._window)
         buffers = any(True for _ in self._run.model.buffers())
         if average or (average is None and (self.algorithm.lets_replicas_differ or buffers)):
             replicas.average(self._run)
@@ -272,6 +314,22 @@ class Engine:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
+    def _begin_phase(self, module: nn.Module, inputs: Any) -> None:
+        """Before a forward that trains: switch if it is time."""
+        if not torch.is_grad_enabled():
+            return
+        while self._phase < len(self._phases):
+            phase = self._phases[self._phase]
+            if self.statistics.steps < phase.after_steps or not switching.is_between_steps(self._window):
+                return
+            self._enter(self._phase + 1)
+
+    def _enter(self, phase: int) -> None:
+        self._phase = phase
+        begun = self._phases[phase - 1]
+        self.switch(begun.algorithm, residuals=begun.residuals)
+
     @contextmanager
     def _nobody_asking(self) -> Iterator[None]:
         """What services hold is whole only while no rank asks: all ranks enter and leave together."""
@@ -283,6 +341,7 @@ class Engine:
 
     def _detach(self) -> None:
         self._closed = True
+        self._handle.remove()
         self._window.unhook()
         attached.discard(self._run.model)
 

@@ -74,6 +74,16 @@ class Metering:
         )
         self._run.on_synchronised = self._synchronised
 
+    def follow(self, run: Run) -> None:
+        """Show another run in the place of the one before, from which an algorithm was switched."""
+        run.samples.enabled, run.on_synchronised = self._run.samples.enabled, self._run.on_synchronised
+        self._run = run
+        if self._log is not None:
+            switched = {"time": time.time(), "samples": run.statistics.samples, "steps": run.statistics.steps}
+            self._log.write(
+                {"switched_to": run.algorithm.name, "composition": repr(run.algorithm), **switched}
+            )
+
     def observe(self, values: Mapping[str, float | Tensor]) -> None:
         """Keep the latest values of what the training program measures."""
         for name, value in values.items():

@@ -44,11 +44,13 @@ class Run:
         bucket_bytes: int,
         topology: Topology,
         drift_guard: DriftGuard | None = None,
+        statistics: Statistics | None = None,
     ) -> None:
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
         self.transport, self.scaler, self.bucket_bytes = transport, scaler, bucket_bytes
         self.topology = topology
-        self.statistics = Statistics(transport.counters)
+        self.statistics = statistics or Statistics(transport.counters)
+        self.drift_guard = drift_guard
         self.step = 0
         self.exchanged = False  # something was exchanged in this step
         self.synchronised = False  # a backward of this step was exchanged
@@ -73,6 +75,20 @@ class Run:
         self.micro = Accumulation(self.parameters) if self.control.watches_micro_gradients else None
         if not algorithm.at("backward"):
             self.lay_out([item.name for item in self.parameters])
+
+    def succeeded_by(self, algorithm: Algorithm) -> Run:
+        """A run of another algorithm on the same model; its clock begins at 0, the statistics go on."""
+        return Run(
+            self.model,
+            self.optimizer,
+            algorithm,
+            self.transport,
+            scaler=self.scaler,
+            bucket_bytes=self.bucket_bytes,
+            topology=self.topology,
+            drift_guard=self.drift_guard,
+            statistics=self.statistics,
+        )
 
     def lay_out(self, order: Sequence[str]) -> list[Bucket]:
         """Build the buckets in an order that all ranks have agreed on, and the state of every rule."""

@@ -94,6 +94,7 @@ class InProcessTransport(Transport):
             self._world.leave(self._rank, desk)
         if self._desks:
             self.gather_objects("goodbye")
+        self._desks.clear()
 
     def traffic(self, operation: Operation) -> tuple[int, int]:
         return traffic(operation, self._rank, self._world.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -40,10 +41,11 @@ class Services:
         options = {**options, "backend": "gloo", "timeout": _FOR_EVER}
         self.groups = (dist.new_group(ranks, **options), dist.new_group(ranks, **options))
         self._served: dict[Place, _Served] = {}
+        self._tags = itertools.count()  # never used again, also after all have left and serve anew
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         """Answer requests for `place`."""
-        self._served[place] = _Served(self, place[0], len(self._served), service, request, reply)
+        self._served[place] = _Served(self, place[0], next(self._tags), service, request, reply)
 
     def ask(self, place: Place, operation: Request) -> Any:
         """Send a request to those that are asked; a work whose end means that `operation.reply` is filled."""
@@ -58,6 +60,7 @@ class Services:
             served.say_goodbye()
         for served in self._served.values():
             served.finish(limit_seconds, check)
+        self._served.clear()
 
 
 class _Served:

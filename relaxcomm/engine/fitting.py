@@ -1,0 +1,51 @@
+"""Whether an algorithm can work with a model and its optimizer."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.optim import Optimizer
+
+from relaxcomm.algorithm import Algorithm
+from relaxcomm.engine.run import named_parameters, trainable
+from relaxcomm.errors import CompositionError, UsageError
+
+
+def check_model(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm) -> None:
+    """Refuse a model or an optimizer that the algorithm cannot work with."""
+    items = trainable(model)
+    if not items:
+        raise CompositionError(
+            "the model has no parameter that requires a gradient, so nothing can be exchanged"
+        )
+    for item in items:
+        algorithm.covering(item.name)
+    if optimizer is None:
+        needy = [
+            rule for rule in algorithm.rules if rule.payload.site == "step" or rule.outer.needs_optimizer
+        ]
+        if needy or any(rule.delay for rule in algorithm.rules):
+            raise CompositionError(
+                f"{algorithm!r} acts around optimizer steps, but optimizer is None; pass it, or use an "
+                "algorithm of gradients without delay, such as bsp"
+            )
+        return
+    for rule in algorithm.rules:
+        for made in rule.primitives.values():
+            made.check_optimizer(optimizer.param_groups)
+    known = {id(p) for _, p in named_parameters(model)}
+    for index, group in enumerate(optimizer.param_groups):
+        foreign = sum(id(p) not in known for p in group["params"])
+        if foreign:
+            raise CompositionError(
+                f"{foreign} parameter(s) in the optimizer's group {index} are not in the model, so nothing "
+                "would exchange them; make them part of the model that is attached"
+            )
+
+
+def check_switchable(algorithm: Algorithm) -> None:
+    """Refuse an algorithm that has the loader follow it, where others take turns with it."""
+    if algorithm.plan is not None or algorithm.needs:
+        raise UsageError(
+            f"{algorithm.name} chooses the batches, which a loader follows from the beginning to the end of "
+            "an engine; close the engine, and attach again with the other algorithm"
+        )

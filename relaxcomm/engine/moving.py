@@ -1,0 +1,41 @@
+"""What is kept for parameters moves with them, when they come to lie in other buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+
+Kept: TypeAlias = tuple[Bucket, Mapping[str, Tensor]]
+"""A bucket and slots for it."""
+
+
+def moved(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> tuple[Tensor, int]:
+    """A slot with what older ones of that name hold for the same parameters.
+
+    Only a slot with an entry for each of the bucket's can be moved.
+
+    Args:
+        name: of the slot.
+        fresh: as `init` made it.
+        bucket: whose slot it is.
+        before: older buckets with their slots.
+
+    Returns: the slot, and how many of the bucket's parameters were found.
+    """
+    if fresh.numel() != bucket.numel:
+        return fresh, 0
+    olds: dict[Tensor, Tensor] = {}
+    for old, slots in before:
+        kept = slots.get(name)
+        if kept is not None and kept.numel() == old.numel:
+            olds.update({item.tensor: part for item, part in zip(old.items, old.views(kept), strict=True)})
+    result, found = fresh.clone(), 0
+    for view, item in zip(bucket.views(result), bucket.items, strict=True):
+        if item.tensor in olds:
+            view.copy_(olds[item.tensor])
+            found += 1
+    return result, found

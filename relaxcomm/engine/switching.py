@@ -1,0 +1,122 @@
+"""From one algorithm to another in the middle of a run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeAlias
+
+import torch
+
+from relaxcomm.algorithm import Algorithm
+from relaxcomm.engine import replicas
+from relaxcomm.engine.moving import Kept, moved
+from relaxcomm.engine.run import Run
+from relaxcomm.engine.window import Window
+from relaxcomm.errors import CompositionWarning, ConfigError, UsageError
+from relaxcomm.protocol import is_buffer
+
+Residuals: TypeAlias = Literal["carry", "drop"]
+_CARRIED = ("compressor",)  # roles whose slots mean the same under another algorithm
+
+
+def is_between_steps(window: Window) -> bool:
+    """Whether no gradients are there that belong to the algorithm that runs."""
+    run = window.run
+    return not (window.backward.begun or run.synchronised or run.unsynchronised)
+
+
+def check_between_steps(window: Window) -> None:
+    """Raise UsageError inside a step."""
+    run = window.run
+    if not is_between_steps(window):
+        raise UsageError(
+            f"the algorithm is switched in the middle of step {run.step}; switch after optimizer.step()"
+        )
+
+
+def agree(run: Run, algorithm: Algorithm, residuals: Residuals) -> None:
+    """Raise ConfigError on all ranks if they would switch to different algorithms, or in different ways."""
+    wanted = run.transport.gather_objects(f"{algorithm!r}, residuals={residuals}")
+    if len(set(wanted)) > 1:
+        shown = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(wanted))
+        raise ConfigError(f"ranks switch to different algorithms: {shown}")
+
+
+def come_to_rest(window: Window) -> None:
+    """Apply everything that is on its way; the hooks must be off."""
+    window.step.drain()
+    window.run.transport.leave()
+    window.run.take_rest()
+    while window.backward.drain():
+        assert window.run.optimizer is not None, "attach refuses delays without an optimizer"
+        window.run.optimizer.step()
+
+
+@contextmanager
+def gradients_kept(run: Run) -> Iterator[None]:
+    """Have `.grad` afterwards as it was before: late gradients pass through it."""
+    kept = [(item.tensor, item.tensor.grad) for item in run.parameters]
+    copies = [(tensor, None if gradient is None else gradient.clone()) for tensor, gradient in kept]
+    yield
+    for tensor, gradient in copies:
+        tensor.grad = gradient
+
+
+def follow(old: Run, algorithm: Algorithm, residuals: Residuals) -> Run:
+    """A run of another algorithm on the same model, with what it takes over from the old one."""
+    if old.algorithm.lets_replicas_differ:
+        replicas.average(old)
+    new = old.succeeded_by(algorithm)
+    if old.buckets is not None and new.buckets is None:
+        new.lay_out([name for bucket in old.buckets for name in bucket.names])
+    left = _residuals(old)
+    if residuals == "carry" and new.buckets is not None:
+        _carry(old, new, left)
+    if left:
+        warnings.warn(
+            f"switching from {old.algorithm.name} to {algorithm.name} drops what was left to send of "
+            f"{', '.join(sorted(left)[:3])}{' …' if len(left) > 3 else ''}",
+            CompositionWarning,
+            stacklevel=4,
+        )
+    return new
+
+
+def _carry(old: Run, new: Run, left: set[str]) -> None:
+    """Move slots of compressors between rules of the same payload; what is moved is out of `left`."""
+    assert new.buckets is not None
+    for (index, unit), state in new.state.items():
+        payload = type(new.algorithm.rules[index].payload)
+        before = [kept for rule, kept in _kept(old) if type(old.algorithm.rules[rule].payload) is payload]
+        bucket = new.buckets[unit]
+        for role in _CARRIED:
+            for name in state[role]:
+                if is_buffer(name):
+                    continue
+                state[role][name], found = moved(name, state[role][name], bucket, before)
+                if found:
+                    left -= set(bucket.names)
+        state.commit(True)
+
+
+def _kept(run: Run) -> list[tuple[int, Kept]]:
+    found: list[tuple[int, Kept]] = []
+    for (index, unit), state in run.state.items():
+        assert run.buckets is not None, "state is made with the buckets"
+        found += [(index, (run.buckets[unit], state[role])) for role in _CARRIED]
+    return found
+
+
+def _residuals(run: Run) -> set[str]:
+    """Names of the parameters of which something is left to send."""
+    return {
+        name
+        for index, (bucket, slots) in _kept(run)
+        if run.algorithm.rules[index].compressor.keeps_rest
+        for slot, value in slots.items()
+        if not is_buffer(slot) and value.numel() == bucket.numel
+        for name, part in zip(bucket.names, bucket.views(value), strict=True)
+        if torch.count_nonzero(part)
+    }

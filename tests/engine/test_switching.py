@@ -1,0 +1,210 @@
+"""Another algorithm in the middle of a run: what is drained, carried over, averaged and refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm import CompositionWarning, ConfigError, UsageError
+from tests import references
+from tests.engine.harness import (
+    assert_histories_agree,
+    in_process,
+    on_gloo,
+    simulated_workers,
+    values,
+)
+from tests.models import CASES, make_optimizer
+
+STEPS = 40
+EF = {"error_feedback": {"top_k": {"density": 0.2}}}
+SPARSE = {"rules": [{"payload": "gradients", "compressor": EF, "exchange": "all_gather"}]}
+DELAYED = {"rules": [{"payload": "gradients", "exchange": "all_reduce", "delay": 1}]}
+LATE = {
+    "rules": [{"trigger": {"every": {"steps": 3}}, "payload": "deltas", "exchange": "all_reduce", "delay": 2}]
+}
+FIRST = {
+    "local_sgd": {"name": "local_sgd", "steps": 5},
+    "selsync": {"name": "selsync", "threshold": 0.1, "window_steps": 3},
+    "ssp": {"name": "ssp", "staleness": 2},
+    "async": "async_model_average",
+    "delayed gradients": DELAYED,
+    "delayed deltas": LATE,
+    "sparse": SPARSE,
+    "d_psgd": "d_psgd",
+    "slowmo": {"name": "slowmo", "steps": 4},
+}
+
+
+def train(engine, model, optimizer, world, begin, end):
+    history = []
+    for step in range(begin, end):
+        CASES["toy"].local_loss(model, step, world.rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        history.append(values(model))
+    return history
+
+
+def switching(world, first, at, second, optimizer="momentum"):
+    """Train with one algorithm, then with another; the model at the switch, and the history from there on."""
+    model = CASES["toy"].model(seed=world.rank)
+    optim = make_optimizer(optimizer, model)
+    with world.attach(model, optim, {"algorithm": first}) as engine:
+        train(engine, model, optim, world, 0, at)
+        engine.switch(second)
+        assert engine.algorithm.name == (second if isinstance(second, str) else second["name"])
+        begin, buffers = values(model), [p for g in optim.state.values() for p in g.values()]
+        state = [buffer.clone() for buffer in buffers if isinstance(buffer, torch.Tensor)]
+        history = train(engine, model, optim, world, at, STEPS)
+        assert engine.statistics["steps"] == STEPS
+    return begin, state, [*history, values(model)]
+
+
+def bsp_from(begin, states, at):
+    """The reference: BSP from the parameters and each worker's optimizer state at the switch."""
+    workers = simulated_workers(3, "momentum")
+    workers.parameters = np.stack([begin] * 3)
+    for optimizer, parameters, state in zip(workers.optimizers, workers.trained, states, strict=True):
+        for parameter, buffer in zip(parameters, state, strict=True):
+            optimizer.state[parameter]["momentum_buffer"] = buffer.clone()
+    history = []
+    for step in range(at, STEPS):
+        workers.update(workers.gradients(step).mean(axis=0))
+        history.append(workers.parameters)
+    return history
+
+
+@pytest.mark.filterwarnings("ignore::relaxcomm.CompositionWarning")
+@pytest.mark.parametrize("at", [1, 13])
+@pytest.mark.parametrize("first", FIRST)
+def test_from_any_to_bsp(first, at):
+    """All ranks begin with the same model, and go on as BSP does from there with their own momentum."""
+    found = in_process(switching, 3, FIRST[first], at, "bsp")
+    for begin, _, _ in found:
+        np.testing.assert_array_equal(begin, found[0][0])
+    expected = bsp_from(found[0][0], [state for _, state, _ in found], at)
+    for rank, (_, _, history) in enumerate(found):
+        for step, rows in enumerate(expected):
+            np.testing.assert_allclose(history[step], rows[rank], rtol=1e-9, atol=1e-10)
+
+
+def test_from_bsp_to_local_sgd():
+    """The new clock begins at 0: what is known as post-local SGD."""
+    second = {"name": "local_sgd", "steps": 5}
+    found = in_process(switching, 3, "bsp", 10, second)
+    expected = references.post_local_sgd(simulated_workers(3), STEPS, 5, after=10)[10:]
+    assert_histories_agree([history for _, _, history in found], expected)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("first", ["ssp", "delayed gradients", "sparse"])
+@pytest.mark.filterwarnings("ignore::relaxcomm.CompositionWarning")
+def test_on_gloo(first, debug):
+    found = on_gloo(switching, 3, FIRST[first], 7, {"name": "ssp", "staleness": 0}, debug=debug)
+    for begin, _, history in found:
+        np.testing.assert_array_equal(begin, found[0][0])
+        np.testing.assert_allclose(history[-1], found[0][2][-1], rtol=1e-12)
+
+
+def carried(world, residuals, second):
+    """One gradient, then none: what comes out after the switch was left to send before."""
+    model = torch.nn.Linear(30, 2, bias=False).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    sent = torch.zeros(60, dtype=torch.float64)
+    with world.attach(model, optimizer, {"algorithm": SPARSE}) as engine:
+        for step in range(80):
+            if step == 2:
+                engine.switch(second, residuals=residuals)
+            scale = 0.0 if step else 1.0
+            (model.weight * torch.arange(60.0).view(2, 30).double() * scale).sum().backward()
+            model(torch.zeros(1, 30).double())  # the engine's hooks are the model's
+            sent += model.weight.grad.reshape(-1)
+            optimizer.step()
+            optimizer.zero_grad()
+    return sent.numpy()
+
+
+def spelt(compressor):
+    return {"rules": [{"payload": "gradients", "compressor": compressor, "exchange": "all_gather"}]}
+
+
+def test_residuals_are_carried():
+    found = in_process(carried, 3, "carry", spelt({"error_feedback": {"top_k": {"density": 0.5}}}))
+    np.testing.assert_allclose(found[0], np.arange(60.0), rtol=1e-12)
+
+
+def test_residuals_are_dropped_if_told_so():
+    with pytest.warns(CompositionWarning, match="drops what was left to send of weight"):
+        found = in_process(carried, 3, "drop", spelt({"error_feedback": {"top_k": {"density": 0.5}}}))
+    assert found[0].sum() < np.arange(60.0).sum()
+
+
+def test_what_cannot_be_carried_is_told():
+    with pytest.warns(CompositionWarning, match="drops what was left to send"):
+        in_process(carried, 3, "carry", "bsp")
+
+
+def phased(world, resumes):
+    model = CASES["toy"].model(seed=world.rank)
+    optimizer = make_optimizer("momentum", model)
+    config = {
+        "algorithm": "bsp",
+        "phases": [{"after_steps": 10, "algorithm": {"name": "local_sgd", "steps": 5}}],
+    }
+    engine = world.attach(model, optimizer, config)
+    history = train(engine, model, optimizer, world, 0, 17)
+    if resumes:
+        saved = engine.state_dict()
+        engine.close(average=False)
+        parameters = {name: value.clone() for name, value in model.state_dict().items()}
+        engine = world.attach(model, optimizer, config)
+        model.load_state_dict(parameters)  # attach made them those of rank 0
+        engine.load_state_dict(saved)
+        assert engine.algorithm.name == "local_sgd"
+    history += train(engine, model, optimizer, world, 17, STEPS)
+    assert engine.algorithm.name == "local_sgd"
+    engine.close()
+    return [*history, values(model)]
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_phases_of_the_yaml(resumes):
+    expected = references.post_local_sgd(simulated_workers(3), STEPS, 5, after=10)
+    found = in_process(phased, 3, resumes)
+    assert_histories_agree(found, expected)
+
+
+def refused(world, what):
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+        if what == "inside":
+            CASES["toy"].local_loss(model, 0, world.rank).backward()
+            engine.switch("local_sgd")
+        elif what == "differs":
+            engine.switch("local_sgd" if world.rank else {"name": "local_sgd", "steps": 3})
+        else:
+            engine.switch(what)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "words"),
+    [
+        ("inside", UsageError, "in the middle of step 0; switch after"),
+        ("differs", ConfigError, "rank 0: .*steps=3.*; rank 1: "),
+        ("fedavg", UsageError, "chooses the batches"),
+        ("local_sdg", ConfigError, "did you mean 'local_sgd'"),
+    ],
+)
+def test_refusals(what, kind, words):
+    with pytest.raises(kind, match=words):
+        in_process(refused, 3, what)
+
+
+def test_phases_must_follow_each_other():
+    phase = {"after_steps": 5, "algorithm": "local_sgd"}
+    with pytest.raises(ConfigError, match="a larger after_steps than the last"):
+        relaxcomm.config.load({"algorithm": "bsp", "phases": [phase, phase]})
