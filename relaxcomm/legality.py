@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from relaxcomm import fragments
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.messages import SUMMABLE
 from relaxcomm.primitives.outers import average
@@ -323,6 +324,8 @@ def _check_range(rule: Rule) -> None:
         )
     if rule.select == ():
         raise CompositionError("select=() selects nothing; name parameters or patterns, or leave it out")
+    for one in rule.select or ():
+        fragments.check(one)
 
 
 def _meet(one: Rule, other: Rule) -> bool:

@@ -56,7 +56,7 @@ def attach(
     problem: RelaxcommError | None = None
     try:
         settings = config if isinstance(config, Config) else load(config)
-        _check(model, optimizer, settings.algorithm)
+        _check(model, optimizer, _over(model, settings.algorithm))
         if settings.metrics is not None:
             settings.metrics.check_files()
     except RelaxcommError as error:
@@ -77,7 +77,7 @@ def attach(
         run = Run(
             model,
             optimizer,
-            settings.algorithm,
+            _over(model, settings.algorithm),
             transport,
             scaler=scaler,
             bucket_bytes=settings.bucket_bytes,
@@ -89,6 +89,11 @@ def attach(
     except BaseException:
         transport.close()
         raise
+
+
+def _over(model: nn.Module, algorithm: Algorithm) -> Algorithm:
+    """The algorithm for this model, in whose order fragments are cut."""
+    return algorithm.over({item.name: item.tensor.numel() for item in reversed(trainable(model))})
 
 
 def _check(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm) -> None:
