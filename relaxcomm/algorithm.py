@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from dataclasses import KW_ONLY, field
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, field, replace
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from relaxcomm import legality
+from relaxcomm import fragments, legality
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import CompositionError
 from relaxcomm.frozen import frozen
@@ -34,7 +35,8 @@ class Rule:
         delay: how many optimizer steps late the result is applied, or "unbounded": in the first step by
             which it has arrived, and until then nothing more is sent.
         outer: how the result moves the model; plain averaging unless given.
-        select: parameter names, exact or as glob patterns such as `"encoder.*"`; None for all.
+        select: parameter names, exact or as glob patterns such as `"encoder.*"`, or `"k/n"`: the k-th of n
+            fragments of about equal size, cut in the model's order; None for all.
         active: first step in which the rule is active, and the first in which it no longer is (or None).
 
     Raises: ConfigError for an argument of the wrong type or range; CompositionError for primitives
@@ -82,6 +84,18 @@ class Rule:
     def covers(self, name: str) -> bool:
         """Whether the rule applies to the parameter `name`."""
         return self.select is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.select)
+
+    def over(self, sizes: Mapping[str, int]) -> Rule:
+        """This rule for a model: fragments are replaced by the names that lie in them.
+
+        Args:
+            sizes: of all parameters, in the model's order.
+
+        Raises: CompositionError if there are fewer parameters than fragments.
+        """
+        if self.select is None or not any(fragments.is_fragment(one) for one in self.select):
+            return self
+        return replace(self, select=fragments.resolve(self.select, sizes))
 
     @property
     def keeps_replicas_equal(self) -> bool:
@@ -133,6 +147,11 @@ class Algorithm:
         Raises: CompositionError, saying which can.
         """
         legality.check_topology(self.rules, topology)
+
+    def over(self, sizes: Mapping[str, int]) -> Algorithm:
+        """This algorithm for a model, see `Rule.over`."""
+        rules = tuple(rule.over(sizes) for rule in self.rules)
+        return self if rules == self.rules else replace(self, rules=rules)
 
     def covering(self, name: str) -> tuple[int, ...]:
         """Indices of the rules that apply to the parameter `name`.

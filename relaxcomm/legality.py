@@ -6,8 +6,10 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from relaxcomm import fragments
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.messages import SUMMABLE
+from relaxcomm.primitives.hierarchy import hierarchical_all_reduce
 from relaxcomm.primitives.outers import average
 
 if TYPE_CHECKING:
@@ -100,11 +102,26 @@ def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
     if asking:
         raise CompositionError(
             f"{asking[0]!r} exchanges with all ranks, so it cannot use topology {topology!r}; it can use "
-            "complete, which is the default; for other graphs choose an algorithm with the exchange gossip"
+            f"complete, which is the default; {_instead(asking[0], topology)}"
         )
     raise CompositionError(
         f"topology {topology!r} would not be used: every rule has one of its own; leave topology out"
     )
+
+
+def _instead(rule: Rule, topology: Topology) -> str:
+    """What to do for a graph that a rule which exchanges with all ranks cannot use."""
+    if not topology.has_groups:
+        return "for other graphs choose an algorithm with the exchange gossip"
+    if not rule.exchange.collective:
+        return f"{rule.exchange!r} answers each worker alone, so that groups have nothing to do together"
+    refused = rule.compressor.kinds - hierarchical_all_reduce.accepts
+    if refused:
+        return (
+            f"groups add up dense messages, but those of {rule.compressor!r} are {_listed(refused)}, and a "
+            "sum of them would have to be coded anew"
+        )
+    return "for groups write its rules out, with the exchange hierarchical_all_reduce"
 
 
 def check_together(rules: Sequence[Rule], name: str) -> None:
@@ -323,6 +340,8 @@ def _check_range(rule: Rule) -> None:
         )
     if rule.select == ():
         raise CompositionError("select=() selects nothing; name parameters or patterns, or leave it out")
+    for one in rule.select or ():
+        fragments.check(one)
 
 
 def _meet(one: Rule, other: Rule) -> bool:

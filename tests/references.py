@@ -482,3 +482,46 @@ def sgp(workers: Workers, steps: int, matrices: Sequence[Matrix]) -> History:
         workers.parameters = x / w
         history.append(workers.parameters)
     return finish(workers, history)
+
+
+def streaming_diloco(
+    workers: Workers,
+    steps: int,
+    period: int,
+    fragments: Sequence[slice],
+    delay: int,
+    lr: float,
+    momentum: float,
+    merge: float,
+    code: Callable[[Matrix], Matrix] = lambda delta: delta,
+) -> History:
+    """Streaming DiLoCo: fragment p starts `p period / P` steps later and lands `delay` steps late."""
+    history: History = []
+    outer = workers.parameters[0]
+    velocity, due = np.zeros_like(outer), [-1] * len(fragments)
+
+    def land(now: int) -> None:
+        x = workers.parameters
+        for index, part in enumerate(fragments):
+            if 0 <= due[index] <= now:
+                x[:, part] = (1 - merge) * outer[part] + merge * x[:, part]
+                due[index] = -1
+        workers.parameters = x
+
+    for step in range(steps):
+        gradients = workers.gradients(step)
+        land(step)
+        workers.update(gradients)
+        x = workers.parameters
+        for index, part in enumerate(fragments):
+            start = index * period // len(fragments)
+            if step >= start and (step - start + 1) % period == 0:
+                delta = np.mean([code(row) for row in outer[part] - x[:, part]], axis=0)
+                velocity[part] = momentum * velocity[part] + delta
+                outer[part] = outer[part] - lr * (delta + momentum * velocity[part])
+                due[index] = step + delay
+        if delay == 0:
+            land(step)
+        history.append(workers.parameters)
+    land(steps + delay)
+    return finish(workers, history)

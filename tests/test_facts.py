@@ -77,6 +77,7 @@ ROOMS = (
         "validation",
         "docstrings",
         "frozen",
+        "fragments",
         "schedules",
         "topology",
         "operations",

@@ -54,7 +54,9 @@ def exchanged(exchange: Exchange, compressor: Compressor, size: int) -> list[tup
                 operation = running.send(received)
             except StopIteration as stop:
                 transport.leave()
-                return stop.value, operations, transport.counters.sent
+                rest = None if served is None else served.service.rest()
+                result = stop.value if rest is None else stop.value + rest
+                return result, operations, transport.counters.sent
 
     return simulate(rank, size)
 

@@ -17,7 +17,7 @@ from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config, load
 from relaxcomm.engine import replicas
 from relaxcomm.engine.engine import Engine, attached
-from relaxcomm.engine.fitting import check_model, check_switchable
+from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run, named_parameters
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
@@ -78,7 +78,7 @@ def attach(
         run = Run(
             model,
             optimizer,
-            settings.algorithm,
+            fitted(model, settings.algorithm),
             transport,
             scaler=scaler,
             bucket_bytes=settings.bucket_bytes,
@@ -97,7 +97,7 @@ def _check(model: nn.Module, optimizer: Optimizer | None, settings: Config) -> N
     if model in attached:
         raise UsageError("an engine is attached to this model already; close it first")
     for algorithm in settings.algorithms:
-        check_model(model, optimizer, algorithm)
+        check_model(model, optimizer, fitted(model, algorithm))
         if settings.phases:
             check_switchable(algorithm)
 

@@ -18,7 +18,7 @@ from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
 from relaxcomm.engine import checkpoint, replicas, switching
-from relaxcomm.engine.fitting import check_model, check_switchable
+from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.loading import attach_loader
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run
@@ -238,16 +238,17 @@ class Engine:
         self._window.settle()
         settings = self._settings.with_algorithm(algorithm)
         settings.check_world_size(self._run.transport.membership.world_size)
-        check_model(self._run.model, self._run.optimizer, settings.algorithm)
-        for one in (self.algorithm, settings.algorithm):
+        following = fitted(self._run.model, settings.algorithm)
+        check_model(self._run.model, self._run.optimizer, following)
+        for one in (self.algorithm, following):
             check_switchable(one)
         switching.check_between_steps(self._window)
-        switching.agree(self._run, settings.algorithm, residuals)
+        switching.agree(self._run, following, residuals)
         self._window.unhook()
         with switching.gradients_kept(self._run):
             switching.come_to_rest(self._window)
             self._window.backward.release()
-        self._run = switching.follow(self._run, settings.algorithm, residuals)
+        self._run = switching.follow(self._run, following, residuals)
         self._window = Window(self._run)
         self._window.hook()
         self._metering.follow(self._run)

@@ -10,6 +10,11 @@ from relaxcomm.engine.run import named_parameters, trainable
 from relaxcomm.errors import CompositionError, UsageError
 
 
+def fitted(model: nn.Module, algorithm: Algorithm) -> Algorithm:
+    """The algorithm for this model, in whose order fragments are cut."""
+    return algorithm.over({item.name: item.tensor.numel() for item in reversed(trainable(model))})
+
+
 def check_model(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm) -> None:
     """Refuse a model or an optimizer that the algorithm cannot work with."""
     items = trainable(model)

@@ -123,7 +123,8 @@ class Step:
     def _launch(self, index: int, buckets: list[Bucket]) -> None:
         self.run.check_parameters()
         self.run.exchanged = True
-        made = self.exchanges.launch(index, buckets)
+        # Two averages of the same buffers under way would correct them twice.
+        made = self.exchanges.launch(index, buckets, buffers=not any(one.of_buffers for one in self.late))
         if self.run.algorithm.rules[index].delay:
             self.late += made
         else:

@@ -48,8 +48,8 @@ class StepExchanges:
     def __init__(self, run: Run) -> None:
         self.run = run
 
-    def launch(self, index: int, buckets: Sequence[Bucket]) -> list[Exchange]:
-        """Send what a rule covers; without a delay the results are there at the end."""
+    def launch(self, index: int, buckets: Sequence[Bucket], *, buffers: bool = True) -> list[Exchange]:
+        """Send what a rule covers, and buffers with it; without a delay the results are there at the end."""
         run, rule = self.run, self.run.algorithm.rules[index]
         pipeline = Pipeline(run.transport, run.statistics)
         round = run.rounds[index, buckets[0].index]
@@ -58,7 +58,7 @@ class StepExchanges:
             self._launch(pipeline, index, rule, run.state[index, b.index], b, measured=measured)
             for b in buckets
         ]
-        if rule.payload.averages_buffers and rule.exchange.collective:
+        if buffers and rule.payload.averages_buffers and rule.exchange.collective:
             plain = _plain(rule)
             made += [
                 self._launch(

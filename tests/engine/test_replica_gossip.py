@@ -88,6 +88,16 @@ def test_the_low_precision_ring_is_baguas(size):
     assert_histories_agree(in_process(train, size, config, STEPS), expected)
 
 
+def test_the_low_precision_ring_of_two_and_one():
+    """Bagua has no such rings: two mix half and half, and one trains alone."""
+    compressor, code = CODERS["quantize"]
+    config, places = settings({"name": "low_precision_decentralized", "compressor": compressor})
+    for matrix in (np.full((2, 2), 0.5), np.ones((1, 1))):
+        size = len(matrix)
+        expected = references.dcd_psgd(simulated_workers(size), STEPS, matrix, code, places)
+        assert_histories_agree(in_process(train, size, config, STEPS), expected)
+
+
 def test_without_loss_dcd_is_d_psgd_without_delay():
     one = topology.ring()
     rule = {"payload": "parameters", "exchange": "dcd_gossip"}
@@ -167,6 +177,23 @@ def test_with_all_sent_choco_contracts_at_the_gaps_rate():
     found = np.stack(in_process(mixing, size, 9, {"algorithm": {"rules": [rule]}, "topology": one}, start))
     shrunk = np.linalg.norm(found[:, -1, 0]) / np.linalg.norm(start)
     assert shrunk == pytest.approx((1 - one.spectral_gap(size)) ** 9)
+
+
+@pytest.mark.parametrize(("one", "size"), [(topology.ring(), 2), (topology.ring(), 5), (topology.star(), 4)])
+def test_dcd_contracts_at_the_gaps_rate_while_messages_lose_little(one, size):
+    """The loss is a share of the message, which shrinks as ranks come together, so the rate is gossip's."""
+    compressor = {"quantize": {"bits": 8, "rounding": "stochastic"}}
+    rule = {"payload": "parameters", "compressor": compressor, "exchange": "dcd_gossip"}
+    start = np.random.default_rng(2).normal(size=(size, 24))
+    config = {"algorithm": {"rules": [rule]}, "topology": one}
+    x = np.stack(in_process(mixing, size, 16, config, start), axis=1)[:, :, 0]
+    distance = np.sqrt(((x - x.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2)))
+    first = np.sqrt(((start - start.mean(axis=0)) ** 2).sum())
+    bound = first * (1 - one.spectral_gap(size)) ** np.arange(16)  # the first exchange tells where all are
+    assert (distance[:8] <= 1.3 * bound[:8] + 0.02 * first).all()
+    assert distance[-1] < 0.05 * first
+    moved = np.abs(np.sort(x[-1].mean(axis=0)) - np.sort(start.mean(axis=0))).max()
+    assert moved < 0.05, "the mean moves only by what is lost"
 
 
 def test_replicas_do_not_drift_in_float32():

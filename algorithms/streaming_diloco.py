@@ -1,0 +1,88 @@
+"""Streaming DiLoCo."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from relaxcomm import (
+    Algorithm,
+    CompositionError,
+    Compressor,
+    Fraction,
+    Index,
+    Rate,
+    Rule,
+    Steps,
+    deltas,
+    every,
+    exchange_for,
+    identity,
+    nesterov,
+)
+
+
+def streaming_diloco(
+    *,
+    steps: Steps = 100,
+    fragments: Steps = 2,
+    delay: Index = 5,
+    merge: Annotated[float, Field(ge=0, le=1)] = 0.5,
+    lr: Rate = 0.4,
+    momentum: Fraction = 0.9,
+    compressor: Compressor | None = None,
+) -> Algorithm:
+    """DiLoCo a fragment of the model at a time, each exchanged while training goes on.
+
+    Every `steps / fragments` steps it is the next fragment's turn: `delta = (1/N) sum_n (x0 - x_n)`,
+    `m <- momentum m + delta`, `x0 <- x0 - lr (delta + momentum m)`, and `delay` steps later each worker takes
+    it in: `x_n <- (1 - merge) x0 + merge x_n`. So the most that is sent at once is a fragment, and it has
+    `delay` steps to arrive.
+
+    Args:
+        steps: local steps from one exchange of a fragment to the next, in optimizer steps.
+        fragments: parts of about equal size into which the parameters are cut, in the model's order; at
+            most `steps`.
+        delay: how late a result is taken in, in optimizer steps, at most `steps`.
+        merge: weight of the worker's own parameters then, in [0, 1].
+        lr: outer learning rate.
+        momentum: outer momentum, in [0, 1).
+        compressor: of the deltas; full precision unless given. The paper's four bits are
+            `quantize(bits=4, block_size=64, rounding="stochastic")`.
+
+    Returns: the algorithm; it needs the topology `complete`.
+
+    Raises: CompositionError for more fragments than steps, and when it is attached for more fragments
+        than the model has parameters.
+
+    Example:
+        >>> [rule.select for rule in streaming_diloco().rules]
+        [('1/2',), ('2/2',)]
+
+    Reference: Douillard et al., "Streaming DiLoCo with overlapping communication: Towards a Distributed
+        Free Lunch", arXiv 2501.18512.
+
+    Differs from the paper: fragments are consecutive parameters of about equal size, not layers; four bits
+        are evenly spaced levels, not a floating-point format.
+    """
+    if fragments > steps:
+        raise CompositionError(
+            f"streaming_diloco: {fragments} fragments in {steps} steps; each needs a step of its own, so "
+            f"use at most {steps} fragments"
+        )
+    coder = compressor or identity()
+    rules = tuple(
+        Rule(
+            trigger=every(steps=steps),
+            payload=deltas(merge=merge),
+            compressor=coder,
+            exchange=exchange_for(coder),
+            delay=delay,
+            outer=nesterov(lr=lr, momentum=momentum),
+            select=(f"{index + 1}/{fragments}",),
+            active=(index * steps // fragments, None),
+        )
+        for index in range(fragments)
+    )
+    return Algorithm(rules, name="streaming_diloco")

@@ -1,0 +1,76 @@
+"""Parts of a model of about equal size, called `k/n`: the k-th of n."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+
+from relaxcomm.errors import CompositionError
+
+_FRAGMENT = re.compile(r"(\d+)/(\d+)")
+
+
+def is_fragment(pattern: str) -> bool:
+    """Whether a pattern of names is a fragment; names have no slashes."""
+    return _FRAGMENT.fullmatch(pattern) is not None
+
+
+def check(pattern: str) -> None:
+    """Refuse a fragment that there is not.
+
+    Raises: CompositionError, naming it.
+    """
+    if is_fragment(pattern):
+        index, count = _parts(pattern)
+        if not 1 <= index <= count:
+            raise CompositionError(
+                f"select {pattern!r} is not a fragment: k/n is the k-th of n, with k from 1 to n"
+            )
+
+
+def resolve(patterns: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Patterns in which fragments are replaced by the names in them.
+
+    Args:
+        patterns: of names; some are fragments.
+        sizes: of all parameters, in the model's order.
+
+    Raises: CompositionError if there are fewer parameters than fragments.
+
+    Example:
+        >>> resolve(["2/2", "head.*"], {"a": 5, "b": 3, "c": 3})
+        ('b', 'c', 'head.*')
+    """
+    found: list[str] = []
+    for pattern in patterns:
+        if not is_fragment(pattern):
+            found.append(pattern)
+            continue
+        index, count = _parts(pattern)
+        if count > len(sizes):
+            raise CompositionError(
+                f"select {pattern!r}: a model of {len(sizes)} trainable parameters cannot be cut into "
+                f"{count} fragments; use at most {len(sizes)}"
+            )
+        ends = [0, *_cuts(list(sizes.values()), count), len(sizes)]
+        names = list(sizes)[ends[index - 1] : ends[index]]
+        found += [glob.escape(name) for name in names]
+    return tuple(found)
+
+
+def _cuts(sizes: Sequence[int], count: int) -> list[int]:
+    """Where each fragment but the last ends: near equal shares, and none is empty."""
+    sums = list(itertools.accumulate(sizes, initial=0))
+    cuts = [0]
+    for index in range(1, count):
+        share = sums[-1] * index / count
+        possible = range(cuts[-1] + 1, len(sizes) - (count - index) + 1)
+        cuts.append(min((abs(sums[cut] - share), cut) for cut in possible)[1])
+    return cuts[1:]
+
+
+def _parts(pattern: str) -> tuple[int, int]:
+    index, count = pattern.split("/")
+    return int(index), int(count)

@@ -1,0 +1,172 @@
+"""Streaming DiLoCo against its reference; how a model is cut; what is refused."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm import CompositionError, Rule, all_reduce, gradients
+from relaxcomm.fragments import resolve
+from tests import references
+from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
+from tests.models import CASES, make_optimizer
+
+STEPS = 40
+# The toy model's tensors have 66, 11, 99, 9, 36 and 4 entries.
+THIRDS = [slice(0, 77), slice(77, 176), slice(176, 225)]
+
+
+def settings(steps=9, fragments=3, delay=2, **more):
+    made = {"name": "streaming_diloco", "steps": steps, "fragments": fragments, "delay": delay, **more}
+    return {"algorithm": made, "bucket_bytes": 512}
+
+
+@pytest.mark.parametrize("delay", [0, 2, 9])
+@pytest.mark.parametrize("merge", [0.0, 0.5])
+def test_streaming_diloco_equals_its_reference(delay, merge):
+    """With a delay of the whole period, fragments are under way at the same time."""
+    config = settings(delay=delay, merge=merge, lr=0.6, momentum=0.8)
+    expected = references.streaming_diloco(
+        simulated_workers(3, "adamw"), STEPS, 9, THIRDS, delay, 0.6, 0.8, merge
+    )
+    assert_histories_agree(in_process(train, 3, config, STEPS, "adamw"), expected)
+
+
+def test_one_fragment_without_delay_is_diloco():
+    config = settings(steps=7, fragments=1, delay=0, merge=0.0, lr=0.7)
+    expected = references.diloco(simulated_workers(3), STEPS, 7, 0.7, 0.9)
+    assert_histories_agree(in_process(train, 3, config, STEPS), expected)
+
+
+def four_bits(delta):
+    """Each fragment lies in buckets of its own; here in one, as one block."""
+    step = (delta.max() - delta.min()) / 15
+    return delta.min() + np.floor((delta - delta.min()) / step + 0.5) * step
+
+
+def test_four_bits():
+    compressor = {"quantize": {"bits": 4, "block_size": 1024}}
+    config = {**settings(compressor=compressor), "bucket_bytes": 1 << 20}
+    expected = references.streaming_diloco(
+        simulated_workers(3), STEPS, 9, THIRDS, 2, 0.4, 0.9, 0.5, four_bits
+    )
+    with pytest.warns(relaxcomm.CompositionWarning, match="for good"):
+        found = in_process(train, 3, config, STEPS)
+    assert_histories_agree(found, expected)
+
+
+@pytest.mark.ranks
+def test_the_same_on_gloo(debug):
+    config = settings(lr=0.6, momentum=0.8)
+    expected = references.streaming_diloco(simulated_workers(3), STEPS, 9, THIRDS, 2, 0.6, 0.8, 0.5)
+    assert_histories_agree(on_gloo(train, 3, config, STEPS, debug=debug), expected)
+
+
+def sending(world, config, steps):
+    """Bytes sent in each step."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, config) as engine:
+        sent = [engine.statistics["bytes_sent"]]
+        for step in range(steps):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            sent.append(engine.statistics["bytes_sent"])
+    return np.diff(sent)
+
+
+def test_fragments_take_turns():
+    """What is sent at once is a fragment; all together are the model."""
+    sent = np.mean(in_process(sending, 2, settings(), 27), axis=0)
+    fired = {step for step in range(27) if sent[step]}
+    assert fired == {8, 17, 26, 11, 20, 14, 23}
+    assert [sent[step] for step in (8, 11, 14)] == [8 * 77, 8 * 99, 8 * 49]
+
+
+def with_buffers(world, steps):
+    """BatchNorm's statistics of ranks that see different data, with fragments under way all the time."""
+    case = CASES["convnet"]
+    model = case.model()
+    optimizer = make_optimizer("plain", model)
+    config = {"algorithm": settings(steps=6, fragments=3, delay=6)["algorithm"]}
+    with world.attach(model, optimizer, config) as engine:
+        for step in range(steps):
+            inputs, targets = case.data(step, world.rank)
+            case.loss(model(inputs + world.rank), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        found = model[1].running_mean.clone().numpy()
+        engine.close(average=False)
+    return found
+
+
+def test_buffers_stay_together_while_fragments_overlap():
+    short, long = (np.stack(in_process(with_buffers, 3, steps)) for steps in (20, 120))
+    assert np.ptp(long, axis=0).max() < 3 * np.ptp(short, axis=0).max() + 0.5
+
+
+def saved_and_loaded(world, stop):
+    case, file, history = CASES["toy"], io.BytesIO(), []
+    for span in (range(stop), range(stop, 30)):
+        model = case.model(seed=world.rank)
+        optimizer = make_optimizer("momentum", model)
+        with world.attach(model, optimizer, settings(delay=4)) as engine:
+            parts = model, optimizer, engine
+            if span.start:
+                file.seek(0)
+                for part, state in zip(parts, torch.load(file, weights_only=False), strict=True):
+                    part.load_state_dict(state)
+            for step in span:
+                case.local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                history.append(values(model))
+            if span.stop == stop:
+                torch.save([part.state_dict() for part in parts], file)
+            engine.close(average=False)
+    return history
+
+
+def test_a_run_that_was_saved_goes_on_bit_for_bit():
+    """Saved while one fragment is under way, and where none has left yet."""
+    whole = in_process(saved_and_loaded, 3, 30)
+    for stop in (10, 5):
+        np.testing.assert_array_equal(in_process(saved_and_loaded, 3, stop), whole)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "expected"),
+    [
+        ([66, 11, 99, 9, 36, 4], 3, ["ab", "c", "def"]),
+        ([66, 11, 99, 9, 36, 4], 6, ["a", "b", "c", "d", "e", "f"]),
+        ([1000, 1, 1], 3, ["a", "b", "c"]),
+        ([1, 1, 1000], 2, ["ab", "c"]),
+        ([0, 0, 0], 2, ["a", "bc"]),
+        ([5], 1, ["a"]),
+    ],
+)
+def test_how_a_model_is_cut(sizes, count, expected):
+    named = dict(zip("abcdef", sizes, strict=False))
+    assert ["".join(resolve([f"{k}/{count}"], named)) for k in range(1, count + 1)] == expected
+
+
+def test_names_with_brackets_are_themselves():
+    (pattern,) = resolve(["1/1"], {"blocks[0]": 3})
+    assert Rule(payload=gradients(), exchange=all_reduce(), select=(pattern,)).covers("blocks[0]")
+
+
+def test_fragments_that_cannot_be_are_refused():
+    for one in ("0/3", "4/3", "0/0"):
+        with pytest.raises(CompositionError, match="the k-th of n"):
+            Rule(payload=gradients(), exchange=all_reduce(), select=(one,))
+    with pytest.raises(CompositionError, match="at most 4 fragments"):
+        relaxcomm.config.load(settings(steps=4, fragments=5))
+    with pytest.raises(CompositionError, match="cannot be cut into 7 fragments; use at most 6"):
+        in_process(train, 2, settings(fragments=7), 1)
+    with pytest.raises(CompositionError, match="delay"):
+        relaxcomm.config.load(settings(steps=4, delay=5))
