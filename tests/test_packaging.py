@@ -98,7 +98,7 @@ def test_it_runs_and_trains_outside_the_repository(installed, tmp_path):
 
 def test_a_third_partys_algorithm_is_found_by_its_name(installed, tmp_path):
     (tmp_path / "mypackage").mkdir()
-    (tmp_path / "mypackage" / "__init__.py").write_text("")
+    (tmp_path / "mypackage" / "__init__.py").write_text("RELAXCOMM_PROTOCOL = 1\n")
     (tmp_path / "mypackage" / "patient.py").write_text(block("python", "-> Algorithm"))
     (tmp_path / "pyproject.toml").write_text(PLUGIN + block("toml", "patient"))
     install(installed, tmp_path)

@@ -2,13 +2,14 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-from relaxcomm import Algorithm, config, registry
+from relaxcomm import Algorithm, check, config, registry
 from relaxcomm.tasks import Task
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +36,9 @@ def user_folder(tmp_path, monkeypatch):
 
 
 def test_every_python_block_is_covered_below():
-    shown = [block("python", text) for text in ("relaxcomm.attach", "-> Task", "-> Algorithm")]
+    shown = [
+        block("python", text) for text in ("relaxcomm.attach", "-> Task", "-> Algorithm", "class damped")
+    ]
     assert shown == blocks("python")
 
 
@@ -71,6 +74,17 @@ def test_own_algorithm():
     names: dict[str, object] = {}
     exec(block("python", "-> Algorithm"), names)
     assert repr(names["patient"](steps=7)).startswith("Algorithm(patient: Rule(every(steps=7), deltas(")
+
+
+def test_own_compressor(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_included", [])
+    monkeypatch.setattr("sys.path", [*sys.path])
+    file = tmp_path / "damping.py"
+    file.write_text(block("python", "class damped") + "\nRELAXCOMM_PROTOCOL = 1\n")
+    findings = check(file)
+    registry.primitives.cache_clear()
+    assert {finding.check for finding in findings} > {"messages", "mass", "state", "converges"}
+    assert [str(finding) for finding in findings if finding.fault] == []
 
 
 def test_algorithms_table_is_what_is_installed():
