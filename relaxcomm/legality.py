@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from relaxcomm import fragments
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.messages import SUMMABLE
 from relaxcomm.primitives.hierarchy import hierarchical_all_reduce
 from relaxcomm.primitives.outers import average
+from relaxcomm.protocol import Compressor, Exchange
 
 if TYPE_CHECKING:
     from relaxcomm.algorithm import Rule
@@ -153,13 +155,42 @@ def _warn_of_drift(rules: Sequence[Rule]) -> None:
 
 
 def _check_kinds(rule: Rule) -> None:
-    refused = rule.compressor.kinds - rule.exchange.accepts
+    exchange, compressor = rule.exchange, rule.compressor
+    refused = compressor.kinds - exchange.accepts
     if refused:
         raise CompositionError(
-            f"{rule.compressor!r} makes {_listed(refused)} messages, which {rule.exchange!r} cannot combine: "
-            f"it takes {_listed(rule.exchange.accepts)}; choose a compressor of such messages, or an "
-            "exchange that gathers"
+            f"{compressor!r} makes {_listed(refused)} messages, which {exchange!r} cannot combine: it takes "
+            f"{_listed(exchange.accepts)}; {_neighbours(exchange, compressor)}"
         )
+
+
+def _neighbours(exchange: Exchange, compressor: Compressor) -> str:
+    """What could stand in the place of one of two that do not fit, by what all that is known declares."""
+    alike = ("collective", "same_result", "counts_votes", "uses_topology")
+    exchanges = [
+        one.__name__
+        for one in _kinds_of(Exchange)
+        if compressor.kinds <= one.accepts
+        and all(getattr(one, fact) == getattr(exchange, fact) for fact in alike)
+    ]
+    compressors = [
+        one.__name__
+        for one in _kinds_of(Compressor)
+        if isinstance(one.kinds, frozenset) and one.kinds <= exchange.accepts
+    ]
+    choices = [f"the exchange {_listed(exchanges)}"] if exchanges else []
+    choices += [f"a compressor such as {_listed(compressors)}"] if compressors else []
+    return f"use {', or '.join(choices)}" if choices else "nothing that is known fits either"
+
+
+def _kinds_of(role: Any) -> list[Any]:
+    """All complete classes of a role, plug-ins that were imported among them."""
+    found = []
+    for cls in role.__subclasses__():
+        found += _kinds_of(cls)
+        if not inspect.isabstract(cls) and cls.__name__.islower() and not cls.__name__.startswith("_"):
+            found.append(cls)
+    return found
 
 
 def _warn_of_bias(rule: Rule) -> None:
@@ -350,5 +381,6 @@ def _meet(one: Rule, other: Rule) -> bool:
     return not stops or max(one.active[0], other.active[0]) < min(stops)
 
 
-def _listed(kinds: frozenset[str]) -> str:
-    return " or ".join(sorted(kinds))
+def _listed(names: Collection[str]) -> str:
+    shown = sorted(set(names))
+    return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
