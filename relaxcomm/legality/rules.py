@@ -1,24 +1,19 @@
-"""Which compositions can work, decided from declared facts and never from a list of names."""
+"""Which primitives can work together in a rule."""
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relaxcomm import fragments
 from relaxcomm.errors import CompositionError, CompositionWarning
+from relaxcomm.legality.graphs import check_graph
+from relaxcomm.legality.neighbours import listed, neighbours
 from relaxcomm.messages import SUMMABLE
-from relaxcomm.primitives.hierarchy import hierarchical_all_reduce
 from relaxcomm.primitives.outers import average
-from relaxcomm.protocol import Compressor, Exchange
 
 if TYPE_CHECKING:
     from relaxcomm.algorithm import Rule
-    from relaxcomm.protocol import Controller
-    from relaxcomm.topology import Topology
-
 
 _LARGE = 1 << 20  # entries for which a compressor's loss is asked
 _ROUNDING = 0.01  # the most of ||x||^2 that counts as rounding, which needs no error feedback
@@ -40,157 +35,14 @@ def check_rule(rule: Rule) -> None:
     _warn_of_bias(rule)
 
 
-def check_rules(rules: Sequence[Rule]) -> None:
-    """Refuse rules that cannot work beside each other.
-
-    Raises: CompositionError, with what was got, what is allowed and what to do.
-    """
-    if not rules:
-        raise CompositionError("an algorithm needs at least one rule; bsp is gradients over all_reduce")
-    alone = [rule for rule in rules if not rule.exchange.collective]
-    together = [rule for rule in rules if rule.exchange.collective]
-    for one in alone:
-        for other in together:
-            if _meet(one, other):
-                raise CompositionError(
-                    f"{one!r} lets every worker go on alone, but {other!r} has all wait for each other; give "
-                    "them disjoint active ranges, or use one kind of exchange"
-                )
-    check_together([rule for rule in rules if rule.select is None], "all parameters")
-    _warn_of_drift(rules)
-
-
-def check_controllers(controllers: Sequence[Controller], rules: Sequence[Rule]) -> None:
-    """Refuse controllers that cannot see what they need, and rules whose result nobody uses.
-
-    Raises: CompositionError, with what was got, what is allowed and what to do.
-    """
-    for controller in controllers:
-        if controller.rule >= len(rules):
-            raise CompositionError(
-                f"{controller!r} watches rule {controller.rule}, but there are {len(rules)}, counted from 0"
-            )
-        if controller.needs_local and rules[controller.rule].payload.site != "backward":
-            raise CompositionError(
-                f"{controller!r} compares each worker's own gradient with the mean, so it cannot watch "
-                f"{rules[controller.rule]!r}; let it watch a rule of gradients(), with the outer observe() "
-                "if they are not to be applied"
-            )
-    for index, rule in enumerate(rules):
-        if rule.outer.target is None and all(controller.rule != index for controller in controllers):
-            raise CompositionError(
-                f"{rule!r} moves nothing and no controller watches it; give a controller rule={index}, or "
-                "choose another outer"
-            )
-
-
-def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
-    """Refuse a configured topology that the rules cannot use, or that none of them would use.
-
-    Raises: CompositionError, saying which topologies can be used.
-    """
-    asking = [rule for rule in rules if rule.exchange.own_topology() is None]
-    for rule in asking:
-        if rule.exchange.uses_topology == "groups" and not topology.has_groups:
-            raise CompositionError(
-                f"{rule!r} exchanges inside and between groups of ranks, which {topology!r} does not have; "
-                "use topology: {hierarchical: {sizes: 8}}, with the number of ranks on each machine, or "
-                "{hierarchical: {sizes: [4, 2]}} where it differs"
-            )
-    for rule in asking:
-        _check_graph(rule, topology)
-    if topology.all_pairs or any(rule.exchange.uses_topology != "complete" for rule in asking):
-        return
-    if asking:
-        raise CompositionError(
-            f"{asking[0]!r} exchanges with all ranks, so it cannot use topology {topology!r}; it can use "
-            f"complete, which is the default; {_instead(asking[0], topology)}"
-        )
-    raise CompositionError(
-        f"topology {topology!r} would not be used: every rule has one of its own; leave topology out"
-    )
-
-
-def _instead(rule: Rule, topology: Topology) -> str:
-    """What to do for a graph that a rule which exchanges with all ranks cannot use."""
-    if not topology.has_groups:
-        return "for other graphs choose an algorithm with the exchange gossip"
-    if not rule.exchange.collective:
-        return f"{rule.exchange!r} answers each worker alone, so that groups have nothing to do together"
-    refused = rule.compressor.kinds - hierarchical_all_reduce.accepts
-    if refused:
-        return (
-            f"groups add up dense messages, but those of {rule.compressor!r} are {_listed(refused)}, and a "
-            "sum of them would have to be coded anew"
-        )
-    return "for groups write its rules out, with the exchange hierarchical_all_reduce"
-
-
-def check_together(rules: Sequence[Rule], name: str) -> None:
-    """Refuse rules that cannot both apply to the parameter `name`.
-
-    Raises: CompositionError, naming the two rules.
-    """
-    at_backward = [rule for rule in rules if rule.payload.site == "backward"]
-    for one in at_backward:
-        for other in at_backward:
-            if one is not other and one.delay and _meet(one, other):
-                raise CompositionError(
-                    f"{one!r} replaces gradients of {name} by late ones that {other!r} also exchanges; give "
-                    "them disjoint active ranges or selects, or delay 0"
-                )
-
-
-def _warn_of_drift(rules: Sequence[Rule]) -> None:
-    """Gradients that differ between ranks move the parameters apart, unless a rule exchanges those, too."""
-    moving = [rule for rule in rules if rule.outer.target]
-    apart = [rule for rule in moving if rule.payload.site == "backward" and not rule.exchange.same_result]
-    if apart and not any(rule.payload.site == "step" for rule in moving):
-        warnings.warn(
-            f"{apart[0]!r} gives every rank another gradient and no rule exchanges parameters, so replicas "
-            "part for good; use the payload parameters(), or add a rule that averages them now and then",
-            CompositionWarning,
-            stacklevel=4,
-        )
-
-
 def _check_kinds(rule: Rule) -> None:
     exchange, compressor = rule.exchange, rule.compressor
     refused = compressor.kinds - exchange.accepts
     if refused:
         raise CompositionError(
-            f"{compressor!r} makes {_listed(refused)} messages, which {exchange!r} cannot combine: it takes "
-            f"{_listed(exchange.accepts)}; {_neighbours(exchange, compressor)}"
+            f"{compressor!r} makes {listed(refused)} messages, which {exchange!r} cannot combine: it takes "
+            f"{listed(exchange.accepts)}; {neighbours(exchange, compressor)}"
         )
-
-
-def _neighbours(exchange: Exchange, compressor: Compressor) -> str:
-    """What could stand in the place of one of two that do not fit, by what all that is known declares."""
-    alike = ("collective", "same_result", "counts_votes", "uses_topology")
-    exchanges = [
-        one.__name__
-        for one in _kinds_of(Exchange)
-        if compressor.kinds <= one.accepts
-        and all(getattr(one, fact) == getattr(exchange, fact) for fact in alike)
-    ]
-    compressors = [
-        one.__name__
-        for one in _kinds_of(Compressor)
-        if isinstance(one.kinds, frozenset) and one.kinds <= exchange.accepts
-    ]
-    choices = [f"the exchange {_listed(exchanges)}"] if exchanges else []
-    choices += [f"a compressor such as {_listed(compressors)}"] if compressors else []
-    return f"use {', or '.join(choices)}" if choices else "nothing that is known fits either"
-
-
-def _kinds_of(role: Any) -> list[Any]:
-    """All complete classes of a role, plug-ins that were imported among them."""
-    found = []
-    for cls in role.__subclasses__():
-        found += _kinds_of(cls)
-        if not inspect.isabstract(cls) and cls.__name__.islower() and not cls.__name__.startswith("_"):
-            found.append(cls)
-    return found
 
 
 def _warn_of_bias(rule: Rule) -> None:
@@ -258,17 +110,7 @@ def _check_replicas(rule: Rule) -> None:
         )
     own = exchange.own_topology()
     if own is not None:
-        _check_graph(rule, own)
-
-
-def _check_graph(rule: Rule, topology: Topology) -> None:
-    """Refuse graphs that the rule's exchange cannot have, at any number of workers."""
-    if rule.exchange.needs_fixed_graph and topology.changes:
-        raise CompositionError(
-            f"{rule.exchange!r} keeps what its neighbours have sent, so they must stay the same, but "
-            f"{topology!r} changes from step to step; use one that stays, such as ring or exponential, or "
-            "the exchange gossip"
-        )
+        check_graph(rule, own)
 
 
 def _check_clock(rule: Rule) -> None:
@@ -373,14 +215,3 @@ def _check_range(rule: Rule) -> None:
         raise CompositionError("select=() selects nothing; name parameters or patterns, or leave it out")
     for one in rule.select or ():
         fragments.check(one)
-
-
-def _meet(one: Rule, other: Rule) -> bool:
-    """Whether there is a step in which both are active."""
-    stops = [stop for stop in (one.active[1], other.active[1]) if stop is not None]
-    return not stops or max(one.active[0], other.active[0]) < min(stops)
-
-
-def _listed(names: Collection[str]) -> str:
-    shown = sorted(set(names))
-    return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
