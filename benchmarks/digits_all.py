@@ -1,6 +1,6 @@
 """Every bundled algorithm on scikit-learn's digits: accuracy of the mean model over seeds, beside bsp.
 
-    python benchmarks/digits_all.py [--seeds 5] [--epochs 30] [--partition iid] [--only NAME …]
+    python benchmarks/digits_all.py [--seeds 5] [--epochs 30] [--partition iid] [--only NAME …] [--into FILE]
 
 Four in-process workers, a perceptron of 128 and 64 units, 16 samples a worker and step, and a learning rate
 that falls along half a cosine over the epochs. Optimizer, topology and arguments are those of `PLANS` where
@@ -11,11 +11,12 @@ and at most 1.5 points less than bsp.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
-import time
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class Plan:
 RING = {"topology": "ring"}
 SIGN_RATE = 2e-3  # where every entry moves by the learning rate
 PLANS = {
-    "adaptive_local_sgd": Plan({"steps": 4, "max_batch_size": 64}),
+    "adaptive_local_sgd": Plan({"steps": 4, "max_batch_size": 64}, lr=0.2),  # for its last batch
     "ad_psgd": Plan(),
     "choco_sgd": Plan(settings=RING),
     "d_psgd": Plan(settings=RING),
@@ -136,18 +137,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--partition", default="iid")
-    parser.add_argument("--only", nargs="*", help="algorithms besides bsp")
+    parser.add_argument("--only", nargs="*", default=[], help="algorithms besides bsp")
+    parser.add_argument("--into", type=Path, help="a result of these options to complete; --only run anew")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", relaxcomm.CompositionWarning)
     bundled = [name for name, entry in registry.algorithms().items() if entry.origin == "relaxcomm"]
-    names = ["bsp", *sorted(set(options.only or bundled) - {"bsp"})]
-    path, started = dated("digits-all"), time.monotonic()
-    runs: dict[str, list[dict[str, float]]] = {}
-    found: dict[str, dict[str, float]] = {}
+    path = options.into or dated("digits-all")
+    content = json.loads(path.read_text()) if options.into else {"runs": {}, "plans": {}, "found": {}}
+    runs, plans, found = content["runs"], content["plans"], content["found"]
+    told = {key: str(value) for key, value in vars(options).items()}
     print(f"{'algorithm':28} accuracy  deviation  below bsp  bytes")
-    for name in names:
-        runs[name] = [train(name, seed, options.epochs, options.partition) for seed in range(options.seeds)]
+    for name in ["bsp", *sorted({*(options.only or bundled), *runs} - {"bsp"})]:
+        if name not in runs or name in options.only:
+            seeds = range(options.seeds)
+            runs[name] = [train(name, seed, options.epochs, options.partition) for seed in seeds]
+            plans[name] = repr(PLANS.get(name, Plan()))
         reference = statistics.mean(run["accuracy"] for run in runs["bsp"])
         found[name] = one = summary(runs[name], reference)
         print(
@@ -155,17 +160,7 @@ def main() -> None:
             f"{one['bytes']:6.1%}  {verdict(one)}",
             flush=True,
         )
-        write_result(
-            path,
-            {
-                "environment": environment(),
-                "options": vars(options),
-                "plans": {name: repr(PLANS.get(name, Plan())) for name in runs},
-                "seconds": time.monotonic() - started,
-                "found": found,
-                "runs": runs,
-            },
-        )
+        write_result(path, {"environment": environment(), "options": told, **content})
     print(f"written to {path}")
 
 
