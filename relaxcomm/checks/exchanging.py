@@ -75,6 +75,7 @@ def traffic_is_declared(exchange: Exchange, compressor: Compressor) -> None:
         expect(operations == {declared}, f"declares {declared} operations, took {operations} on {size} ranks")
         message_bytes = compressor.message_bytes(_NUMEL, 4)
         bytes_sent = exchange.bytes_sent(message_bytes, size, topology_of(exchange, size))
+        bytes_sent += exchange.answers_sent(4 * _NUMEL, size, topology_of(exchange, size))
         seen = sum(sent for _, _, sent in found) / size
         slack = 64 * size + 0.02 * bytes_sent  # headers, and parts that are coded each on its own
         expect(

@@ -156,6 +156,7 @@ def _bytes(rule: Rule, num_parameters: int, world_size: int, topology: Topology)
     message_bytes = rule.compressor.message_bytes(num_parameters, _ELEMENT_BYTES)
     try:
         an_exchange = rule.exchange.bytes_sent(message_bytes, world_size, topology)
+        an_exchange += rule.exchange.answers_sent(num_parameters * _ELEMENT_BYTES, world_size, topology)
     except RelaxcommError as error:
         return f"not possible: {error}"
     period = rule.trigger.period_steps

@@ -92,7 +92,11 @@ class pairwise(Exchange):
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         _, active = (self.topology or topology).sides(world_size)
-        return 2 * len(active) / world_size * message_bytes
+        return len(active) / world_size * message_bytes
+
+    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
+        _, active = (self.topology or topology).sides(world_size)
+        return len(active) / world_size * dense_bytes
 
     def _passive_neighbours(self, cx: Context) -> list[int]:
         """Whom this rank may ask: itself if it is passive."""

@@ -82,7 +82,10 @@ class server(Exchange):
         return Served(shard, plan.request, plan.reply)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return 2 * (world_size - 1) / world_size * message_bytes
+        return (world_size - 1) / world_size * message_bytes
+
+    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
+        return (world_size - 1) / world_size * dense_bytes
 
 
 class Shard(Service):

@@ -92,3 +92,7 @@ class Exchange(Primitive):
     @abstractmethod
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         """Bytes that a rank sends, on average over the ranks, for messages of `message_bytes`."""
+
+    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
+        """Bytes that a rank sends besides, in answers of full precision, on average over the ranks."""
+        return 0.0
