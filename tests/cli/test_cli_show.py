@@ -38,7 +38,9 @@ def test_an_algorithm():
     assert shown["parameters.lr"] == "number, above 0: default 0.7; outer learning rate."
     assert shown["rule_0.trigger"].startswith("every(steps=7): Exchange after each")
     assert shown["rule_0.outer"].startswith("nesterov(lr=0.7, momentum=0.9): Nesterov")
-    assert shown["rule_0.outer.facts"] == "target: payload; needs_base: yes; needs_optimizer: no; for_gradients: no; needs_momentum: no"
+    assert shown["rule_0.outer.facts"] == (
+        "target: payload; needs_base: yes; needs_optimizer: no; for_gradients: no; needs_momentum: no"
+    )
     # A ring of 3 sends 2 · 2/3 of 4,000 bytes.
     assert shown["rule_0.sends.3_workers"] == "5.33 kB an exchange, at most 762 B a step"
     assert shown["reference"].endswith("arXiv 2311.08105.")

@@ -83,7 +83,7 @@ def both(world, spelt, steps=STEPS):
 def test_most_compressors_are_here():
     wrappers = {"error_feedback", "momentum_correction", "by_name", "by_size", "switch"}
     drawn = {"qsgd", "terngrad", "natural"}  # by place, which DDP's first buckets change
-    others = {"chunk_top_k", "dct_top_k"}
+    others = {"chunk_top_k", "dct_top_k", "adaptive_top_k"}
     assert {*COMPRESSORS} | wrappers | drawn | others >= set(registry.primitives()["compressor"])
 
 

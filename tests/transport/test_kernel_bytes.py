@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from relaxcomm import registry
 from tests.namespaces import hosts, run_everywhere
 
 SCRIPT = """
@@ -67,3 +68,73 @@ def test_counts_are_the_kernels(size):
                 # Headers and acknowledgements of what goes the other way are 1 % of the tensor at most.
                 slack = 0.03 * ours + 4 * 4 * numel * 0.01
                 assert abs(kernels - ours) <= slack, (rank, name, direction, ours, kernels)
+
+
+EXCHANGES = """
+import json, time
+import torch, torch.distributed as dist
+import relaxcomm
+from relaxcomm import docstrings, registry, topology
+from relaxcomm.checks.around import algorithm_around
+from relaxcomm.examples import from_example
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+store, me, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+GRAPHS = topology.complete(), topology.hierarchical(sizes=(1, 2)), topology.ring(), topology.star()
+
+def kernel():
+    root = "/sys/class/net/eth0/statistics/"
+    return [int(open(root + name).read()) for name in ("tx_bytes", "rx_bytes")]
+
+def everyone(name):
+    store.set(f"{name}/{me}", "here")
+    store.wait([f"{name}/{rank}" for rank in range(size)])
+    time.sleep(0.3)
+
+def attach(name, model, optimizer):
+    made = registry.primitives()["exchange"][name]
+    arguments = from_example(name, made, docstrings.read(made), {})
+    algorithm = algorithm_around(made(**arguments))
+    for graph in GRAPHS:
+        try:
+            return relaxcomm.attach(model, optimizer, {"algorithm": algorithm, "topology": graph})
+        except relaxcomm.RelaxcommError as error:
+            refused = error
+    raise refused
+
+found = {}
+for name in sorted(registry.primitives()["exchange"]):
+    model = torch.nn.Linear(1 << 10, 1 << 11, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    def steps():
+        for _ in range(4):
+            model(torch.randn(2, 1 << 10)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    with attach(name, model, optimizer) as engine:
+        steps()
+        everyone(f"begin {name}")
+        counted, seen = [engine.statistics[k] for k in ("bytes_sent", "bytes_received")], kernel()
+        steps()
+        everyone(f"end {name}")
+        after = [engine.statistics[k] for k in ("bytes_sent", "bytes_received")]
+        found[name] = [[b - a for a, b in zip(counted, after)], [b - a for a, b in zip(seen, kernel())]]
+everyone("done")
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.ranks
+def test_counts_of_every_exchange_are_the_kernels():
+    """A model of 8 MiB trained for four steps; the counts of whole steps, agreements and headers included."""
+    with hosts(3) as on:
+        outputs = run_everywhere(on, EXCHANGES)
+    found = [json.loads(output.splitlines()[-1]) for output in outputs]
+    assert found[0].keys() == registry.primitives()["exchange"].keys()
+    for name in found[0]:
+        ours = sum(rank[name][0][0] for rank in found)
+        kernels = sum(rank[name][1][0] for rank in found)
+        assert ours > 0, name
+        assert abs(kernels - ours) <= 0.03 * ours, (name, ours, kernels)
