@@ -13,7 +13,7 @@ demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd
 
 test: $(STAMP) prometheus
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --durations=30
 
 test-slow: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m slow
