@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.primitives.serving import (
     HEADER_BYTES,
     Decoder,
+    Sharded,
     ShardPlan,
     make_reply,
     make_request,
     read_header,
     read_replies,
-    shard_slots,
 )
-from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, Served, State
-from relaxcomm.topology import Topology
-from relaxcomm.transport.base import Membership, Service
+from relaxcomm.protocol import Compressor, Context, Exchanging, Served, State
+from relaxcomm.transport.base import Service
 
 
 @frozen
-class averaging_server(Exchange):
+class averaging_server(Sharded):
     """Give every worker the mean of what all have pushed in the same round, `(1/N) sum_n x_n`.
 
     Each rank serves one shard on its CPU. A worker's k-th push is averaged with the k-th of each other
@@ -46,15 +43,6 @@ class averaging_server(Exchange):
         thread, so that workers need not agree on when to end.
     """
 
-    accepts: ClassVar[frozenset[str]] = ALL_KINDS - {SHARED_SUPPORT}
-    collective: ClassVar[bool] = False
-    several_rounds: ClassVar[bool] = False
-
-    def coding_slots(
-        self, bucket: Bucket, compressor: Compressor, membership: Membership
-    ) -> Mapping[str, Tensor]:
-        return shard_slots(bucket, compressor, membership)
-
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         replies = yield make_request(cx, tensor, compressor, state, (cx.round, 0))
         assert isinstance(replies, Tensor)
@@ -64,12 +52,6 @@ class averaging_server(Exchange):
         plan = ShardPlan(cx, bucket, compressor)
         shard = AveragingShard(plan.decoder, cx.membership.world_size, plan.reply.numel())
         return Served(shard, plan.request, plan.reply)
-
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return (world_size - 1) / world_size * message_bytes
-
-    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
-        return (world_size - 1) / world_size * dense_bytes
 
 
 class AveragingShard(Service):

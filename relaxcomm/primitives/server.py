@@ -12,27 +12,25 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.primitives.serving import (
     HEADER_BYTES,
     Decoder,
+    Sharded,
     ShardPlan,
     kept_dtype,
     make_reply,
     make_request,
     read_header,
     read_replies,
-    shard_slots,
 )
-from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, Served, State
-from relaxcomm.topology import Topology
-from relaxcomm.transport.base import Membership, Service
+from relaxcomm.protocol import Compressor, Context, Exchanging, Served, State
+from relaxcomm.transport.base import Service
 
 Staleness = Annotated[float, Field(ge=0)]
 
 
 @frozen
-class server(Exchange):
+class server(Sharded):
     """Push what this worker has moved, read parameters that miss at most `staleness` of the others' clocks.
 
     Each rank keeps one shard of the parameters `x` on its CPU and adds up what workers push, `x <- x -
@@ -56,16 +54,8 @@ class server(Exchange):
 
     staleness: Staleness
 
-    accepts: ClassVar[frozenset[str]] = ALL_KINDS - {SHARED_SUPPORT}  # clocks, so draws, are each one's own
-    collective: ClassVar[bool] = False
     same_result: ClassVar[bool] = False
     returns_base: ClassVar[bool] = True
-    several_rounds: ClassVar[bool] = False
-
-    def coding_slots(
-        self, bucket: Bucket, compressor: Compressor, membership: Membership
-    ) -> Mapping[str, Tensor]:
-        return shard_slots(bucket, compressor, membership)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         need = 0 if math.isinf(self.staleness) else max(0, cx.round + 1 - int(self.staleness))
@@ -80,12 +70,6 @@ class server(Exchange):
         mine = bucket.gather(bucket.empty())[plan.place].to("cpu", kept_dtype(bucket.dtype))
         shard = Shard(mine, plan.decoder, cx.membership.world_size, plan.reply.numel())
         return Served(shard, plan.request, plan.reply)
-
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return (world_size - 1) / world_size * message_bytes
-
-    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
-        return (world_size - 1) / world_size * dense_bytes
 
 
 class Shard(Service):

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
+from relaxcomm.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.operations import Request
 from relaxcomm.pieces import PieceState, piece_bucket, piece_layouts, piece_sizes, piece_slots, pieces_of
 from relaxcomm.primitives.compressors.reading import finish
-from relaxcomm.protocol import Compressor, Context, State
+from relaxcomm.protocol import Compressor, Context, Exchange, State
+from relaxcomm.topology import Topology
 from relaxcomm.transport.base import Membership
 
 HEADER_BYTES = 16  # two 8-byte numbers
+
+
+class Sharded(Exchange):
+    """An exchange with a server whose parts lie on the ranks; each part of a push is coded on its own."""
+
+    accepts: ClassVar[frozenset[str]] = ALL_KINDS - {SHARED_SUPPORT}  # clocks, so draws, are each one's own
+    collective: ClassVar[bool] = False
+    several_rounds: ClassVar[bool] = False
+
+    def coding_slots(
+        self, bucket: Bucket, compressor: Compressor, membership: Membership
+    ) -> Mapping[str, Tensor]:
+        return piece_slots(bucket, piece_sizes(bucket.numel, membership.world_size), compressor.init)
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return (world_size - 1) / world_size * message_bytes
+
+    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
+        return (world_size - 1) / world_size * dense_bytes
 
 
 def make_request(
@@ -34,11 +56,6 @@ def make_request(
         request[HEADER_BYTES : HEADER_BYTES + row.numel()] = row
     replies = torch.empty(len(rows), _reply_bytes(sizes, tensor.dtype), dtype=torch.uint8)
     return Request(requests, replies)
-
-
-def shard_slots(bucket: Bucket, compressor: Compressor, membership: Membership) -> dict[str, Tensor]:
-    """The slots of a compressor that codes what goes to each shard on its own."""
-    return piece_slots(bucket, piece_sizes(bucket.numel, membership.world_size), compressor.init)
 
 
 def read_replies(replies: Tensor, like: Tensor) -> Tensor:
