@@ -14,7 +14,7 @@ from relaxcomm.operations import Label
 from relaxcomm.protocol import Context
 from tests import references
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
-from tests.engine.test_gossip_situations import saved_and_loaded
+from tests.engine.test_gossip_situations import saved_and_loaded, uneven
 from tests.engine.test_low_precision import BLOCK, levels
 from tests.engine.test_sparse_algorithms import bucket_places
 from tests.models import CASES, make_optimizer
@@ -257,6 +257,16 @@ def test_a_run_that_was_saved_goes_on_bit_for_bit(name, stop):
     config = {"algorithm": name, "topology": "ring"}
     whole_run = in_process(saved_and_loaded, 3, config, 9)
     np.testing.assert_array_equal(in_process(saved_and_loaded, 3, config, stop), whole_run)
+
+
+@pytest.mark.parametrize("name", ["choco_sgd", "dcd_psgd", "sgp"])
+def test_ranks_with_uneven_data_end_with_one_model_and_go_on(name):
+    """The model that all take over in the end is no surprise to the replicas."""
+    ends = in_process(uneven, 3, {"algorithm": name, "topology": "ring"}, 3)
+    for rank in ends[1:]:
+        np.testing.assert_array_equal(rank, ends[0])
+    assert len({tuple(end) for end in np.round(ends[0], 12)}) == 3, "the last one is the third's"
+    assert np.abs(ends[0]).max() < 2
 
 
 @pytest.mark.ranks
