@@ -11,7 +11,8 @@ def ad_psgd() -> Algorithm:
     `x_i, x_j <- (x_i + x_j) / 2` for an active worker i and a neighbour j that it draws; meanwhile both train
     on and keep what they learn: `x_i <- x_i - lr g_i`. Active are the workers of one side of a bipartite
     graph; those of the other side answer at once and never ask. The next message leaves when the last
-    has been answered. The mean of all workers moves by their updates alone.
+    has been answered. The mean of all workers moves by their updates alone. BatchNorm's statistics stay
+    with their worker until `close()`.
 
     Returns: the algorithm; any bipartite graph: `grid`, `star`, `hypercube`, a `ring` of an even number, or
         `complete`, where even workers average with odd ones.

@@ -25,8 +25,8 @@ def low_precision_decentralized(*, compressor: Compressor | None = None) -> Algo
 
     Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021.
 
-    Differs from the paper: odd numbers of workers and two are allowed; (L + R + w) / 3 is kept, in float64,
-        in the place of L and R.
+    Differs from the paper: odd numbers of workers and two are allowed; of L and R what is kept is
+        (L + R - 2 w) / 3.
     """
     exchange = dcd_gossip(topology=topology.ring())
     rule = Rule(payload=parameters(), compressor=compressor or minmax_uint8(), exchange=exchange)

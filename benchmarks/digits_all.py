@@ -56,7 +56,7 @@ PLANS = {
     "d_psgd": Plan(settings=RING),
     "dcd_psgd": Plan(settings=RING),
     "demo": Plan(lr=SIGN_RATE, momentum=0.0),
-    "dgc": Plan({"density": 0.05}, momentum=0.0),
+    "dgc": Plan({"density": 0.05}, lr=0.3, momentum=0.0),  # sending an entry clears its momentum
     "diloco": Plan({"steps": 20}),
     "ef21": Plan({"density": 0.05}),
     "gaussiank_sgd": Plan({"density": 0.01}),

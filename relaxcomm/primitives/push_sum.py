@@ -69,9 +69,10 @@ class push_sum(Exchange):
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        before = _quotient(state).to(tensor.dtype)
-        pushed = (state[_SUM] + (tensor - before)).to(tensor.dtype)
-        coding = compressor.code(cx, pushed, PieceState(state, _INNER), keep_own=False)
+        tensor.sub_(_quotient(state).to(tensor.dtype)).add_(
+            state[_SUM]
+        )  # what the optimizer has added, and x
+        coding = compressor.code(cx, tensor, PieceState(state, _INNER), keep_own=False)
         message = next(coding)
         packed = torch.cat([message.pack(), state[_WEIGHT].view(torch.uint8)])
         came = yield from swap(cx, self.topology or cx.topology, packed)

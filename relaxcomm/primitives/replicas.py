@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import Share, frozen
-from relaxcomm.messages import ALL_KINDS
+from relaxcomm.messages import ALL_KINDS, Sparse
 from relaxcomm.pieces import PieceState
 from relaxcomm.primitives.compressors.reading import as_dense
 from relaxcomm.primitives.exchanges import gossip, mix
@@ -19,16 +19,19 @@ from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, State
 from relaxcomm.topology import Topology
 from relaxcomm.transport.base import Membership
 
-_OWN, _MIXED = "own", "mixed"
+_OWN, _APART = "own", "apart"
+_SPARE_OWN, _SPARE_APART, _MESSAGE = "_spare_own", "_spare_apart", "_message"
 _INNER = 0
+_CHUNK = 1 << 14  # entries that fit into the innermost caches in float64
 
 
 class ReplicaGossip(Exchange):
     """Gossip of differences to replicas `r_j`, which rank j and its neighbours change alike.
 
-    `q_i = C(difference)` goes to all neighbours, and then `r_j <- r_j + q_j`. A rank keeps its own replica
-    and the mixture `sum_j W_ij r_j` of its neighbours', two tensors whatever their number, wide enough
-    that roundings do not add up. They begin at the parameters of rank 0, which all ranks start from.
+    `q_i = C(difference)` goes to all neighbours, and then `r_j <- r_j + q_j`. Of all these a rank keeps two
+    tensors, whatever their number: its own replica, in float64 so that roundings do not add up, and how
+    far the neighbours' are from it, `sum_j W_ij (r_j - r_i)`. Replicas begin at the parameters of rank 0,
+    which all ranks start from.
     """
 
     topology: Topology | None = None
@@ -50,26 +53,43 @@ class ReplicaGossip(Exchange):
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
         start = bucket.gather(bucket.empty())
-        slots = {_OWN: start.to(_wide(start.dtype)), _MIXED: start.to(_wide(start.dtype), copy=True)}
+        own = start.to(_wide(start.dtype), copy=True)
+        apart = torch.zeros_like(start, dtype=torch.promote_types(start.dtype, torch.float32))
+        slots = {_OWN: own, _APART: apart}
+        slots |= {_SPARE_OWN: torch.empty_like(own), _SPARE_APART: torch.empty_like(apart)}
+        slots |= {_MESSAGE: torch.empty_like(start)}
         PieceState(slots, _INNER).update(compressor.init(bucket))
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        difference = self._difference(tensor, state[_OWN], state[_MIXED]).to(tensor.dtype)
+        difference = state[_MESSAGE]
+        for out, x, own, apart in _chunks(difference, tensor, state[_OWN], state[_APART]):
+            out.copy_(self._difference(x.to(own.dtype, copy=True), own, apart))
         coding = compressor.code(cx, difference, PieceState(state, _INNER), keep_own=True)
-        change, own = yield from mix(cx, self.topology or cx.topology, coding)
-        assert own is not None
-        state[_OWN] = state[_OWN] + as_dense(own, tensor)
-        state[_MIXED] = state[_MIXED] + change
-        return self._result(tensor, state[_OWN], state[_MIXED]).to(tensor.dtype)
+        change, sent = yield from mix(cx, self.topology or cx.topology, coding)
+        assert sent is not None
+        self._follow(state, change, sent)
+        for x, own, apart in _chunks(tensor, state[_OWN], state[_APART]):
+            self._move(x, own, apart)
+        return tensor
+
+    def _follow(self, state: State, change: Tensor, sent: Tensor | Sparse) -> None:
+        """`r_i <- r_i + q_i`, `apart <- apart + sum_j W_ij q_j - q_i`, in buffers that change places."""
+        sent = as_dense(sent, change)
+        places = state[_SPARE_OWN], state[_OWN], state[_SPARE_APART], state[_APART], change, sent
+        for new_own, own, new_apart, apart, all_sent, own_sent in _chunks(*places):
+            new_own.copy_(own_sent).add_(own)
+            torch.add(apart, all_sent, out=new_apart).sub_(own_sent)
+        state[_SPARE_OWN], state[_OWN] = state[_OWN], state[_SPARE_OWN]
+        state[_SPARE_APART], state[_APART] = state[_APART], state[_SPARE_APART]
 
     @abstractmethod
-    def _difference(self, tensor: Tensor, own: Tensor, mixed: Tensor) -> Tensor:
-        """What is sent."""
+    def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
+        """What is sent; x, in the type of `own`, may be overwritten."""
 
     @abstractmethod
-    def _result(self, tensor: Tensor, own: Tensor, mixed: Tensor) -> Tensor:
-        """The new parameters, from replicas that have changed."""
+    def _move(self, x: Tensor, own: Tensor, apart: Tensor) -> None:
+        """Make x the new parameters, from replicas that have changed."""
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return self.plain.bytes_sent(message_bytes, world_size, topology)
@@ -101,11 +121,11 @@ class choco_gossip(ReplicaGossip):
 
     sends_rest: ClassVar[bool] = True
 
-    def _difference(self, tensor: Tensor, own: Tensor, mixed: Tensor) -> Tensor:
-        return tensor - own
+    def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
+        return x.sub_(own)
 
-    def _result(self, tensor: Tensor, own: Tensor, mixed: Tensor) -> Tensor:
-        return torch.sub(mixed, own).mul_(self.gamma).add_(tensor)
+    def _move(self, x: Tensor, own: Tensor, apart: Tensor) -> None:
+        x.add_(apart, alpha=self.gamma)
 
 
 @frozen
@@ -128,11 +148,19 @@ class dcd_gossip(ReplicaGossip):
 
     topology: Topology | None = None
 
-    def _difference(self, tensor: Tensor, own: Tensor, mixed: Tensor) -> Tensor:
-        return (mixed - own).add_(tensor - own)
+    def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
+        return x.sub_(own).add_(apart)
 
-    def _result(self, tensor: Tensor, own: Tensor, mixed: Tensor) -> Tensor:
-        return own
+    def _move(self, x: Tensor, own: Tensor, apart: Tensor) -> None:
+        x.copy_(own)
+
+
+def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Parts that fit into the cache, since arithmetic over two types goes through memory; all on a GPU."""
+    first = tensors[0]
+    size = _CHUNK if first.device.type == "cpu" else max(1, first.numel())
+    for start in range(0, first.numel(), size):
+        yield tuple(tensor[start : start + size] for tensor in tensors)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
