@@ -63,12 +63,12 @@ PLANS = {
     "hierarchical_local_sgd": Plan(settings={"topology": {"hierarchical": {"sizes": [2, 2]}}}),
     "low_precision_decentralized": Plan(),
     "post_local_sgd": Plan({"steps": 8, "after_steps": 100}),
-    "qadam": Plan(lr=SIGN_RATE, momentum=0.0),
-    "randomk_sgd": Plan({"density": 0.05}),
+    "qadam": Plan({"eps": 1e-3}, lr=SIGN_RATE, momentum=0.0),  # pixels that are always 0 learn no size
+    "randomk_sgd": Plan({"density": 0.2}, lr=0.4, momentum=0.0),
     "sgp": Plan(settings={"topology": "one_peer_exponential"}),
-    "signsgd": Plan(lr=SIGN_RATE, momentum=0.0),
+    "signsgd": Plan(lr=5e-3, momentum=0.0),
     "slowmo": Plan({"steps": 12}),
-    "sparseloco": Plan({"steps": 10}),
+    "sparseloco": Plan({"steps": 10, "num_kept": 256}),
     "streaming_diloco": Plan({"steps": 20}),
     "topk_sgd": Plan({"density": 0.01}),
 }
@@ -144,8 +144,8 @@ def main() -> None:
     warnings.simplefilter("ignore", relaxcomm.CompositionWarning)
     bundled = [name for name, entry in registry.algorithms().items() if entry.origin == "relaxcomm"]
     path = options.into or dated("digits-all")
-    content = json.loads(path.read_text()) if options.into else {"runs": {}, "plans": {}, "found": {}}
-    runs, plans, found = content["runs"], content["plans"], content["found"]
+    before = json.loads(path.read_text()) if options.into else {}
+    runs, plans, found = (before.get(part, {}) for part in ("runs", "plans", "found"))
     told = {key: str(value) for key, value in vars(options).items()}
     print(f"{'algorithm':28} accuracy  deviation  below bsp  bytes")
     for name in ["bsp", *sorted({*(options.only or bundled), *runs} - {"bsp"})]:
@@ -160,7 +160,8 @@ def main() -> None:
             f"{one['bytes']:6.1%}  {verdict(one)}",
             flush=True,
         )
-        write_result(path, {"environment": environment(), "options": told, **content})
+        facts = {"environment": environment(), "options": told, "plans": plans}
+        write_result(path, {**facts, "found": found, "runs": runs})
     print(f"written to {path}")
 
 
