@@ -8,9 +8,9 @@ import torch
 
 import relaxcomm
 from relaxcomm import cast, chain, error_feedback, gaussian_k, identity, random_k, top_k
+from relaxcomm.checks.coding import context
 from relaxcomm.grammar import parse_primitive
 from tests.primitives.test_sparse import bucket_of, code
-from tests.test_facts import context
 
 HALF = cast("float16")
 
