@@ -146,7 +146,7 @@ def main() -> None:
     path = options.into or dated("digits-all")
     before = json.loads(path.read_text()) if options.into else {}
     runs, plans, found = (before.get(part, {}) for part in ("runs", "plans", "found"))
-    told = {key: str(value) for key, value in vars(options).items()}
+    told = {"seeds": options.seeds, "epochs": options.epochs, "partition": options.partition}
     print(f"{'algorithm':28} accuracy  deviation  below bsp  bytes")
     for name in ["bsp", *sorted({*(options.only or bundled), *runs} - {"bsp"})]:
         if name not in runs or name in options.only:
