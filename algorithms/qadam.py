@@ -37,7 +37,9 @@ def qadam(
         bits: 1, signs with a mean size for each tensor, or 8, levels of blocks.
         beta: of the momentum, in [0, 1).
         beta2: of the second moment, in [0, 1).
-        eps: positive.
+        eps: positive. Entries without a gradient in the warm-up, such as the weights of pixels that are 0 in
+            all images, keep v = 0, and what is coded coarsely is not 0: with 1e-8 they leave all bounds.
+            On such data, the task digits among them, take 1e-3.
 
     Returns: the algorithm; any topology in which all ranks reach each other. The optimizer must be SGD
         without momentum, with the learning rate and the (decoupled) weight decay that Adam would have.
