@@ -187,6 +187,7 @@ def test_a_password_comes_with_the_url(tmp_path):
 def test_a_terminal_is_redrawn_and_given_back(running):
     child, terminal = pty.fork()
     if child == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs begin with it ignored
         os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="14")
         os.execv(sys.executable, [sys.executable, "-m", "relaxcomm", "top", running])
     output, begun = b"", time.monotonic()

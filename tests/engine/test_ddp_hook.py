@@ -87,8 +87,14 @@ def test_most_compressors_are_here():
     assert {*COMPRESSORS} | wrappers | drawn | others >= set(registry.primitives()["compressor"])
 
 
+QUICK = {"identity", "top_k", "power_sgd", "quantize"}
+
+
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in COMPRESSORS],
+)
 def test_three_ranks_and_buckets_agree_with_the_engine(name):
     found = on_gloo(both, 3, COMPRESSORS[name])
     for hooked, attached, buckets in found:

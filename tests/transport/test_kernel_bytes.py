@@ -125,6 +125,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.ranks
 def test_counts_of_every_exchange_are_the_kernels():
