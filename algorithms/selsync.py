@@ -8,6 +8,7 @@ from relaxcomm import (
     Agreement,
     Algorithm,
     Compressor,
+    Index,
     Rule,
     Share,
     Steps,
@@ -28,6 +29,8 @@ def selsync(
     agree: Agreement = "any",
     aggregate: Literal["parameters", "gradients"] = "parameters",
     compressor: Compressor | None = None,
+    *,
+    delay: Index = 0,
 ) -> Algorithm:
     """Average the parameters only in steps in which some worker's gradients change.
 
@@ -44,6 +47,8 @@ def selsync(
             parted when the mean gradient is applied.
         compressor: of what is sent; full precision unless given. With one, workers exchange what their
             parameters have moved since the last exchange, since that can be coded with less loss.
+        delay: how late the average is taken in, in optimizer steps, 0 or 1, so that communication hides
+            behind a step; only with aggregate="parameters".
 
     Returns: the algorithm.
 
@@ -67,5 +72,6 @@ def selsync(
         payload=whole if aggregate == "parameters" else gradients(),
         compressor=coder,
         exchange=exchange_for(coder),
+        delay=delay,
     )
     return Algorithm((rule,), name="selsync")

@@ -25,6 +25,7 @@ from relaxcomm.messages import Dense, Message, SharedSupport, Sparse
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
 from relaxcomm.primitives.averaging_server import averaging_server
+from relaxcomm.primitives.choosing import exchange_for
 from relaxcomm.primitives.compressors import (
     adaptive_top_k,
     by_name,
@@ -54,7 +55,7 @@ from relaxcomm.primitives.compressors import (
 from relaxcomm.primitives.controllers import norm_test, sample_norm_test
 from relaxcomm.primitives.exchanges import all_reduce, gossip
 from relaxcomm.primitives.frozen_adam import frozen_adam, momentum
-from relaxcomm.primitives.gathering import all_gather, exchange_for
+from relaxcomm.primitives.gathering import all_gather
 from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.outers import average, nesterov, observe, sgd, signs, slowmo
 from relaxcomm.primitives.pairwise import pairwise

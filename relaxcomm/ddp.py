@@ -20,7 +20,7 @@ from relaxcomm.engine.moving import moved
 from relaxcomm.engine.slots import Slots
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.errors import CompositionError
-from relaxcomm.primitives.gathering import exchange_for
+from relaxcomm.primitives.choosing import exchange_for
 from relaxcomm.primitives.payloads import gradients
 from relaxcomm.protocol import Compressor, Context, Exchange
 from relaxcomm.transport import TorchTransport, Transport

@@ -493,9 +493,12 @@ def streaming_diloco(
     lr: float,
     momentum: float,
     merge: float,
-    code: Callable[[Matrix], Matrix] = lambda delta: delta,
+    combine: Callable[[Matrix], Matrix] = lambda deltas: np.mean(deltas, axis=0),
 ) -> History:
-    """Streaming DiLoCo: fragment p starts `p period / P` steps later and lands `delay` steps late."""
+    """Streaming DiLoCo: fragment p starts `p period / P` steps later and lands `delay` steps late.
+
+    `combine` makes the workers' deltas, `[worker, entry]`, one.
+    """
     history: History = []
     outer = workers.parameters[0]
     velocity, due = np.zeros_like(outer), [-1] * len(fragments)
@@ -516,7 +519,7 @@ def streaming_diloco(
         for index, part in enumerate(fragments):
             start = index * period // len(fragments)
             if step >= start and (step - start + 1) % period == 0:
-                delta = np.mean([code(row) for row in outer[part] - x[:, part]], axis=0)
+                delta = combine(outer[part] - x[:, part])
                 velocity[part] = momentum * velocity[part] + delta
                 outer[part] = outer[part] - lr * (delta + momentum * velocity[part])
                 due[index] = step + delay

@@ -10,11 +10,11 @@ from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.checks.finding import Broken
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.frozen import Declared
+from relaxcomm.primitives.choosing import exchange_for
 from relaxcomm.primitives.compressors import error_feedback, sign
 from relaxcomm.primitives.controllers import norm_test
 from relaxcomm.primitives.exchanges import all_reduce, gossip
 from relaxcomm.primitives.frozen_adam import momentum
-from relaxcomm.primitives.gathering import exchange_for
 from relaxcomm.primitives.outers import observe
 from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
 from relaxcomm.primitives.triggers import every, every_round

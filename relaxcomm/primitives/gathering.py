@@ -9,7 +9,6 @@ from torch import Tensor
 from relaxcomm.frozen import frozen
 from relaxcomm.messages import ALL_KINDS
 from relaxcomm.operations import AllGather
-from relaxcomm.primitives.exchanges import all_reduce
 from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, State
 from relaxcomm.topology import Topology
 
@@ -43,18 +42,3 @@ class all_gather(Exchange):
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return (world_size - 1) * message_bytes
-
-
-def exchange_for(compressor: Compressor) -> Exchange:
-    """The cheapest exchange with all ranks that takes a compressor's messages.
-
-    Args:
-        compressor: whose messages.
-
-    Returns: `all_reduce()` if the network can sum them, `all_gather()` otherwise.
-
-    Example:
-        >>> exchange_for(top_k(density=0.01))
-        all_gather()
-    """
-    return all_reduce() if compressor.kinds <= all_reduce.accepts else all_gather()

@@ -1,0 +1,67 @@
+"""Ways to train, as the lab sees them: a loop that is the same for all, and what each does around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+import relaxcomm
+
+
+class Contender:
+    """One way to train; made anew for every trial, on every rank, with equal parameters.
+
+    The loop is `loss(contender.model, batch).backward()`, `contender.optimizer.step()`,
+    `contender.optimizer.zero_grad()`, `contender.after_step()`. The parameters of the module that is given
+    stay the ones that are trained: the lab reads them.
+
+    Args:
+        model: on the CPU.
+        optimizer: over its parameters.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.model: Callable[..., Any] = model
+        self.optimizer: Any = optimizer
+
+    def after_step(self) -> None:
+        """Called after `zero_grad()`."""
+
+    def communication(self) -> Mapping[str, float]:
+        """Seconds that communication kept the loop waiting (`exposed`) or did not (`hidden`), if known."""
+        return {}
+
+    def note(self) -> str | None:
+        """What the contender has to say of what it did, in one line."""
+        return None
+
+    def close(self) -> None:
+        """Drain, and free groups, hooks and threads."""
+
+
+class Nothing(Contender):
+    """Exchanges nothing: its step time is what no network can be faster than."""
+
+
+class Relaxcomm(Contender):
+    """relaxcomm, by configuration.
+
+    Args:
+        model: on the CPU.
+        optimizer: over its parameters.
+        config: as in YAML, such as `{"algorithm": "bsp"}`.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, **config: Any) -> None:
+        super().__init__(model, optimizer)
+        self.engine = relaxcomm.attach(model, optimizer, config)
+
+    def communication(self) -> Mapping[str, float]:
+        counts = self.engine.statistics
+        return {kind: counts[f"{kind}_communication_seconds"] for kind in ("exposed", "hidden")}
+
+    def close(self) -> None:
+        self.engine.close()

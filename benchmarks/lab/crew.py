@@ -1,0 +1,114 @@
+"""The hosts' processes, told from outside what to run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.network import Host, hosts
+from benchmarks.lab.trial import Job
+
+ROOT = Path(__file__).parents[2]
+PORT = "29544"
+
+
+class Crew:
+    """One process on each host, running one trial after another."""
+
+    def __init__(self, on: list[Host], processes: list[subprocess.Popen[str]], errors: Path) -> None:
+        self._hosts, self._processes, self._errors = on, processes, errors
+        self._rate: str | None = None
+
+    def run(self, job: Job, rate: str | None) -> dict[str, Any]:
+        """Run a trial over links of a rate; what its ranks saw becomes one record.
+
+        Returns: the job and the rate; `points`, a list of (step, seconds of the slowest rank, bytes sent by
+            all hosts, quality of the first rank's model, quality of the mean model); seconds, bytes and step
+            times.
+
+        Raises: RuntimeError if a rank fails, with what it printed.
+        """
+        if rate != self._rate:
+            for host in self._hosts:
+                host.shape(rate)
+            self._rate = rate
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(asdict(job)) + "\n")
+            process.stdin.flush()
+        answers = []
+        for process in self._processes:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"{job}: a host's process ended:\n{self._errors.read_text()[-3000:]}")
+            answers.append(json.loads(line))
+        return {"rate": rate, **asdict(job), **_merge(answers)}
+
+
+def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
+    qualities: dict[str, dict[str, float]] = {}
+    for answer in answers:
+        qualities |= answer["qualities"]
+    points = []
+    for index, ranks in enumerate(zip(*(answer["points"] for answer in answers), strict=True)):
+        found = qualities[str(index)]
+        seconds, sent = max(rank[1] for rank in ranks), sum(rank[2] for rank in ranks)
+        points.append((ranks[0][0], round(seconds, 4), sent, round(found["own"], 4), round(found["mean"], 4)))
+    return {
+        "points": points,
+        "seconds": max(answer["seconds"] for answer in answers),
+        "bytes_sent": sum(answer["bytes_sent"] for answer in answers),
+        "cpu_seconds": sum(answer["cpu_seconds"] for answer in answers),
+        "step_seconds": sorted(answers[0]["step_seconds"])[len(answers[0]["step_seconds"]) // 2],
+        "communication": answers[0]["communication"],
+        "note": answers[0]["note"],
+    }
+
+
+@contextmanager
+def crew(workers: int, python: str = sys.executable) -> Iterator[Crew]:
+    """A crew of `workers` hosts, gone afterwards whatever happens.
+
+    Args:
+        workers: number of hosts.
+        python: interpreter of the environment that the trials need.
+    """
+    memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="lab", dir=memory))
+    errors = folder / "errors"
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        with hosts(workers) as on, errors.open("w") as shared:
+            for rank, host in enumerate(on):
+                place = {"MASTER_ADDR": on[0].address, "MASTER_PORT": PORT, "LAB_FOLDER": str(folder)}
+                ranks = {"RANK": str(rank), "WORLD_SIZE": str(workers)}
+                command = [python, "-m", "benchmarks.lab.worker"]
+                processes.append(
+                    host.popen(command, {**place, **ranks}, ROOT, stdin=subprocess.PIPE, stderr=shared)
+                )
+            try:
+                yield Crew(on, processes, errors)
+            finally:
+                _end(processes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        if process.stdin is not None:
+            process.stdin.close()
+    for process in processes:
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()

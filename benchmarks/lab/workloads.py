@@ -1,0 +1,109 @@
+"""What is trained in the lab, on which batches, and when it is good enough."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from relaxcomm.tasks import Task, charlm, digits, glyphs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One training job of the lab.
+
+    Args:
+        make: the task of a seed and a learning rate.
+        batch_size: samples a worker and step.
+        every: optimizer steps between two evaluations.
+        target: held-out quality that counts as reached, in the task's own measure.
+        steps: optimizer steps of a trial.
+        rates: learning rates to try.
+    """
+
+    make: Callable[..., Task]
+    batch_size: int
+    every: int
+    target: float
+    steps: int
+    rates: tuple[float, ...]
+
+
+WORKLOADS = {
+    "digits": Workload(
+        make=lambda seed, **more: digits.make(seed, **more),
+        batch_size=32,
+        every=5,
+        target=0.97,
+        steps=300,
+        rates=(0.05, 0.1, 0.2),
+    ),
+    "charlm": Workload(
+        make=lambda seed, **more: charlm.make(seed, context=32, **more),
+        batch_size=8,
+        every=10,
+        target=3.3,
+        steps=400,
+        rates=(0.002, 0.004, 0.008),
+    ),
+    "glyphs": Workload(
+        make=lambda seed, **more: glyphs.make(seed, channels=8, hidden=3072, **more),
+        batch_size=32,
+        every=10,
+        target=0.8,
+        steps=200,
+        rates=(0.025, 0.05, 0.1),
+    ),
+}
+
+
+@lru_cache(maxsize=4)
+def _made(workload: str, seed: int, options: tuple[tuple[str, Any], ...]) -> Task:
+    return WORKLOADS[workload].make(seed, **dict(options))
+
+
+def task_of(workload: str, seed: int, learning_rate: float, options: Mapping[str, Any]) -> Task:
+    """A fresh task; drawing its data is done once."""
+    task = copy.deepcopy(_made(workload, seed, tuple(sorted(options.items()))))
+    for group in task.optimizer.param_groups:
+        group["lr"] = learning_rate
+    return task
+
+
+class Batches:
+    """A rank's batches: each epoch a new shuffle, the same for all contenders, ranks taking turns in it.
+
+    The samples are stacked once, so that loading costs an index operation a step.
+
+    Args:
+        task: whose training data.
+        batch_size: samples a batch.
+        rank, world_size: which share.
+        seed: of the shuffles.
+    """
+
+    def __init__(self, task: Task, batch_size: int, rank: int, world_size: int, seed: int) -> None:
+        data: Any = task.train_data
+        samples = default_collate([data[index] for index in range(len(data))])
+        self._parts = samples if isinstance(samples, list) else [samples]
+        self._single = not isinstance(samples, list)
+        self._share = (batch_size, rank, world_size, seed)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches without end."""
+        batch_size, rank, world_size, seed = self._share
+        epoch = 0
+        while True:
+            generator = torch.Generator().manual_seed(seed * 10_007 + epoch)
+            order = torch.randperm(len(self._parts[0]), generator=generator)[rank::world_size]
+            for indices in order.split(batch_size):
+                if len(indices) == batch_size:
+                    batch = [part[indices] for part in self._parts]
+                    yield batch[0] if self._single else batch
+            epoch += 1
