@@ -248,6 +248,7 @@ class Engine:
         with switching.gradients_kept(self._run):
             switching.come_to_rest(self._window)
             self._window.backward.release()
+        self._metering.settle()
         self._run = switching.follow(self._run, following, residuals)
         self._window = Window(self._run)
         self._window.hook()
