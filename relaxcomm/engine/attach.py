@@ -12,10 +12,10 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from relaxcomm import errors
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config, load
 from relaxcomm.engine import replicas
+from relaxcomm.engine.agreement import share
 from relaxcomm.engine.engine import Engine, attached
 from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.metering import Metering
@@ -72,7 +72,7 @@ def attach(
                 facts = _fingerprint(model, settings, size)
             except RelaxcommError as error:
                 problem = problem or error
-        _compare(transport, problem, facts)
+        _compare(share(transport, problem, facts))
         assert settings is not None
         replicas.broadcast(model, transport, settings.bucket_bytes)
         run = Run(
@@ -140,19 +140,10 @@ def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[st
     return facts
 
 
-def _compare(transport: Transport, problem: RelaxcommError | None, facts: dict[str, str]) -> None:
-    """Raise the same error on every rank if one has a problem or another configuration."""
-    mine = (type(problem).__name__, str(problem)) if problem else None
-    reports: list[Any] = transport.gather_objects((mine, facts))
-    problems = {rank: report[0] for rank, report in enumerate(reports) if report[0]}
-    if problems:
-        kinds = list(dict.fromkeys(problems.values()))
-        kind = getattr(errors, kinds[0][0])
-        if len(kinds) == 1 and len(problems) == len(reports):
-            raise kind(kinds[0][1])
-        raise kind("\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items()))
-    first = reports[0][1]
-    for rank, (_, theirs) in enumerate(reports):
+def _compare(everyone: list[dict[str, str]]) -> None:
+    """Raise the same error on every rank if one has another configuration."""
+    first = everyone[0]
+    for rank, theirs in enumerate(everyone):
         for key in [*first, *theirs]:
             if first.get(key) != theirs.get(key):
                 raise ConfigError(

@@ -18,7 +18,6 @@ from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
 from relaxcomm.engine import checkpoint, replicas, switching
-from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.loading import attach_loader
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run
@@ -228,22 +227,17 @@ class Engine:
             residuals: "carry" what compressors have left to send over to the new rules of the same payload,
                 parameter by parameter, or "drop" it; what cannot be carried is dropped with a warning.
 
-        Raises: ConfigError, CompositionError, before anything has changed; UsageError inside a step, or where
-            one of the two chooses the batches.
+        Raises: ConfigError, CompositionError, on every rank and before anything has changed, also if only one
+            rank's algorithm is wrong or differs; UsageError inside a step, or where one of the two chooses
+            the batches.
 
         Example:
             >>> engine.switch({"name": "local_sgd", "steps": 8})
         """
         self._check_open()
         self._window.settle()
-        settings = self._settings.with_algorithm(algorithm)
-        settings.check_world_size(self._run.transport.membership.world_size)
-        following = fitted(self._run.model, settings.algorithm)
-        check_model(self._run.model, self._run.optimizer, following)
-        for one in (self.algorithm, following):
-            check_switchable(one)
         switching.check_between_steps(self._window)
-        switching.agree(self._run, following, residuals)
+        following = switching.choose(self._run, self._settings, algorithm, residuals)
         self._window.unhook()
         with switching.gradients_kept(self._run):
             switching.come_to_rest(self._window)

@@ -10,11 +10,14 @@ from typing import Literal, TypeAlias
 import torch
 
 from relaxcomm.algorithm import Algorithm
+from relaxcomm.config import Config
 from relaxcomm.engine import replicas
+from relaxcomm.engine.agreement import share
+from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.moving import Kept, moved
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.window import Window
-from relaxcomm.errors import CompositionWarning, ConfigError, UsageError
+from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
 from relaxcomm.protocol import is_buffer
 
 Residuals: TypeAlias = Literal["carry", "drop"]
@@ -28,7 +31,7 @@ def is_between_steps(window: Window) -> bool:
 
 
 def check_between_steps(window: Window) -> None:
-    """Raise UsageError inside a step."""
+    """Raise UsageError inside a step, on this rank: it may have issued what the others have not."""
     run = window.run
     if not is_between_steps(window):
         raise UsageError(
@@ -36,12 +39,25 @@ def check_between_steps(window: Window) -> None:
         )
 
 
-def agree(run: Run, algorithm: Algorithm, residuals: Residuals) -> None:
-    """Raise ConfigError on all ranks if they would switch to different algorithms, or in different ways."""
-    wanted = run.transport.gather_objects(f"{algorithm!r}, residuals={residuals}")
+def choose(run: Run, settings: Config, algorithm: object, residuals: Residuals) -> Algorithm:
+    """The algorithm to go on with, made for the model; or the same error on all ranks."""
+    problem: RelaxcommError | None = None
+    following: Algorithm | None = None
+    try:
+        settings = settings.with_algorithm(algorithm)
+        settings.check_world_size(run.transport.membership.world_size)
+        following = fitted(run.model, settings.algorithm)
+        check_model(run.model, run.optimizer, following)
+        for one in (run.algorithm, following):
+            check_switchable(one)
+    except RelaxcommError as error:
+        problem = error
+    wanted = share(run.transport, problem, f"{following!r}, residuals={residuals}")
     if len(set(wanted)) > 1:
         shown = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(wanted))
         raise ConfigError(f"ranks switch to different algorithms: {shown}")
+    assert following is not None, "without one there is a problem"
+    return following
 
 
 def come_to_rest(window: Window) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -202,6 +204,36 @@ def refused(world, what):
 def test_refusals(what, kind, words):
     with pytest.raises(kind, match=words):
         in_process(refused, 3, what)
+
+
+def refused_everywhere(world, wanted):
+    """What every rank is told when one cannot switch; training goes on as before."""
+    model = CASES["toy"].model(seed=world.rank)
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+        train(engine, model, optimizer, world, 0, 3)
+        with pytest.raises(relaxcomm.RelaxcommError) as told:
+            engine.switch(wanted[world.rank])
+        assert engine.algorithm.name == "bsp"
+        history = train(engine, model, optimizer, world, 3, 6)
+    return (type(told.value), str(told.value)), history[-1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "words"),
+    [
+        (("bsp", "local_sdg", "bsp"), ConfigError, "rank 1: .*did you mean 'local_sgd'"),
+        (("bsp", "bsp", "fedavg"), UsageError, "rank 2: fedavg chooses the batches"),
+        (("bsp", "local_sgd", "bsp"), ConfigError, "ranks switch to different algorithms: rank 0"),
+    ],
+)
+def test_what_is_wrong_on_one_rank_is_told_on_all(wanted, kind, words):
+    found = in_process(refused_everywhere, 3, wanted)
+    assert {told[0] for told, _ in found} == {kind}
+    assert len({told[1] for told, _ in found}) == 1
+    assert re.match(words, found[0][0][1])
+    for _, last in found:
+        np.testing.assert_array_equal(last, found[0][1])
 
 
 def test_phases_must_follow_each_other():
