@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 
@@ -44,6 +44,8 @@ def choose(run: Run, settings: Config, algorithm: object, residuals: Residuals) 
     problem: RelaxcommError | None = None
     following: Algorithm | None = None
     try:
+        if residuals not in get_args(Residuals):
+            raise ConfigError(f"residuals={residuals!r} is not allowed; give 'carry' or 'drop'")
         settings = settings.with_algorithm(algorithm)
         settings.check_world_size(run.transport.membership.world_size)
         following = fitted(run.model, settings.algorithm)

@@ -188,6 +188,8 @@ def refused(world, what):
             engine.switch("local_sgd")
         elif what == "differs":
             engine.switch("local_sgd" if world.rank else {"name": "local_sgd", "steps": 3})
+        elif what == "residuals":
+            engine.switch("bsp", residuals="cary")
         else:
             engine.switch(what)
 
@@ -198,6 +200,7 @@ def refused(world, what):
         ("inside", UsageError, "in the middle of step 0; switch after"),
         ("differs", ConfigError, "rank 0: .*steps=3.*; rank 1: "),
         ("fedavg", UsageError, "chooses the batches"),
+        ("residuals", ConfigError, "residuals='cary' is not allowed; give 'carry' or 'drop'"),
         ("local_sdg", ConfigError, "did you mean 'local_sgd'"),
     ],
 )
