@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
 from relaxcomm import errors
-from relaxcomm.errors import RelaxcommError
+from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.transport import Transport
 
 T = TypeVar("T")
@@ -30,3 +31,15 @@ def share(transport: Transport, problem: RelaxcommError | None, mine: T) -> list
             raise kind(kinds[0][1])
         raise kind("\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items()))
     return [value for _, value in reports]
+
+
+def compare(everyone: Sequence[Mapping[str, str]]) -> None:
+    """Raise the same error on every rank if what one has is not what rank 0 has."""
+    first = everyone[0]
+    for rank, theirs in enumerate(everyone):
+        for key in [*first, *theirs]:
+            if first.get(key) != theirs.get(key):
+                raise ConfigError(
+                    f"ranks disagree on {key}: rank 0 has {first.get(key, 'none')}, rank {rank} has "
+                    f"{theirs.get(key, 'none')}; give every rank the same model and configuration"
+                )

@@ -15,12 +15,12 @@ from torch.optim import Optimizer
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config, load
 from relaxcomm.engine import replicas
-from relaxcomm.engine.agreement import share
+from relaxcomm.engine.agreement import compare, share
 from relaxcomm.engine.engine import Engine, attached
 from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run, named_parameters
-from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
+from relaxcomm.errors import CompositionError, RelaxcommError, UsageError
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
 
 
@@ -72,7 +72,7 @@ def attach(
                 facts = _fingerprint(model, settings, size)
             except RelaxcommError as error:
                 problem = problem or error
-        _compare(share(transport, problem, facts))
+        compare(share(transport, problem, facts))
         assert settings is not None
         replicas.broadcast(model, transport, settings.bucket_bytes)
         run = Run(
@@ -131,22 +131,10 @@ def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[st
     facts |= {"bucket_bytes": str(settings.bucket_bytes)}
     facts["drift_guard"] = str(settings.drift_guard)
     facts["metrics"] = "off" if settings.metrics is None else "on"  # the rest may differ between hosts
-    facts |= {name: topology.describe(world_size) for name, topology in settings.topologies.items()}
+    facts |= settings.describe_topologies(world_size)
     for name, p in named_parameters(model):
         kind = "trainable" if p.requires_grad else "frozen"
         facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"
     for name, b in model.named_buffers():
         facts[f"buffer {name}"] = f"{list(b.shape)} {b.dtype}"
     return facts
-
-
-def _compare(everyone: list[dict[str, str]]) -> None:
-    """Raise the same error on every rank if one has another configuration."""
-    first = everyone[0]
-    for rank, theirs in enumerate(everyone):
-        for key in [*first, *theirs]:
-            if first.get(key) != theirs.get(key):
-                raise ConfigError(
-                    f"ranks disagree on {key}: rank 0 has {first.get(key, 'none')}, rank {rank} has "
-                    f"{theirs.get(key, 'none')}; give every rank the same model and configuration"
-                )

@@ -12,7 +12,7 @@ import torch
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.engine import replicas
-from relaxcomm.engine.agreement import share
+from relaxcomm.engine.agreement import compare, share
 from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.moving import Kept, moved
 from relaxcomm.engine.run import Run
@@ -43,21 +43,26 @@ def choose(run: Run, settings: Config, algorithm: object, residuals: Residuals) 
     """The algorithm to go on with, made for the model; or the same error on all ranks."""
     problem: RelaxcommError | None = None
     following: Algorithm | None = None
+    graphs: dict[str, str] = {}
     try:
         if residuals not in get_args(Residuals):
             raise ConfigError(f"residuals={residuals!r} is not allowed; give 'carry' or 'drop'")
         settings = settings.with_algorithm(algorithm)
-        settings.check_world_size(run.transport.membership.world_size)
+        world_size = run.transport.membership.world_size
+        settings.check_world_size(world_size)
+        graphs = settings.describe_topologies(world_size)
         following = fitted(run.model, settings.algorithm)
         check_model(run.model, run.optimizer, following)
         for one in (run.algorithm, following):
             check_switchable(one)
     except RelaxcommError as error:
         problem = error
-    wanted = share(run.transport, problem, f"{following!r}, residuals={residuals}")
+    reports = share(run.transport, problem, (f"{following!r}, residuals={residuals}", graphs))
+    wanted = [text for text, _ in reports]
     if len(set(wanted)) > 1:
         shown = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(wanted))
         raise ConfigError(f"ranks switch to different algorithms: {shown}")
+    compare([theirs for _, theirs in reports])
     assert following is not None, "without one there is a problem"
     return following
 
