@@ -8,18 +8,18 @@ from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakSet
 
-import torch
 import torch.distributed as dist
 from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from relaxcomm.algorithm import Algorithm
-from relaxcomm.config import Config
+from relaxcomm.config import Config, Phase
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
 from relaxcomm.engine import checkpoint, replicas, switching
 from relaxcomm.engine.loading import attach_loader
 from relaxcomm.engine.metering import Metering
+from relaxcomm.engine.phases import Phases
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.window import Window
@@ -44,9 +44,8 @@ class Engine:
         self._window = Window(run)
         self._closed = False
         self._window.hook()
-        self._phase = 0  # how many phases have begun
-        self._phases = settings.phases
-        self._handle = run.model.register_forward_pre_hook(self._begin_phase, prepend=True)
+        self._phases = Phases(settings.phases, self._is_due, self._enter)
+        self._phases.hook(run.model)
         attached.add(run.model)
 
     @property
@@ -257,7 +256,7 @@ class Engine:
         self._window.settle()
         self._window.step.meet()
         with self._nobody_asking():
-            return {**checkpoint.export(self._window), "phase": self._phase}
+            return {**checkpoint.export(self._window), "phase": self._phases.num_begun}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first.
@@ -265,8 +264,7 @@ class Engine:
         Raises: ConfigError if it belongs to another algorithm, model, rank or world size.
         """
         self._check_open()
-        if state.get("phase", 0) != self._phase and 0 < state["phase"] <= len(self._phases):
-            self._enter(state["phase"])
+        self._phases.resume(state.get("phase", 0))
         with self._nobody_asking():
             checkpoint.restore(self._window, state)
 
@@ -310,21 +308,11 @@ class Engine:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
-    def _begin_phase(self, module: nn.Module, inputs: Any) -> None:
-        """Before a forward that trains: switch if it is time."""
-        if not torch.is_grad_enabled():
-            return
-        while self._phase < len(self._phases):
-            phase = self._phases[self._phase]
-            if self.statistics.steps < phase.after_steps or not switching.is_between_steps(self._window):
-                return
-            self._enter(self._phase + 1)
+    def _is_due(self, phase: Phase) -> bool:
+        return self.statistics.steps >= phase.after_steps and switching.is_between_steps(self._window)
 
-    def _enter(self, phase: int) -> None:
-        self._phase = phase
-        begun = self._phases[phase - 1]
-        self.switch(begun.algorithm, residuals=begun.residuals)
+    def _enter(self, phase: Phase) -> None:
+        self.switch(phase.algorithm, residuals=phase.residuals)
 
     @contextmanager
     def _nobody_asking(self) -> Iterator[None]:
@@ -337,7 +325,7 @@ class Engine:
 
     def _detach(self) -> None:
         self._closed = True
-        self._handle.remove()
+        self._phases.unhook()
         self._window.unhook()
         attached.discard(self._run.model)
 

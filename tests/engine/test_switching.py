@@ -179,6 +179,20 @@ def test_phases_of_the_yaml(resumes):
     assert_histories_agree(found, expected)
 
 
+def forward_hooks(world, phases):
+    """How many hooks a forward calls while an engine is attached, and after."""
+    model = CASES["toy"].model()
+    with world.attach(model, make_optimizer("plain", model), {"algorithm": "bsp", "phases": phases}):
+        attached = len(model._forward_pre_hooks)
+    return attached, len(model._forward_pre_hooks)
+
+
+def test_only_phases_cost_a_forward_something():
+    phase = {"after_steps": 5, "algorithm": "local_sgd"}
+    (without, left), (with_phases, left_too) = (in_process(forward_hooks, 1, p)[0] for p in ([], [phase]))
+    assert (with_phases - without, left, left_too) == (1, 0, 0)
+
+
 def refused(world, what):
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)
