@@ -112,13 +112,10 @@ class Engine:
         self._check_open()
         self._window.settle()
         self._run.statistics.pause()
-        kept = replicas.snapshot(self._run)
-        replicas.average(self._run)
         try:
-            yield
+            with replicas.held_at_mean(self._run):
+                yield
         finally:
-            for bucket, flat in kept:
-                bucket.scatter(flat)
             self._run.statistics.pause()
 
     @contextmanager
@@ -255,8 +252,7 @@ class Engine:
         self._check_open()
         self._window.settle()
         self._window.step.meet()
-        with self._nobody_asking():
-            return {**checkpoint.export(self._window), "phase": self._phases.num_begun}
+        return {**checkpoint.export(self._window), "phase": self._phases.num_begun}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first.
@@ -265,8 +261,7 @@ class Engine:
         """
         self._check_open()
         self._phases.resume(state.get("phase", 0))
-        with self._nobody_asking():
-            checkpoint.restore(self._window, state)
+        checkpoint.restore(self._window, state)
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.
@@ -313,15 +308,6 @@ class Engine:
 
     def _enter(self, phase: Phase) -> None:
         self.switch(phase.algorithm, residuals=phase.residuals)
-
-    @contextmanager
-    def _nobody_asking(self) -> Iterator[None]:
-        """What services hold is whole only while no rank asks: all ranks enter and leave together."""
-        if self._run.services:
-            self._run.transport.gather_objects("quiet")
-        yield
-        if self._run.services:
-            self._run.transport.gather_objects("goes on")
 
     def _detach(self) -> None:
         self._closed = True
