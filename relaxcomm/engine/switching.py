@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeAlias, get_args
 
 import torch
 
-from relaxcomm.algorithm import Algorithm
+from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.config import Config
 from relaxcomm.engine import replicas
 from relaxcomm.engine.agreement import compare, share
@@ -18,10 +19,9 @@ from relaxcomm.engine.moving import Kept, moved
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
-from relaxcomm.protocol import is_buffer
+from relaxcomm.protocol import Payload, is_buffer
 
 Residuals: TypeAlias = Literal["carry", "drop"]
-_CARRIED = ("compressor",)  # roles whose slots mean the same under another algorithm
 
 
 def is_between_steps(window: Window) -> bool:
@@ -80,10 +80,10 @@ def come_to_rest(window: Window) -> None:
 @contextmanager
 def gradients_kept(run: Run) -> Iterator[None]:
     """Have `.grad` afterwards as it was before: late gradients pass through it."""
-    kept = [(item.tensor, item.tensor.grad) for item in run.parameters]
-    copies = [(tensor, None if gradient is None else gradient.clone()) for tensor, gradient in kept]
+    tensors = [item.tensor for item in run.parameters]
+    kept = [None if tensor.grad is None else tensor.grad.clone() for tensor in tensors]
     yield
-    for tensor, gradient in copies:
+    for tensor, gradient in zip(tensors, kept, strict=True):
         tensor.grad = gradient
 
 
@@ -110,34 +110,34 @@ def follow(old: Run, algorithm: Algorithm, residuals: Residuals) -> Run:
 def _carry(old: Run, new: Run, left: set[str]) -> None:
     """Move slots of compressors between rules of the same payload; what is moved is out of `left`."""
     assert new.buckets is not None
+    before: dict[type[Payload], list[Kept]] = defaultdict(list)
+    for rule, kept in _kept(old):
+        before[type(rule.payload)].append(kept)
     for (index, unit), state in new.state.items():
-        payload = type(new.algorithm.rules[index].payload)
-        before = [kept for rule, kept in _kept(old) if type(old.algorithm.rules[rule].payload) is payload]
-        bucket = new.buckets[unit]
-        for role in _CARRIED:
-            for name in state[role]:
-                if is_buffer(name):
-                    continue
-                state[role][name], found = moved(name, state[role][name], bucket, before)
-                if found:
-                    left -= set(bucket.names)
+        same = before[type(new.algorithm.rules[index].payload)]
+        bucket, slots = new.buckets[unit], state["compressor"]
+        for name in slots:
+            if is_buffer(name):
+                continue
+            slots[name], found = moved(name, slots[name], bucket, same)
+            if found:
+                left -= set(bucket.names)
         state.commit(True)
 
 
-def _kept(run: Run) -> list[tuple[int, Kept]]:
-    found: list[tuple[int, Kept]] = []
+def _kept(run: Run) -> Iterator[tuple[Rule, Kept]]:
+    """The slots of compressors, which mean the same under another algorithm."""
     for (index, unit), state in run.state.items():
         assert run.buckets is not None, "state is made with the buckets"
-        found += [(index, (run.buckets[unit], state[role])) for role in _CARRIED]
-    return found
+        yield run.algorithm.rules[index], (run.buckets[unit], state["compressor"])
 
 
 def _residuals(run: Run) -> set[str]:
     """Names of the parameters of which something is left to send."""
     return {
         name
-        for index, (bucket, slots) in _kept(run)
-        if run.algorithm.rules[index].compressor.keeps_rest
+        for rule, (bucket, slots) in _kept(run)
+        if rule.compressor.keeps_rest
         for slot, value in slots.items()
         if not is_buffer(slot) and value.numel() == bucket.numel
         for name, part in zip(bucket.names, bucket.views(value), strict=True)
