@@ -120,8 +120,7 @@ def _carry(old: Run, new: Run, left: set[str]) -> None:
             if is_buffer(name):
                 continue
             slots[name], found = moved(name, slots[name], bucket, same)
-            if found:
-                left -= set(bucket.names)
+            left -= found
         state.commit(True)
 
 

@@ -149,6 +149,26 @@ def test_what_cannot_be_carried_is_told():
         in_process(carried, 3, "carry", "bsp")
 
 
+def of_two_payloads(world):
+    """One rule sends half the gradients, the other half the deltas; then gradients alone, in one bucket."""
+    model = torch.nn.Linear(30, 2).double()
+    optimizer = make_optimizer("plain", model)
+    rules = [
+        {"payload": payload, "compressor": EF, "exchange": "all_gather", "select": [name]}
+        for payload, name in (("gradients", "weight"), ("deltas", "bias"))
+    ]
+    with world.attach(model, optimizer, {"algorithm": {"rules": rules}}) as engine:
+        model(torch.randn(3, 30).double()).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        engine.switch(SPARSE)
+
+
+def test_what_lies_beside_something_that_is_carried_is_told_to_be_dropped():
+    with pytest.warns(CompositionWarning, match="drops what was left to send of bias$"):
+        in_process(of_two_payloads, 3)
+
+
 def phased(world, resumes):
     model = CASES["toy"].model(seed=world.rank)
     optimizer = make_optimizer("momentum", model)
