@@ -64,9 +64,8 @@ class push_sum(OverGraph):
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        tensor.sub_(_quotient(state).to(tensor.dtype)).add_(
-            state[_SUM]
-        )  # what the optimizer has added, and x
+        tensor.sub_(_quotient(state).to(tensor.dtype))  # what the optimizer has added
+        tensor.add_(state[_SUM])
         coding = compressor.code(cx, tensor, PieceState(state, _INNER), keep_own=False)
         message = next(coding)
         packed = torch.cat([message.pack(), state[_WEIGHT].view(torch.uint8)])

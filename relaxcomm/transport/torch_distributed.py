@@ -192,9 +192,8 @@ class TorchTransport(Transport):
             dist.P2POp(dist.irecv, t, self._ranks[r], group) for r, t in sorted(operation.receives.items())
         ]
         works: list[Any] = dist.batch_isend_irecv(sends + takes) if sends or takes else []
-        if (
-            self._on_cpu and works
-        ):  # each takes one wait of the whole limit, and the sends end with the receives
+        if self._on_cpu and works:
+            # Each takes one wait of the whole limit, and the sends end with the receives.
             works = [ThreadedWork(works, self._limit)]
         return works, dict(operation.receives)
 
