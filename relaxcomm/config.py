@@ -175,16 +175,27 @@ class Config(Section):
     @property
     def topologies(self) -> Mapping[str, Topology]:
         """The configured topology and those that rules have of their own, by what errors call them."""
-        own = {f"topology of rule {i}": r.exchange.own_topology() for i, r in enumerate(self.algorithm.rules)}
-        return {"topology": self.topology, **{name: one for name, one in own.items() if one is not None}}
+        found = {"topology": self.topology}
+        for phase, algorithm in enumerate(self.algorithms, start=-1):
+            where = "" if phase < 0 else f" of phase {phase}"
+            for index, rule in enumerate(algorithm.rules):
+                own = rule.exchange.own_topology()
+                if own is not None:
+                    found[f"topology of rule {index}{where}"] = own
+        return found
+
+    def describe_topologies(self, world_size: int) -> dict[str, str]:
+        """What these are for a number of workers, as text that ranks can compare."""
+        return {name: topology.describe(world_size) for name, topology in self.topologies.items()}
 
     def check_world_size(self, world_size: int) -> None:
         """Refuse topologies that this number of workers cannot have, or over which they would not mix.
 
         Raises: TopologyError.
         """
-        for rule in self.algorithm.rules:
-            rule.exchange.check_graph(rule.exchange.own_topology() or self.topology, world_size)
+        for algorithm in self.algorithms:
+            for rule in algorithm.rules:
+                rule.exchange.check_graph(rule.exchange.own_topology() or self.topology, world_size)
 
 
 def load(

@@ -7,6 +7,7 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from relaxcomm.buckets import Bucket, Item
 from relaxcomm.layout import Layout
@@ -50,6 +51,17 @@ def piece_layouts(bucket: Bucket, sizes: Sequence[int]) -> list[Layout]:
     """Which tensors lie in each piece of a bucket."""
     starts = accumulate(sizes, initial=0)
     return [bucket.layout.part(start, size) for start, size in zip(starts, sizes, strict=False)]
+
+
+def stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Rows of different length as a matrix; shorter ones are filled up with zeros.
+
+    Example:
+        >>> stacked([torch.tensor([1, 2]), torch.tensor([3])])
+        tensor([[1, 2],
+                [3, 0]])
+    """
+    return pad_sequence(list(rows), batch_first=True)
 
 
 class PieceState(MutableMapping[str, Tensor]):

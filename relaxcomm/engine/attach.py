@@ -12,15 +12,15 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from relaxcomm import errors
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config, load
 from relaxcomm.engine import replicas
+from relaxcomm.engine.agreement import compare, share
 from relaxcomm.engine.engine import Engine, attached
 from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run, named_parameters
-from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
+from relaxcomm.errors import CompositionError, RelaxcommError, UsageError
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
 
 
@@ -72,7 +72,7 @@ def attach(
                 facts = _fingerprint(model, settings, size)
             except RelaxcommError as error:
                 problem = problem or error
-        _compare(transport, problem, facts)
+        compare(share(transport, problem, facts))
         assert settings is not None
         replicas.broadcast(model, transport, settings.bucket_bytes)
         run = Run(
@@ -131,31 +131,10 @@ def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[st
     facts |= {"bucket_bytes": str(settings.bucket_bytes)}
     facts["drift_guard"] = str(settings.drift_guard)
     facts["metrics"] = "off" if settings.metrics is None else "on"  # the rest may differ between hosts
-    facts |= {name: topology.describe(world_size) for name, topology in settings.topologies.items()}
+    facts |= settings.describe_topologies(world_size)
     for name, p in named_parameters(model):
         kind = "trainable" if p.requires_grad else "frozen"
         facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"
     for name, b in model.named_buffers():
         facts[f"buffer {name}"] = f"{list(b.shape)} {b.dtype}"
     return facts
-
-
-def _compare(transport: Transport, problem: RelaxcommError | None, facts: dict[str, str]) -> None:
-    """Raise the same error on every rank if one has a problem or another configuration."""
-    mine = (type(problem).__name__, str(problem)) if problem else None
-    reports: list[Any] = transport.gather_objects((mine, facts))
-    problems = {rank: report[0] for rank, report in enumerate(reports) if report[0]}
-    if problems:
-        kinds = list(dict.fromkeys(problems.values()))
-        kind = getattr(errors, kinds[0][0])
-        if len(kinds) == 1 and len(problems) == len(reports):
-            raise kind(kinds[0][1])
-        raise kind("\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items()))
-    first = reports[0][1]
-    for rank, (_, theirs) in enumerate(reports):
-        for key in [*first, *theirs]:
-            if first.get(key) != theirs.get(key):
-                raise ConfigError(
-                    f"ranks disagree on {key}: rank 0 has {first.get(key, 'none')}, rank {rank} has "
-                    f"{theirs.get(key, 'none')}; give every rank the same model and configuration"
-                )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
 from relaxcomm.engine.bucket_rules import LateGradient
 from relaxcomm.engine.flights import Flight
+from relaxcomm.engine.run import Run
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import ConfigError
 
@@ -19,6 +21,30 @@ SCHEMA = 1
 
 def export(window: Window) -> dict[str, Any]:
     """All state of this rank; results on their way are waited for and saved as results."""
+    with _nobody_asking(window.run):
+        return _export(window)
+
+
+def restore(window: Window, saved: Mapping[str, Any]) -> None:
+    """Put a rank's state back.
+
+    Raises: ConfigError for a state of another schema, algorithm, rank, world size or model.
+    """
+    with _nobody_asking(window.run):
+        _restore(window, saved)
+
+
+@contextmanager
+def _nobody_asking(run: Run) -> Iterator[None]:
+    """What services hold is whole only while no rank asks: all ranks enter and leave together."""
+    if run.services:
+        run.transport.gather_objects("quiet")
+    yield
+    if run.services:
+        run.transport.gather_objects("goes on")
+
+
+def _export(window: Window) -> dict[str, Any]:
     run = window.run
     membership = run.transport.membership
     return {
@@ -44,11 +70,7 @@ def export(window: Window) -> dict[str, Any]:
     }
 
 
-def restore(window: Window, saved: Mapping[str, Any]) -> None:
-    """Put a rank's state back.
-
-    Raises: ConfigError for a state of another schema, algorithm, rank, world size or model.
-    """
+def _restore(window: Window, saved: Mapping[str, Any]) -> None:
     run = window.run
     membership = run.transport.membership
     here = {

@@ -8,19 +8,18 @@ from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakSet
 
-import torch
 import torch.distributed as dist
 from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from relaxcomm.algorithm import Algorithm
-from relaxcomm.config import Config
+from relaxcomm.config import Config, Phase
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
 from relaxcomm.engine import checkpoint, replicas, switching
-from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.loading import attach_loader
 from relaxcomm.engine.metering import Metering
+from relaxcomm.engine.phases import Phases
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.window import Window
@@ -45,9 +44,8 @@ class Engine:
         self._window = Window(run)
         self._closed = False
         self._window.hook()
-        self._phase = 0  # how many phases have begun
-        self._phases = settings.phases
-        self._handle = run.model.register_forward_pre_hook(self._begin_phase, prepend=True)
+        self._phases = Phases(settings.phases, self._is_due, self._enter)
+        self._phases.hook(run.model)
         attached.add(run.model)
 
     @property
@@ -114,13 +112,10 @@ class Engine:
         self._check_open()
         self._window.settle()
         self._run.statistics.pause()
-        kept = replicas.snapshot(self._run)
-        replicas.average(self._run)
         try:
-            yield
+            with replicas.held_at_mean(self._run):
+                yield
         finally:
-            for bucket, flat in kept:
-                bucket.scatter(flat)
             self._run.statistics.pause()
 
     @contextmanager
@@ -228,26 +223,22 @@ class Engine:
             residuals: "carry" what compressors have left to send over to the new rules of the same payload,
                 parameter by parameter, or "drop" it; what cannot be carried is dropped with a warning.
 
-        Raises: ConfigError, CompositionError, before anything has changed; UsageError inside a step, or where
-            one of the two chooses the batches.
+        Raises: ConfigError, CompositionError, on every rank and before anything has changed, also if only one
+            rank's algorithm is wrong or differs; UsageError inside a step, or where one of the two chooses
+            the batches.
 
         Example:
             >>> engine.switch({"name": "local_sgd", "steps": 8})
         """
         self._check_open()
         self._window.settle()
-        settings = self._settings.with_algorithm(algorithm)
-        settings.check_world_size(self._run.transport.membership.world_size)
-        following = fitted(self._run.model, settings.algorithm)
-        check_model(self._run.model, self._run.optimizer, following)
-        for one in (self.algorithm, following):
-            check_switchable(one)
         switching.check_between_steps(self._window)
-        switching.agree(self._run, following, residuals)
+        following = switching.choose(self._run, self._settings, algorithm, residuals)
         self._window.unhook()
         with switching.gradients_kept(self._run):
             switching.come_to_rest(self._window)
             self._window.backward.release()
+        self._metering.settle()
         self._run = switching.follow(self._run, following, residuals)
         self._window = Window(self._run)
         self._window.hook()
@@ -261,8 +252,7 @@ class Engine:
         self._check_open()
         self._window.settle()
         self._window.step.meet()
-        with self._nobody_asking():
-            return {**checkpoint.export(self._window), "phase": self._phase}
+        return {**checkpoint.export(self._window), "phase": self._phases.num_begun}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first.
@@ -270,10 +260,8 @@ class Engine:
         Raises: ConfigError if it belongs to another algorithm, model, rank or world size.
         """
         self._check_open()
-        if state.get("phase", 0) != self._phase and 0 < state["phase"] <= len(self._phases):
-            self._enter(state["phase"])
-        with self._nobody_asking():
-            checkpoint.restore(self._window, state)
+        self._phases.resume(state.get("phase", 0))
+        checkpoint.restore(self._window, state)
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.
@@ -315,34 +303,15 @@ class Engine:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
-    def _begin_phase(self, module: nn.Module, inputs: Any) -> None:
-        """Before a forward that trains: switch if it is time."""
-        if not torch.is_grad_enabled():
-            return
-        while self._phase < len(self._phases):
-            phase = self._phases[self._phase]
-            if self.statistics.steps < phase.after_steps or not switching.is_between_steps(self._window):
-                return
-            self._enter(self._phase + 1)
+    def _is_due(self, phase: Phase) -> bool:
+        return self.statistics.steps >= phase.after_steps and switching.is_between_steps(self._window)
 
-    def _enter(self, phase: int) -> None:
-        self._phase = phase
-        begun = self._phases[phase - 1]
-        self.switch(begun.algorithm, residuals=begun.residuals)
-
-    @contextmanager
-    def _nobody_asking(self) -> Iterator[None]:
-        """What services hold is whole only while no rank asks: all ranks enter and leave together."""
-        if self._run.services:
-            self._run.transport.gather_objects("quiet")
-        yield
-        if self._run.services:
-            self._run.transport.gather_objects("goes on")
+    def _enter(self, phase: Phase) -> None:
+        self.switch(phase.algorithm, residuals=phase.residuals)
 
     def _detach(self) -> None:
         self._closed = True
-        self._handle.remove()
+        self._phases.unhook()
         self._window.unhook()
         attached.discard(self._run.model)
 

@@ -74,6 +74,12 @@ class Metering:
         )
         self._run.on_synchronised = self._synchronised
 
+    def settle(self) -> None:
+        """Keep what the rules have moved under their primitives' names: other rules get their numbers."""
+        counters, flights = self._run.transport.counters, self._run.statistics.in_flight
+        counters.by_rule = self._by_primitive(counters.by_rule)
+        flights.by_rule = self._by_primitive(flights.by_rule)
+
     def follow(self, run: Run) -> None:
         """Show another run in the place of the one before, from which an algorithm was switched."""
         run.samples.enabled, run.on_synchronised = self._run.samples.enabled, self._run.on_synchronised

@@ -13,7 +13,7 @@ Kept: TypeAlias = tuple[Bucket, Mapping[str, Tensor]]
 """A bucket and slots for it."""
 
 
-def moved(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> tuple[Tensor, int]:
+def moved(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> tuple[Tensor, set[str]]:
     """A slot with what older ones of that name hold for the same parameters.
 
     Only a slot with an entry for each of the bucket's can be moved.
@@ -24,18 +24,18 @@ def moved(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> t
         bucket: whose slot it is.
         before: older buckets with their slots.
 
-    Returns: the slot, and how many of the bucket's parameters were found.
+    Returns: the slot, and the names of the bucket's parameters that were found.
     """
     if fresh.numel() != bucket.numel:
-        return fresh, 0
+        return fresh, set()
     olds: dict[Tensor, Tensor] = {}
     for old, slots in before:
         kept = slots.get(name)
         if kept is not None and kept.numel() == old.numel:
             olds.update({item.tensor: part for item, part in zip(old.items, old.views(kept), strict=True)})
-    result, found = fresh.clone(), 0
+    result, found = fresh.clone(), set()
     for view, item in zip(bucket.views(result), bucket.items, strict=True):
         if item.tensor in olds:
             view.copy_(olds[item.tensor])
-            found += 1
+            found.add(item.name)
     return result, found

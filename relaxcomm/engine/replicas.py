@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -54,6 +57,13 @@ def mean_buckets(run: Run) -> list[Bucket]:
     return build_buckets(items, bucket_bytes=run.bucket_bytes)
 
 
-def snapshot(run: Run) -> list[tuple[Bucket, Tensor]]:
-    """A copy of what an average changes."""
-    return [(bucket, bucket.gather(bucket.empty())) for bucket in mean_buckets(run)]
+@contextmanager
+def held_at_mean(run: Run) -> Iterator[None]:
+    """Have the mean inside, and afterwards what was there before, bit for bit."""
+    kept = [(bucket, bucket.gather(bucket.empty())) for bucket in mean_buckets(run)]
+    average(run)
+    try:
+        yield
+    finally:
+        for bucket, flat in kept:
+            bucket.scatter(flat)

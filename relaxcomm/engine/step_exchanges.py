@@ -59,18 +59,9 @@ class StepExchanges:
             for b in buckets
         ]
         if buffers and rule.payload.averages_buffers and rule.exchange.collective:
-            plain = _plain(rule)
             made += [
-                self._launch(
-                    pipeline,
-                    index,
-                    plain,
-                    RuleState(plain, b, self.run.transport.membership),
-                    b,
-                    of_buffers=True,
-                    round=round,
-                )
-                for b in self._buffer_buckets()
+                self._launch(pipeline, index, plain, state, b, of_buffers=True, round=round)
+                for plain, state, b in self._for_buffers(rule)
             ]
         if _parts(rule) and rule.compressor.keeps_finite:
             bad = not all(one.is_good for one in made)
@@ -91,15 +82,17 @@ class StepExchanges:
         due, index, of_buffers, unit, result, snapshot = saved
         flight, rule = Flight.landed(result), self.run.algorithm.rules[index]
         if of_buffers:
-            plain, bucket = _plain(rule), self._buffer_buckets()[unit]
-            state = RuleState(plain, bucket, self.run.transport.membership)
+            plain, state, bucket = self._for_buffers(rule)[unit]
             return Exchange(due, index, plain, state, bucket, flight, snapshot, True)
         assert self.run.buckets is not None
         bucket, state = self.run.buckets[unit], self.run.state[index, unit]
         return Exchange(due, index, rule, state, bucket, flight, snapshot)
 
-    def _buffer_buckets(self) -> list[Bucket]:
-        return build_buckets(float_buffers(self.run.model), bucket_bytes=self.run.bucket_bytes)
+    def _for_buffers(self, rule: Rule) -> list[tuple[Rule, RuleState, Bucket]]:
+        """The buckets of the model's buffers, with the rule that averages them and its state."""
+        run, plain = self.run, _plain(rule)
+        buckets = build_buckets(float_buffers(run.model), bucket_bytes=run.bucket_bytes)
+        return [(plain, RuleState(plain, bucket, run.transport.membership), bucket) for bucket in buckets]
 
     def _launch(
         self,

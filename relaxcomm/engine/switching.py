@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 
-from relaxcomm.algorithm import Algorithm
+from relaxcomm.algorithm import Algorithm, Rule
+from relaxcomm.config import Config
 from relaxcomm.engine import replicas
+from relaxcomm.engine.agreement import compare, share
+from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.moving import Kept, moved
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.window import Window
-from relaxcomm.errors import CompositionWarning, ConfigError, UsageError
-from relaxcomm.protocol import is_buffer
+from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
+from relaxcomm.protocol import Payload, is_buffer
 
 Residuals: TypeAlias = Literal["carry", "drop"]
-_CARRIED = ("compressor",)  # roles whose slots mean the same under another algorithm
 
 
 def is_between_steps(window: Window) -> bool:
@@ -28,7 +31,7 @@ def is_between_steps(window: Window) -> bool:
 
 
 def check_between_steps(window: Window) -> None:
-    """Raise UsageError inside a step."""
+    """Raise UsageError inside a step, on this rank: it may have issued what the others have not."""
     run = window.run
     if not is_between_steps(window):
         raise UsageError(
@@ -36,12 +39,32 @@ def check_between_steps(window: Window) -> None:
         )
 
 
-def agree(run: Run, algorithm: Algorithm, residuals: Residuals) -> None:
-    """Raise ConfigError on all ranks if they would switch to different algorithms, or in different ways."""
-    wanted = run.transport.gather_objects(f"{algorithm!r}, residuals={residuals}")
+def choose(run: Run, settings: Config, algorithm: object, residuals: Residuals) -> Algorithm:
+    """The algorithm to go on with, made for the model; or the same error on all ranks."""
+    problem: RelaxcommError | None = None
+    following: Algorithm | None = None
+    graphs: dict[str, str] = {}
+    try:
+        if residuals not in get_args(Residuals):
+            raise ConfigError(f"residuals={residuals!r} is not allowed; give 'carry' or 'drop'")
+        settings = settings.with_algorithm(algorithm)
+        world_size = run.transport.membership.world_size
+        settings.check_world_size(world_size)
+        graphs = settings.describe_topologies(world_size)
+        following = fitted(run.model, settings.algorithm)
+        check_model(run.model, run.optimizer, following)
+        for one in (run.algorithm, following):
+            check_switchable(one)
+    except RelaxcommError as error:
+        problem = error
+    reports = share(run.transport, problem, (f"{following!r}, residuals={residuals}", graphs))
+    wanted = [text for text, _ in reports]
     if len(set(wanted)) > 1:
         shown = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(wanted))
         raise ConfigError(f"ranks switch to different algorithms: {shown}")
+    compare([theirs for _, theirs in reports])
+    assert following is not None, "without one there is a problem"
+    return following
 
 
 def come_to_rest(window: Window) -> None:
@@ -57,10 +80,10 @@ def come_to_rest(window: Window) -> None:
 @contextmanager
 def gradients_kept(run: Run) -> Iterator[None]:
     """Have `.grad` afterwards as it was before: late gradients pass through it."""
-    kept = [(item.tensor, item.tensor.grad) for item in run.parameters]
-    copies = [(tensor, None if gradient is None else gradient.clone()) for tensor, gradient in kept]
+    tensors = [item.tensor for item in run.parameters]
+    kept = [None if tensor.grad is None else tensor.grad.clone() for tensor in tensors]
     yield
-    for tensor, gradient in copies:
+    for tensor, gradient in zip(tensors, kept, strict=True):
         tensor.grad = gradient
 
 
@@ -87,34 +110,33 @@ def follow(old: Run, algorithm: Algorithm, residuals: Residuals) -> Run:
 def _carry(old: Run, new: Run, left: set[str]) -> None:
     """Move slots of compressors between rules of the same payload; what is moved is out of `left`."""
     assert new.buckets is not None
+    before: dict[type[Payload], list[Kept]] = defaultdict(list)
+    for rule, kept in _kept(old):
+        before[type(rule.payload)].append(kept)
     for (index, unit), state in new.state.items():
-        payload = type(new.algorithm.rules[index].payload)
-        before = [kept for rule, kept in _kept(old) if type(old.algorithm.rules[rule].payload) is payload]
-        bucket = new.buckets[unit]
-        for role in _CARRIED:
-            for name in state[role]:
-                if is_buffer(name):
-                    continue
-                state[role][name], found = moved(name, state[role][name], bucket, before)
-                if found:
-                    left -= set(bucket.names)
+        same = before[type(new.algorithm.rules[index].payload)]
+        bucket, slots = new.buckets[unit], state["compressor"]
+        for name in slots:
+            if is_buffer(name):
+                continue
+            slots[name], found = moved(name, slots[name], bucket, same)
+            left -= found
         state.commit(True)
 
 
-def _kept(run: Run) -> list[tuple[int, Kept]]:
-    found: list[tuple[int, Kept]] = []
+def _kept(run: Run) -> Iterator[tuple[Rule, Kept]]:
+    """The slots of compressors, which mean the same under another algorithm."""
     for (index, unit), state in run.state.items():
         assert run.buckets is not None, "state is made with the buckets"
-        found += [(index, (run.buckets[unit], state[role])) for role in _CARRIED]
-    return found
+        yield run.algorithm.rules[index], (run.buckets[unit], state["compressor"])
 
 
 def _residuals(run: Run) -> set[str]:
     """Names of the parameters of which something is left to send."""
     return {
         name
-        for index, (bucket, slots) in _kept(run)
-        if run.algorithm.rules[index].compressor.keeps_rest
+        for rule, (bucket, slots) in _kept(run)
+        if rule.compressor.keeps_rest
         for slot, value in slots.items()
         if not is_buffer(slot) and value.numel() == bucket.numel
         for name, part in zip(bucket.names, bucket.views(value), strict=True)

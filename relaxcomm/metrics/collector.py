@@ -73,7 +73,8 @@ class RunCollector(Collector):
         yield from _traffic(now)
         yield from _times(now)
         for name, values in (("value", 0), ("threshold", 1)):
-            yield _gauge(
+            yield _family(
+                GaugeMetricFamily,
                 f"trigger_{name}",
                 f"The {name} that the trigger of a rule compared at the last vote.",
                 "rule",
@@ -92,7 +93,8 @@ def _version() -> str:
 def _counts(now: Snapshot, local_steps: int) -> Iterator[Metric]:
     facts = {"algorithm": now.algorithm, "version": _version(), "world_size": str(now.world_size)}
     yield InfoMetricFamily("relaxcomm", "What runs.", value=facts)
-    yield _counter(
+    yield _family(
+        CounterMetricFamily,
         "steps",
         "Optimizer steps, by whether anything was exchanged.",
         "outcome",
@@ -111,7 +113,7 @@ def _traffic(now: Snapshot) -> Iterator[Metric]:
     for place, what in enumerate(("sent", "received")):
         text = f"Bytes {what}, by exchange primitive or purpose."
         values = {primitive: moved[place] for primitive, moved in now.bytes_moved.items()}
-        yield _counter(f"bytes_{what}", text, "primitive", values)
+        yield _family(CounterMetricFamily, f"bytes_{what}", text, "primitive", values)
     yield CounterMetricFamily(
         "relaxcomm_bytes_uncompressed",
         "Bytes that synchronising in every step in full precision would have sent.",
@@ -145,15 +147,14 @@ def _times(now: Snapshot) -> Iterator[Metric]:
     yield exchanges
 
 
-def _counter(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(f"relaxcomm_{name}", text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
-
-
-def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"relaxcomm_{name}", text, labels=[label])
+def _family(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    text: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Metric:
+    family = kind(f"relaxcomm_{name}", text, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
     return family

@@ -75,8 +75,27 @@ def swap(cx: Context, graph: Topology, packed: Tensor) -> Generator[Operation, R
     return [(mine[rank], packed), *((mine[peer], data) for peer, data in sorted(received.items()))]
 
 
+class OverGraph(Exchange):
+    """An exchange with the neighbours in a graph: one of its own, or the configured one.
+
+    Frozen classes repeat the field, in the place that it has among theirs.
+    """
+
+    topology: Topology | None = None
+
+    same_result: ClassVar[bool] = False
+    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "graph"
+
+    def own_topology(self) -> Topology | None:
+        return self.topology
+
+    def graph(self, configured: Topology) -> Topology:
+        """Over which it exchanges."""
+        return self.topology or configured
+
+
 @frozen
-class gossip(Exchange):
+class gossip(OverGraph):
     """Mix with the neighbours in a graph: `x_i <- sum_j W_ij x_j`.
 
     W has Metropolis-Hastings weights over the edges, or equal ones over a balanced directed graph.
@@ -96,17 +115,12 @@ class gossip(Exchange):
     topology: Topology | None = None
 
     accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
-    same_result: ClassVar[bool] = False
-    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "graph"
-
-    def own_topology(self) -> Topology | None:
-        return self.topology
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         result, _ = yield from mix(
-            cx, self.topology or cx.topology, compressor.code(cx, tensor, state, keep_own=False)
+            cx, self.graph(cx.topology), compressor.code(cx, tensor, state, keep_own=False)
         )
         return result
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return (self.topology or topology).links(world_size) / world_size * message_bytes
+        return self.graph(topology).links(world_size) / world_size * message_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,14 +14,15 @@ from relaxcomm.frozen import Index, frozen
 from relaxcomm.messages import DENSE
 from relaxcomm.operations import Request
 from relaxcomm.primitives.compressors.reading import finish
+from relaxcomm.primitives.exchanges import OverGraph
 from relaxcomm.primitives.serving import Decoder, kept_dtype
-from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, Served, State
+from relaxcomm.protocol import Compressor, Context, Exchanging, Served, State
 from relaxcomm.topology import Topology
 from relaxcomm.transport.base import Service
 
 
 @frozen
-class pairwise(Exchange):
+class pairwise(OverGraph):
     """Average with one neighbour at a time, drawn anew for each exchange: `x_i, x_j <- (x_i + x_j) / 2`.
 
     The ranks of one side of a bipartite graph are active: each sends its parameters to a neighbour on the
@@ -51,14 +52,9 @@ class pairwise(Exchange):
 
     accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
     collective: ClassVar[bool] = False
-    same_result: ClassVar[bool] = False
     several_rounds: ClassVar[bool] = False
     needs_fixed_graph: ClassVar[bool] = True
     follows_parameters: ClassVar[bool] = True
-    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "graph"
-
-    def own_topology(self) -> Topology | None:
-        return self.topology
 
     def check_graph(self, topology: Topology, world_size: int) -> None:
         super().check_graph(topology, world_size)
@@ -91,17 +87,17 @@ class pairwise(Exchange):
         return Served(partner, request, torch.empty(start.nbytes, dtype=torch.uint8))
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        _, active = (self.topology or topology).sides(world_size)
+        _, active = self.graph(topology).sides(world_size)
         return len(active) / world_size * message_bytes
 
     def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
-        _, active = (self.topology or topology).sides(world_size)
+        _, active = self.graph(topology).sides(world_size)
         return len(active) / world_size * dense_bytes
 
     def _passive_neighbours(self, cx: Context) -> list[int]:
         """Whom this rank may ask: itself if it is passive."""
         rank, size = cx.membership.rank, cx.membership.world_size
-        graph = self.topology or cx.topology
+        graph = self.graph(cx.topology)
         passive, active = graph.sides(size)
         if rank not in active:
             return [rank]

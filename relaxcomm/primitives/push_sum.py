@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from relaxcomm.frozen import frozen
 from relaxcomm.messages import DENSE
 from relaxcomm.pieces import PieceState
 from relaxcomm.primitives.compressors.reading import finish
-from relaxcomm.primitives.exchanges import swap
-from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.primitives.exchanges import OverGraph, swap
+from relaxcomm.protocol import Compressor, Context, Exchanging, State
 from relaxcomm.topology import Topology
 from relaxcomm.transport.base import Membership
 
@@ -24,7 +24,7 @@ _WEIGHT_BYTES = 8
 
 
 @frozen
-class push_sum(Exchange):
+class push_sum(OverGraph):
     """Each rank hands out equal parts of a sum and of a weight; the parameters are their quotient.
 
     With P_ij what rank j gives to rank i, `sum_i P_ij = 1`, and u_i what the optimizer has added to z_i:
@@ -46,13 +46,8 @@ class push_sum(Exchange):
     topology: Topology | None = None
 
     accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
-    same_result: ClassVar[bool] = False
-    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "graph"
     follows_parameters: ClassVar[bool] = True
     several_rounds: ClassVar[bool] = False
-
-    def own_topology(self) -> Topology | None:
-        return self.topology
 
     def check_graph(self, topology: Topology, world_size: int) -> None:
         topology.check(world_size, balanced=False)
@@ -69,21 +64,19 @@ class push_sum(Exchange):
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        tensor.sub_(_quotient(state).to(tensor.dtype)).add_(
-            state[_SUM]
-        )  # what the optimizer has added, and x
+        tensor.sub_(_quotient(state).to(tensor.dtype))  # what the optimizer has added
+        tensor.add_(state[_SUM])
         coding = compressor.code(cx, tensor, PieceState(state, _INNER), keep_own=False)
         message = next(coding)
         packed = torch.cat([message.pack(), state[_WEIGHT].view(torch.uint8)])
-        came = yield from swap(cx, self.topology or cx.topology, packed)
+        came = yield from swap(cx, self.graph(cx.topology), packed)
         total, _ = finish(coding, [(share, message.unpack(data)) for share, data in came])
         weights = [data[-_WEIGHT_BYTES:].clone().view(torch.float64) * share for share, data in came]
         state[_SUM], state[_WEIGHT] = total.to(state[_SUM].dtype), torch.stack(weights).sum(0)
         return _quotient(state).to(tensor.dtype)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        graph = self.topology or topology
-        return graph.links(world_size) / world_size * (message_bytes + _WEIGHT_BYTES)
+        return self.graph(topology).links(world_size) / world_size * (message_bytes + _WEIGHT_BYTES)
 
 
 def _quotient(state: State) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from relaxcomm.frozen import Share, frozen
 from relaxcomm.messages import ALL_KINDS, Sparse
 from relaxcomm.pieces import PieceState
 from relaxcomm.primitives.compressors.reading import as_dense
-from relaxcomm.primitives.exchanges import gossip, mix
+from relaxcomm.primitives.exchanges import OverGraph, gossip, mix
 from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, State
 from relaxcomm.topology import Topology
 from relaxcomm.transport.base import Membership
@@ -25,7 +25,7 @@ _INNER = 0
 _CHUNK = 1 << 14  # entries that fit into the innermost caches in float64
 
 
-class ReplicaGossip(Exchange):
+class ReplicaGossip(OverGraph):
     """Gossip of differences to replicas `r_j`, which rank j and its neighbours change alike.
 
     `q_i = C(difference)` goes to all neighbours, and then `r_j <- r_j + q_j`. Of all these a rank keeps two
@@ -34,16 +34,9 @@ class ReplicaGossip(Exchange):
     which all ranks start from.
     """
 
-    topology: Topology | None = None
-
     accepts: ClassVar[frozenset[str]] = ALL_KINDS
-    same_result: ClassVar[bool] = False
-    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "graph"
     needs_fixed_graph: ClassVar[bool] = True
     follows_parameters: ClassVar[bool] = True
-
-    def own_topology(self) -> Topology | None:
-        return self.topology
 
     @property
     def plain(self) -> Exchange:
@@ -66,7 +59,7 @@ class ReplicaGossip(Exchange):
         for out, x, own, apart in _chunks(difference, tensor, state[_OWN], state[_APART]):
             out.copy_(self._difference(x.to(own.dtype, copy=True), own, apart))
         coding = compressor.code(cx, difference, PieceState(state, _INNER), keep_own=True)
-        change, sent = yield from mix(cx, self.topology or cx.topology, coding)
+        change, sent = yield from mix(cx, self.graph(cx.topology), coding)
         assert sent is not None
         self._follow(state, change, sent)
         for x, own, apart in _chunks(tensor, state[_OWN], state[_APART]):

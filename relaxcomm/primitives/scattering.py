@@ -14,7 +14,15 @@ from relaxcomm.frozen import frozen
 from relaxcomm.messages import ALL_KINDS, SIGNS, Message, Signs
 from relaxcomm.operations import AllGather, AllToAll, Operation, Received
 from relaxcomm.packing import pack_codes, unpack_codes
-from relaxcomm.pieces import PieceState, piece_bucket, piece_layouts, piece_sizes, piece_slots, pieces_of
+from relaxcomm.pieces import (
+    PieceState,
+    piece_bucket,
+    piece_layouts,
+    piece_sizes,
+    piece_slots,
+    pieces_of,
+    stacked,
+)
 from relaxcomm.primitives.compressors.feedback import error_feedback
 from relaxcomm.primitives.compressors.levels import sum_quantized
 from relaxcomm.primitives.compressors.reading import finish
@@ -161,11 +169,7 @@ _Swapping: TypeAlias = Generator[Operation, Received, Tensor]
 
 def _to_owners(messages: Sequence[Message]) -> _Swapping:
     """Send each rank the message of its part; those of smaller parts are filled up with zeros."""
-    packed = [message.pack() for message in messages]
-    rows = packed[0].new_zeros(len(packed), max(one.numel() for one in packed))
-    for row, one in zip(rows, packed, strict=True):
-        row[: one.numel()] = one
-    received = yield AllToAll(rows)
+    received = yield AllToAll(stacked([message.pack() for message in messages]))
     assert isinstance(received, Tensor)
     return received
 

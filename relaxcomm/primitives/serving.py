@@ -12,7 +12,15 @@ from torch import Tensor
 from relaxcomm.buckets import Bucket
 from relaxcomm.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.operations import Request
-from relaxcomm.pieces import PieceState, piece_bucket, piece_layouts, piece_sizes, piece_slots, pieces_of
+from relaxcomm.pieces import (
+    PieceState,
+    piece_bucket,
+    piece_layouts,
+    piece_sizes,
+    piece_slots,
+    pieces_of,
+    stacked,
+)
 from relaxcomm.primitives.compressors.reading import finish
 from relaxcomm.protocol import Compressor, Context, Exchange, State
 from relaxcomm.topology import Topology
@@ -45,17 +53,15 @@ def make_request(
 ) -> Request:
     """A push of `tensor` (`[numel]`) to the shards, each coded on its own, behind two numbers."""
     sizes = piece_sizes(tensor.numel(), cx.membership.world_size)
+    numbered = header(*numbers)
     rows = [
-        _encode(cx.part(start, piece.numel()), piece, compressor, PieceState(state, index))
+        torch.cat(
+            [numbered, _encode(cx.part(start, piece.numel()), piece, compressor, PieceState(state, index))]
+        )
         for index, (start, piece) in enumerate(pieces_of(tensor, sizes))
     ]
-    width = max(row.numel() for row in rows)
-    requests = torch.zeros(len(rows), HEADER_BYTES + width, dtype=torch.uint8)
-    requests[:, :HEADER_BYTES] = header(*numbers)
-    for request, row in zip(requests, rows, strict=True):
-        request[HEADER_BYTES : HEADER_BYTES + row.numel()] = row
     replies = torch.empty(len(rows), _reply_bytes(sizes, tensor.dtype), dtype=torch.uint8)
-    return Request(requests, replies)
+    return Request(stacked(rows), replies)
 
 
 def read_replies(replies: Tensor, like: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from datetime import timedelta
 from typing import Any, cast
@@ -70,6 +71,7 @@ class TorchTransport(Transport):
         self._ranks, self._on_cpu = ranks, chosen == "gloo"
         name = f"relaxcomm/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         self._peers = Peers(name, self.membership)
+        self._asked = -math.inf  # when, in `look`, what became of the peers
         self._broken = False
         self._services: Services | None = None
         self.counters = ByteCounters()
@@ -156,10 +158,13 @@ class TorchTransport(Transport):
         """Whether a work that was issued at `since` has ended, well or not."""
         if work.is_completed():
             return True
-        if time.monotonic() - since > self._timeout:
+        now = time.monotonic()
+        if now - since > self._timeout:
             raise self._late(label)
-        if gone := self._peers.gone():
-            raise self._failure(label, gone)
+        if now - self._asked >= _SLICE_SECONDS:  # whoever polls does so for each bucket in each step
+            self._asked = now
+            if gone := self._peers.gone():
+                raise self._failure(label, gone)
         return False
 
     def _start(self, operation: Operation, label: Label) -> tuple[list[Any], Received]:
@@ -187,9 +192,8 @@ class TorchTransport(Transport):
             dist.P2POp(dist.irecv, t, self._ranks[r], group) for r, t in sorted(operation.receives.items())
         ]
         works: list[Any] = dist.batch_isend_irecv(sends + takes) if sends or takes else []
-        if (
-            self._on_cpu and works
-        ):  # each takes one wait of the whole limit, and the sends end with the receives
+        if self._on_cpu and works:
+            # Each takes one wait of the whole limit, and the sends end with the receives.
             works = [ThreadedWork(works, self._limit)]
         return works, dict(operation.receives)
 

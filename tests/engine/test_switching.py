@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -147,6 +149,26 @@ def test_what_cannot_be_carried_is_told():
         in_process(carried, 3, "carry", "bsp")
 
 
+def of_two_payloads(world):
+    """One rule sends half the gradients, the other half the deltas; then gradients alone, in one bucket."""
+    model = torch.nn.Linear(30, 2).double()
+    optimizer = make_optimizer("plain", model)
+    rules = [
+        {"payload": payload, "compressor": EF, "exchange": "all_gather", "select": [name]}
+        for payload, name in (("gradients", "weight"), ("deltas", "bias"))
+    ]
+    with world.attach(model, optimizer, {"algorithm": {"rules": rules}}) as engine:
+        model(torch.randn(3, 30).double()).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        engine.switch(SPARSE)
+
+
+def test_what_lies_beside_something_that_is_carried_is_told_to_be_dropped():
+    with pytest.warns(CompositionWarning, match="drops what was left to send of bias$"):
+        in_process(of_two_payloads, 3)
+
+
 def phased(world, resumes):
     model = CASES["toy"].model(seed=world.rank)
     optimizer = make_optimizer("momentum", model)
@@ -177,6 +199,20 @@ def test_phases_of_the_yaml(resumes):
     assert_histories_agree(found, expected)
 
 
+def forward_hooks(world, phases):
+    """How many hooks a forward calls while an engine is attached, and after."""
+    model = CASES["toy"].model()
+    with world.attach(model, make_optimizer("plain", model), {"algorithm": "bsp", "phases": phases}):
+        attached = len(model._forward_pre_hooks)
+    return attached, len(model._forward_pre_hooks)
+
+
+def test_only_phases_cost_a_forward_something():
+    phase = {"after_steps": 5, "algorithm": "local_sgd"}
+    (without, left), (with_phases, left_too) = (in_process(forward_hooks, 1, p)[0] for p in ([], [phase]))
+    assert (with_phases - without, left, left_too) == (1, 0, 0)
+
+
 def refused(world, what):
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)
@@ -186,6 +222,8 @@ def refused(world, what):
             engine.switch("local_sgd")
         elif what == "differs":
             engine.switch("local_sgd" if world.rank else {"name": "local_sgd", "steps": 3})
+        elif what == "residuals":
+            engine.switch("bsp", residuals="cary")
         else:
             engine.switch(what)
 
@@ -196,12 +234,43 @@ def refused(world, what):
         ("inside", UsageError, "in the middle of step 0; switch after"),
         ("differs", ConfigError, "rank 0: .*steps=3.*; rank 1: "),
         ("fedavg", UsageError, "chooses the batches"),
+        ("residuals", ConfigError, "residuals='cary' is not allowed; give 'carry' or 'drop'"),
         ("local_sdg", ConfigError, "did you mean 'local_sgd'"),
     ],
 )
 def test_refusals(what, kind, words):
     with pytest.raises(kind, match=words):
         in_process(refused, 3, what)
+
+
+def refused_everywhere(world, wanted):
+    """What every rank is told when one cannot switch; training goes on as before."""
+    model = CASES["toy"].model(seed=world.rank)
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+        train(engine, model, optimizer, world, 0, 3)
+        with pytest.raises(relaxcomm.RelaxcommError) as told:
+            engine.switch(wanted[world.rank])
+        assert engine.algorithm.name == "bsp"
+        history = train(engine, model, optimizer, world, 3, 6)
+    return (type(told.value), str(told.value)), history[-1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "words"),
+    [
+        (("bsp", "local_sdg", "bsp"), ConfigError, "rank 1: .*did you mean 'local_sgd'"),
+        (("bsp", "bsp", "fedavg"), UsageError, "rank 2: fedavg chooses the batches"),
+        (("bsp", "local_sgd", "bsp"), ConfigError, "ranks switch to different algorithms: rank 0"),
+    ],
+)
+def test_what_is_wrong_on_one_rank_is_told_on_all(wanted, kind, words):
+    found = in_process(refused_everywhere, 3, wanted)
+    assert {told[0] for told, _ in found} == {kind}
+    assert len({told[1] for told, _ in found}) == 1
+    assert re.match(words, found[0][0][1])
+    for _, last in found:
+        np.testing.assert_array_equal(last, found[0][1])
 
 
 def test_phases_must_follow_each_other():

@@ -108,6 +108,33 @@ def test_bytes_are_told_apart_by_primitive():
         assert value(series, "relaxcomm_bytes_sent_total") == statistics["bytes_sent"]
 
 
+def switched(world, first, second):
+    """What the snapshot shows before a switch and after more steps: bytes and exchanges by primitive."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": first}) as engine:
+        shown = []
+        for step in range(6):
+            if step == 4:
+                shown.append(engine.snapshot())
+                engine.switch(second)
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [*shown, engine.snapshot()]
+
+
+def test_a_switch_leaves_what_was_counted_under_its_primitive():
+    gossip = {"rules": [{"payload": "parameters", "exchange": {"gossip": {"topology": "ring"}}}]}
+    for before, after in in_process(switched, 3, "bsp", gossip):
+        assert before.bytes_moved["all_reduce"][0] > 0
+        assert after.bytes_moved["all_reduce"] == before.bytes_moved["all_reduce"]
+        assert after.exchanges["all_reduce"] == before.exchanges["all_reduce"]
+        num = sum(p.numel() for p in CASES["toy"].model().parameters() if p.requires_grad)
+        size = next(CASES["toy"].model().parameters()).element_size()
+        assert after.bytes_moved["gossip"] == (2 * 2 * num * size,) * 2  # two steps, two neighbours
+
+
 def test_residual_norm_is_that_of_all_buckets():
     config = {"algorithm": {"name": "topk_sgd", "density": 0.05}}
     for series, _, _, _, norm in in_process(trained, 3, config, 3):

@@ -10,6 +10,7 @@ import torch
 import relaxcomm
 from relaxcomm import TopologyError, from_networkx, topology
 from tests.engine.harness import in_process, train
+from tests.models import CASES, make_optimizer
 
 
 def test_a_file_that_has_changed_is_read_afresh_by_a_new_topology(tmp_path):
@@ -24,18 +25,43 @@ def test_a_file_that_has_changed_is_read_afresh_by_a_new_topology(tmp_path):
     assert sorted(before.graph(3).edges) == [(0, 1), (1, 2)], "a graph must not change under a run"
 
 
-def own_file(world, folder):
+def gossip_over_own_file(world, folder):
     """Every rank has a file of its own under the same name; only rank 1's is another graph."""
     graph = nx.path_graph(3) if world.rank == 1 else nx.cycle_graph(3)
     nx.write_edgelist(graph, folder / "sites.edgelist")
     exchange = relaxcomm.gossip(topology=topology.file(path=str(folder / "sites.edgelist")))
     rule = relaxcomm.Rule(payload=relaxcomm.parameters(), exchange=exchange)
-    train(world, {"algorithm": relaxcomm.Algorithm((rule,))}, 1)
+    return relaxcomm.Algorithm((rule,))
+
+
+def own_file(world, folder):
+    train(world, {"algorithm": gossip_over_own_file(world, folder)}, 1)
+
+
+def own_file_later(world, folder):
+    phase = {"after_steps": 5, "algorithm": gossip_over_own_file(world, folder)}
+    train(world, {"algorithm": "bsp", "phases": [phase]}, 1)
+
+
+def switch_to_own_file(world, folder):
+    model = CASES["toy"].model()
+    with world.attach(model, make_optimizer("plain", model), {"algorithm": "bsp"}) as engine:
+        engine.switch(gossip_over_own_file(world, folder))
 
 
 def test_ranks_whose_exchanges_have_different_graphs_are_refused(tmp_path):
     with pytest.raises(relaxcomm.ConfigError, match="ranks disagree on topology of rule 0"):
         in_process(own_file, 3, tmp_path)
+
+
+def test_so_are_those_whose_phases_have_different_graphs(tmp_path):
+    with pytest.raises(relaxcomm.ConfigError, match="ranks disagree on topology of rule 0 of phase 0"):
+        in_process(own_file_later, 3, tmp_path)
+
+
+def test_so_are_those_that_switch_to_different_graphs(tmp_path):
+    with pytest.raises(relaxcomm.ConfigError, match="ranks disagree on topology of rule 0"):
+        in_process(switch_to_own_file, 3, tmp_path)
 
 
 def test_the_text_that_ranks_compare_is_short():
@@ -107,6 +133,18 @@ def test_a_configuration_knows_all_its_topologies_and_whether_they_fit():
     with pytest.raises(TopologyError, match="power of two, got 6"):
         settings.check_world_size(6)
     assert settings.model_dump(exclude={"algorithm"})["topology"] == "ring()"
+
+
+def test_the_topologies_of_phases_belong_to_the_configuration():
+    own = {"gossip": {"topology": "hypercube"}}
+    rules = [{"payload": "parameters", "exchange": one} for one in ("gossip", own)]
+    later = [{"after_steps": 3, "algorithm": "d_psgd"}, {"after_steps": 5, "algorithm": {"rules": rules}}]
+    settings = relaxcomm.config.load({"algorithm": "d_psgd", "phases": later, "topology": "ring"})
+    expected = {"topology": topology.ring(), "topology of rule 1 of phase 1": topology.hypercube()}
+    assert settings.topologies == expected
+    settings.check_world_size(4)
+    with pytest.raises(TopologyError, match="power of two, got 6"):
+        settings.check_world_size(6)
 
 
 def test_one_size_for_all_groups_fits_any_number_of_workers():

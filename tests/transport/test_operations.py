@@ -98,6 +98,36 @@ def test_a_failure_elsewhere_ends_the_wait_long_before_the_limit():
     assert all("rank 2 failed" in text and "step 4" in text for _, text in caught.value.errors.values())
 
 
+def polls(rank):
+    """How often rank 0, which polls for `seconds`, asks the store what became of the others."""
+    transport = TorchTransport(
+        None, device=torch.device("cpu"), backend="gloo", timeout_seconds=20, debug=False
+    )
+    asked, gone = [], transport._peers.gone
+    transport._peers.gone = lambda *how: asked.append(time.monotonic()) or gone(*how)
+    transport.gather_objects("ready")
+    num_polls, seconds = 0, 2.5
+    if rank:
+        time.sleep(seconds + 1)
+    pending = [transport.issue(AllReduce(torch.ones(2), "sum"), Label(0, "0", unit)) for unit in range(2)]
+    deadline = time.monotonic() + (0 if rank else seconds)
+    while time.monotonic() < deadline:
+        assert not any(one.arrived() for one in pending)
+        num_polls += 1
+    asked_while_polling = len(asked)
+    found = [one.wait().tolist() for one in pending]
+    transport.close()
+    return num_polls, asked_while_polling, found
+
+
+@pytest.mark.ranks
+def test_polling_asks_the_store_once_a_second():
+    (num_polls, asked, found), (_, _, others) = run_ranks(polls, 2)
+    assert num_polls > 100
+    assert asked in (2, 3)
+    assert found == others == [[2.0, 2.0]] * 2
+
+
 def late_neighbor(rank):
     transport = TorchTransport(
         None, device=torch.device("cpu"), backend="auto", timeout_seconds=20, debug=False

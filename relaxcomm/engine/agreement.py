@@ -1,0 +1,45 @@
+"""What goes wrong on one rank before anything is exchanged goes wrong on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, cast
+
+from relaxcomm import errors
+from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.transport import Transport
+
+T = TypeVar("T")
+
+
+def share(transport: Transport, problem: RelaxcommError | None, mine: T) -> list[T]:
+    """What each rank gives, in rank order, unless one has a problem; every rank must call it.
+
+    Args:
+        problem: why this rank cannot go on, or None.
+        mine: a picklable value of this rank.
+
+    Raises: on every rank the same error, of the first problem's kind, if there is any.
+    """
+    told = (type(problem).__name__, str(problem)) if problem else None
+    reports = cast("list[tuple[tuple[str, str] | None, T]]", transport.gather_objects((told, mine)))
+    problems = {rank: report[0] for rank, report in enumerate(reports) if report[0] is not None}
+    if problems:
+        kinds = list(dict.fromkeys(problems.values()))
+        kind = getattr(errors, kinds[0][0])
+        if len(kinds) == 1 and len(problems) == len(reports):
+            raise kind(kinds[0][1])
+        raise kind("\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items()))
+    return [value for _, value in reports]
+
+
+def compare(everyone: Sequence[Mapping[str, str]]) -> None:
+    """Raise the same error on every rank if what one has is not what rank 0 has."""
+    first = everyone[0]
+    for rank, theirs in enumerate(everyone):
+        for key in [*first, *theirs]:
+            if first.get(key) != theirs.get(key):
+                raise ConfigError(
+                    f"ranks disagree on {key}: rank 0 has {first.get(key, 'none')}, rank {rank} has "
+                    f"{theirs.get(key, 'none')}; give every rank the same model and configuration"
+                )
