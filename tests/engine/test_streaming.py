@@ -49,10 +49,19 @@ def four_bits(delta):
 
 
 def mean_in_four_bits(deltas):
-    """Each third of a fragment (one bucket) is a block that one worker averages and codes again."""
+    """Each third of a fragment's bucket is a block that one worker averages and codes again.
+
+    A bucket holds a fragment's tensors in the order in which their gradients come: the last one first.
+    """
+    inner_ends = {77: [66], 99: [], 49: [9, 45]}[deltas.shape[1]]
+    order = np.concatenate(np.split(np.arange(deltas.shape[1]), inner_ends)[::-1])
     size = -(-deltas.shape[1] // 3)
-    thirds = [deltas[:, start : start + size] for start in range(0, deltas.shape[1], size)]
-    return np.concatenate([four_bits(np.mean([four_bits(row) for row in third], axis=0)) for third in thirds])
+    thirds = [deltas[:, order[start : start + size]] for start in range(0, deltas.shape[1], size)]
+    means = np.empty(deltas.shape[1])
+    means[order] = np.concatenate(
+        [four_bits(np.mean([four_bits(row) for row in one], axis=0)) for one in thirds]
+    )
+    return means
 
 
 def test_four_bits():
