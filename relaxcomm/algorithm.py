@@ -17,7 +17,7 @@ from relaxcomm.frozen import frozen
 from relaxcomm.primitives.compressors import identity
 from relaxcomm.primitives.outers import average
 from relaxcomm.primitives.triggers import every_step
-from relaxcomm.protocol import Compressor, Controller, Exchange, Outer, Payload, Primitive, Trigger
+from relaxcomm.protocol import Chooser, Compressor, Controller, Exchange, Outer, Payload, Primitive, Trigger
 from relaxcomm.topology import Topology
 
 StepCount = Annotated[int, Field(ge=0)]
@@ -120,8 +120,9 @@ class Algorithm:
         rules: run in this order wherever several act in one step.
         name: what listings and metrics call it.
         controllers: watch rules and write named values, such as the batch size.
+        chooser: measures the first steps, and then chooses the algorithm to go on with.
 
-    Raises: CompositionError for rules that cannot work together.
+    Raises: CompositionError for rules that cannot work together, or that disturb what a chooser measures.
 
     Example:
         >>> from relaxcomm import Algorithm, Rule, all_reduce, gradients
@@ -132,10 +133,13 @@ class Algorithm:
     rules: tuple[Rule, ...]
     name: str = "custom"
     controllers: tuple[Controller, ...] = ()
+    chooser: Chooser | None = None
 
     def __post_init__(self) -> None:
         legality.check_rules(self.rules)
         legality.check_controllers(self.controllers, self.rules)
+        if self.chooser is not None:
+            legality.check_chooser(self.chooser, self.rules)
 
     def at(self, site: str) -> tuple[tuple[int, Rule], ...]:
         """The rules whose payload is read at `site`, with their index."""
@@ -190,4 +194,5 @@ class Algorithm:
         return frozenset[str]().union(*triggers, *(controller.needs for controller in self.controllers))
 
     def __repr__(self) -> str:
-        return f"Algorithm({self.name}: {'; '.join(map(repr, (*self.rules, *self.controllers)))})"
+        chooser = () if self.chooser is None else (self.chooser,)
+        return f"Algorithm({self.name}: {'; '.join(map(repr, (*self.rules, *self.controllers, *chooser)))})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,6 +31,14 @@ def average(run: Run) -> None:
     """Replace trainable parameters and floating-point buffers by their mean over all ranks."""
     for bucket, mean in means(run):
         bucket.scatter(mean)
+
+
+def are_equal(run: Run) -> bool:
+    """Whether all ranks hold the same, bit for bit, of what an average replaces."""
+    digest = hashlib.blake2b(digest_size=16)
+    for bucket in mean_buckets(run):
+        digest.update(bucket.gather(bucket.empty()).view(torch.uint8).cpu().numpy().tobytes())
+    return len(set(run.transport.gather_objects(digest.hexdigest()))) == 1
 
 
 def means(run: Run) -> list[tuple[Bucket, Tensor]]:

@@ -89,7 +89,7 @@ def gradients_kept(run: Run) -> Iterator[None]:
 
 def follow(old: Run, algorithm: Algorithm, residuals: Residuals) -> Run:
     """A run of another algorithm on the same model, with what it takes over from the old one."""
-    if old.algorithm.lets_replicas_differ:
+    if old.algorithm.lets_replicas_differ and not replicas.are_equal(old):
         replicas.average(old)
     new = old.succeeded_by(algorithm)
     if old.buckets is not None and new.buckets is None:

@@ -2,6 +2,13 @@
 
 from relaxcomm.legality.graphs import check_topology
 from relaxcomm.legality.rules import check_rule
-from relaxcomm.legality.together import check_controllers, check_rules, check_together
+from relaxcomm.legality.together import check_chooser, check_controllers, check_rules, check_together
 
-__all__ = ["check_controllers", "check_rule", "check_rules", "check_together", "check_topology"]
+__all__ = [
+    "check_chooser",
+    "check_controllers",
+    "check_rule",
+    "check_rules",
+    "check_together",
+    "check_topology",
+]

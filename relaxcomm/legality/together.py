@@ -10,7 +10,7 @@ from relaxcomm.errors import CompositionError, CompositionWarning
 
 if TYPE_CHECKING:
     from relaxcomm.algorithm import Rule
-    from relaxcomm.protocol import Controller
+    from relaxcomm.protocol import Chooser, Controller
 
 
 def check_rules(rules: Sequence[Rule]) -> None:
@@ -54,6 +54,23 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[Rule]) 
             raise CompositionError(
                 f"{rule!r} moves nothing and no controller watches it; give a controller rule={index}, or "
                 "choose another outer"
+            )
+
+
+def check_chooser(chooser: Chooser, rules: Sequence[Rule]) -> None:
+    """Refuse rules that exchange something in the steps that a chooser measures, before the last of them.
+
+    Raises: CompositionError, with what was got, what is allowed and what to do.
+    """
+    steps = chooser.after_steps
+    if steps < 3:
+        raise CompositionError(f"{chooser!r} measures {steps} step(s); it takes at least 3")
+    for rule in rules:
+        if rule.delay or rule.payload.site != "step" or rule.trigger.period_steps < steps:
+            raise CompositionError(
+                f"{chooser!r} measures {steps} steps without communication, which {rule!r} disturbs; use a "
+                f"trigger of {steps} steps or more, such as every(steps={steps}), parameters() or deltas(), "
+                "and delay 0"
             )
 
 

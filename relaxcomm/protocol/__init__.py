@@ -6,6 +6,7 @@ a compressor yields messages to the exchange, an exchange yields operations to t
 """
 
 from relaxcomm.protocol.base import Context, Primitive, State, is_buffer
+from relaxcomm.protocol.choosers import Chooser, Measured
 from relaxcomm.protocol.compressors import Coding, Compressor, Parts
 from relaxcomm.protocol.controllers import Controller, MicroGradients, Seen
 from relaxcomm.protocol.exchanges import Exchange, Exchanging, Served
@@ -19,12 +20,14 @@ RELAXCOMM_PROTOCOL = 1
 __all__ = [
     "RELAXCOMM_PROTOCOL",
     "Agreement",
+    "Chooser",
     "Coding",
     "Compressor",
     "Context",
     "Controller",
     "Exchange",
     "Exchanging",
+    "Measured",
     "MicroGradients",
     "Observation",
     "Outer",

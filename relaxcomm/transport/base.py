@@ -106,6 +106,10 @@ class Transport(ABC):
         """This rank and the number of ranks."""
 
     @abstractmethod
+    def now(self) -> float:
+        """Seconds on the clock on which operations take time."""
+
+    @abstractmethod
     def issue(self, operation: Operation, label: Label) -> Pending:
         """Start `operation` and return without waiting for it."""
 

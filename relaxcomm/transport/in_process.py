@@ -69,6 +69,9 @@ class InProcessTransport(Transport):
     def membership(self) -> Membership:
         return Membership(self._rank, self._world.size)
 
+    def now(self) -> float:
+        return self._world.clocks[self._rank]
+
     def issue(self, operation: Operation, label: Label) -> Pending:
         for tensor in _tensors(operation):
             if tensor.device.type != "cpu":

@@ -80,6 +80,9 @@ class TorchTransport(Transport):
     def membership(self) -> Membership:
         return Membership(dist.get_rank(self._group), dist.get_world_size(self._group))
 
+    def now(self) -> float:
+        return time.perf_counter()
+
     def traffic(self, operation: Operation) -> tuple[int, int]:
         return traffic(operation, self.membership.rank, len(self._ranks))
 

@@ -1,0 +1,122 @@
+"""The algorithm that suits the network, by measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from relaxcomm import (
+    Algorithm,
+    Chooser,
+    Measured,
+    Rule,
+    Steps,
+    deltas,
+    every,
+    exchange_for,
+    frozen,
+    quantize,
+)
+
+_HIDDEN = 0.5  # of a step's computing, in which gradients are on their way already
+_CODING_SECONDS = 5e-9  # of an entry, there and back
+_PERIODS = (2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One composition.
+
+    Args:
+        algorithm: as YAML has it.
+        step_seconds: predicted time of a step.
+        price: steps to quality, as a multiple of those of bsp.
+    """
+
+    algorithm: dict[str, object]
+    step_seconds: float
+    price: float
+
+    @property
+    def seconds(self) -> float:
+        return self.step_seconds * self.price
+
+
+@frozen
+class least_time(Chooser):
+    """The composition whose predicted time to quality is least.
+
+    That is the time of a step, `c` of computing and what is not hidden of communication, times the number of
+    steps, `1 + 0.01 (H + d)` of those of bsp for an average every H steps, d late.
+
+    Args:
+        steps: that are measured.
+    """
+
+    steps: Steps = 8
+
+    @property
+    def after_steps(self) -> int:
+        return self.steps
+
+    def choose(self, measured: Measured) -> tuple[object, str]:
+        plans = [_bsp(measured), *_local(measured)]
+        best = min(plans, key=lambda plan: plan.seconds)
+        unit = max(measured.step_seconds, 1e-9)
+        if measured.world_size == 1:
+            return plans[0].algorithm, "there is one worker"
+        return best.algorithm, (
+            f"a step computes {1e3 * measured.step_seconds:.3g} ms, {measured.parameter_bytes / 1e6:.3g} MB go "
+            f"at {8e-6 * measured.bytes_per_second:,.0f} Mbit/s; a step should take {best.step_seconds / unit:.2f} "
+            f"times as long as alone, with bsp {plans[0].step_seconds / unit:.2f} times"
+        )
+
+
+def _bsp(measured: Measured) -> _Plan:
+    sent = _sent_bytes(measured, measured.parameter_bytes)
+    late = sent / measured.bytes_per_second + measured.latency_seconds - _HIDDEN * measured.step_seconds
+    return _Plan({"name": "bsp"}, measured.step_seconds + max(late, measured.latency_seconds), 1.0)
+
+
+def _local(measured: Measured) -> Iterator[_Plan]:
+    sent = _sent_bytes(measured, measured.num_parameters)  # a byte an entry
+    exchange = sent / measured.bytes_per_second + 2 * measured.latency_seconds
+    coding = _CODING_SECONDS * measured.num_parameters
+    for period in _PERIODS:
+        for delay in {0, 1, period // 4, period // 2}:
+            waiting = max(exchange - delay * measured.step_seconds, 0.0)
+            yield _Plan(
+                {"name": "local_sgd", "steps": period, "compressor": quantize(bits=8), "delay": delay},
+                measured.step_seconds + (waiting + coding) / period,
+                1 + 0.01 * (period + delay),
+            )
+
+
+def _sent_bytes(measured: Measured, message_bytes: int) -> float:
+    """What a rank sends for a mean over all, as a ring or by scatter-gather."""
+    return 2 * (measured.world_size - 1) / measured.world_size * message_bytes
+
+
+def auto() -> Algorithm:
+    """Measure the first steps, then go on with what promises the least time to quality.
+
+    Eight steps are trained alone and then averaged, 8 bits an entry; meanwhile the engine times a step, and
+    after them an all-reduce. `bsp` is chosen where gradients hide behind the backward pass, else
+    `local_sgd` with 8 bits, as often as the network lets it. Rank 0 says in one line what was chosen
+    and why; `engine.choice` holds it.
+
+    Returns: the algorithm.
+
+    Example:
+        >>> auto().chooser
+        least_time(steps=8)
+
+    Reference: the time of an exchange is that of the alpha-beta model, Hockney, "The communication challenge
+        for MPP", Parallel Computing 1994; the price in steps is measured, see benchmarks/results.
+    """
+    chooser = least_time()
+    coder = quantize(bits=8)
+    rule = Rule(
+        trigger=every(steps=chooser.steps), payload=deltas(), compressor=coder, exchange=exchange_for(coder)
+    )
+    return Algorithm((rule,), name="auto", chooser=chooser)

@@ -1,0 +1,115 @@
+"""An algorithm chosen by what the first steps were like."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from relaxcomm.engine.agreement import share
+from relaxcomm.engine.run import Run
+from relaxcomm.operations import AllReduce, Label
+from relaxcomm.protocol import Measured
+
+_SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 22
+_PROBE_SECONDS = 0.02  # what a probe of the link may take, about
+
+
+class Choosing:
+    """Times the first steps of a run whose algorithm has a chooser, and asks it.
+
+    Args:
+        run: that is measured.
+        is_between_steps: whether it may be switched now.
+        enter: goes on with what was chosen, which is `measured` and why.
+    """
+
+    def __init__(
+        self, run: Run, is_between_steps: Callable[[], bool], enter: Callable[[Measured, Any, str], None]
+    ) -> None:
+        self._run, self._is_between_steps, self._enter = run, is_between_steps, enter
+        self._began: dict[int, float] = {}  # the first forward of each step
+        self._handle: RemovableHandle | None = None
+
+    def hook(self) -> None:
+        """Watch the steps, if there is something to choose."""
+        if self._run.algorithm.chooser is not None:
+            self._handle = self._run.model.register_forward_pre_hook(self._forward_begins, prepend=True)
+
+    def unhook(self) -> None:
+        """Watch no more."""
+        if self._handle is not None:
+            self._handle.remove()
+
+    def choose(self, measured: Measured) -> None:
+        """Go on with what the chooser says; the same on all ranks."""
+        chooser = self._run.algorithm.chooser
+        assert chooser is not None, "nothing is measured without one"
+        algorithm, reason = chooser.choose(measured)
+        self._enter(measured, algorithm, reason)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
+    def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
+        chooser = self._run.algorithm.chooser
+        if chooser is None or not torch.is_grad_enabled() or not self._is_between_steps():
+            return
+        if self._run.step not in self._began:
+            self._began[self._run.step] = self._now()
+        # After a resumption, a step or two more are timed.
+        if self._run.step >= chooser.after_steps and len(self._began) > 2:
+            self.choose(self._measure())
+
+    def _now(self) -> float:
+        device = self._run.parameters[0].tensor.device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return self._run.transport.now()
+
+    def _measure(self) -> Measured:
+        """The slowest worker's step and the slowest link; every rank calls this in the same step."""
+        run = self._run
+        starts = sorted(self._began.items())
+        chooser = run.algorithm.chooser
+        assert chooser is not None
+        times = [
+            after - before
+            for (step, before), (following, after) in pairwise(starts)
+            if following == step + 1 and following != chooser.after_steps  # that one has an exchange in it
+        ]
+        # The first step makes what later ones only use.
+        step_seconds = max(share(run.transport, None, statistics.median(times[1:] or times)))
+        latency = min(self._probe(4) for _ in range(5))
+        small = min(self._probe(_SMALL_BYTES) for _ in range(2))
+        latency, small = (
+            max(column) for column in zip(*share(run.transport, None, (latency, small)), strict=True)
+        )
+        large_bytes = _SMALL_BYTES
+        while large_bytes < _LARGE_BYTES and small * large_bytes / _SMALL_BYTES < _PROBE_SECONDS / 2:
+            large_bytes *= 2
+        large = max(share(run.transport, None, min(self._probe(large_bytes) for _ in range(2))))
+        sent = run.transport.traffic(AllReduce(_message(large_bytes, run)))[0]
+        tensors = [item.tensor for item in run.parameters]
+        return Measured(
+            step_seconds=step_seconds,
+            num_parameters=sum(tensor.numel() for tensor in tensors),
+            parameter_bytes=sum(tensor.nbytes for tensor in tensors),
+            world_size=run.transport.membership.world_size,
+            latency_seconds=latency,
+            bytes_per_second=sent / max(large - latency, 1e-9),
+        )
+
+    def _probe(self, num_bytes: int) -> float:
+        begin = self._now()
+        operation = AllReduce(_message(num_bytes, self._run))
+        with self._run.statistics.waiting():
+            self._run.transport.issue(operation, Label(self._run.common_step, "probe")).wait()
+        return self._now() - begin
+
+
+def _message(num_bytes: int, run: Run) -> torch.Tensor:
+    return torch.zeros(num_bytes // 4, device=run.parameters[0].tensor.device)

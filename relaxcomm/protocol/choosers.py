@@ -1,0 +1,48 @@
+"""What chooses an algorithm when the first steps have shown what a run is like."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from relaxcomm.protocol.base import Primitive
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run's first steps were like, the same on all ranks.
+
+    Args:
+        step_seconds: a step without communication, of the slowest worker.
+        num_parameters: entries of all trainable parameters.
+        parameter_bytes: bytes of all trainable parameters.
+        world_size: number of workers.
+        latency_seconds: an all-reduce of one element.
+        bytes_per_second: at which the slowest worker's bytes leave it in an all-reduce.
+    """
+
+    step_seconds: float
+    num_parameters: int
+    parameter_bytes: int
+    world_size: int
+    latency_seconds: float
+    bytes_per_second: float
+
+
+class Chooser(Primitive):
+    """Says with which algorithm to go on, once the first steps have been measured."""
+
+    role: ClassVar[str] = "chooser"
+
+    @property
+    @abstractmethod
+    def after_steps(self) -> int:
+        """Optimizer steps that are measured, at least 3; in all but the last of them nothing is exchanged."""
+
+    @abstractmethod
+    def choose(self, measured: Measured) -> tuple[Any, str]:
+        """The algorithm, as YAML has it or made in Python, and why, in one short line.
+
+        It must depend on nothing else than `measured`, so that all ranks choose the same.
+        """
