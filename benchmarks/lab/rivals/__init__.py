@@ -1,0 +1,1 @@
+"""What relaxcomm is compared with, each used as its documentation says."""
