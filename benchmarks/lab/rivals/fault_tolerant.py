@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from benchmarks.lab.rivals.address import own_address
 from benchmarks.lab.rivals.base import Contender
 
 _TIMEOUT = timedelta(seconds=120)
@@ -24,7 +23,7 @@ class _Replica:
         from torchft import Manager, ProcessGroupGloo
         from torchft.coordination import LighthouseServer
 
-        here, rank, world_size = _own_address(), dist.get_rank(), dist.get_world_size()
+        here, rank, world_size = own_address(), dist.get_rank(), dist.get_world_size()
         self._lighthouse = None
         address: list[str | None] = [None]
         if rank == 0:
@@ -66,13 +65,6 @@ class _Replica:
 def _load(model: nn.Module, optimizer: Optimizer, saved: dict[str, Any]) -> None:
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-
-
-def _own_address() -> str:
-    """The address under which the other hosts reach this one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ["MASTER_ADDR"], 9))  # sends nothing
-        return str(probe.getsockname()[0])
 
 
 class TorchftLocalSGD(Contender):
