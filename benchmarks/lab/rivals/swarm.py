@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
@@ -19,7 +20,11 @@ class _Peer:
     def __init__(self) -> None:
         import hivemind
 
-        # hivemind's own process; the address is named so that it is not looked for outside of the lab.
+        # Futures travel between its processes as shared memory: by file descriptor, one that a process sends
+        # as it ends can no longer be opened by its receiver, whose shutdown then waits for 3 s.
+        self._sharing = torch.multiprocessing.get_sharing_strategy()
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        # The address is named so that it is not looked for outside of the lab.
         place: dict[str, Any] = {"host_maddrs": [f"/ip4/{own_address()}/tcp/0"], "start": True}
         first: list[Any] = [None, None]
         if dist.get_rank() == 0:
@@ -33,6 +38,7 @@ class _Peer:
 
     def close(self) -> None:
         self.dht.shutdown()
+        torch.multiprocessing.set_sharing_strategy(self._sharing)
         dist.barrier()
 
 
