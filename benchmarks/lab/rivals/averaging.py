@@ -6,7 +6,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -41,6 +40,9 @@ class PostLocalSGD(Contender):
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, steps: int, after_steps: int) -> None:
+        # Here, because importing it warns of what PyTorch deprecated in itself.
+        from torch.distributed.optim import PostLocalSGDOptimizer
+
         # The processes of one host, which the hook wants to find by counting GPUs: one each here, whose
         # all-reduce among itself is skipped.
         self._alone, _ = dist.new_subgroups(group_size=1)

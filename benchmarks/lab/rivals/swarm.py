@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
@@ -20,10 +20,6 @@ class _Peer:
     def __init__(self) -> None:
         import hivemind
 
-        # Futures travel between its processes as shared memory: by file descriptor, one that a process sends
-        # as it ends can no longer be opened by its receiver, whose shutdown then waits for 3 s.
-        self._sharing = torch.multiprocessing.get_sharing_strategy()
-        torch.multiprocessing.set_sharing_strategy("file_system")
         # The address is named so that it is not looked for outside of the lab.
         place: dict[str, Any] = {"host_maddrs": [f"/ip4/{own_address()}/tcp/0"], "start": True}
         first: list[Any] = [None, None]
@@ -38,59 +34,10 @@ class _Peer:
 
     def close(self) -> None:
         self.dht.shutdown()
-        torch.multiprocessing.set_sharing_strategy(self._sharing)
         dist.barrier()
 
 
-class HivemindOptimizer(Contender):
-    """hivemind.Optimizer with local updates: it averages in the background, when the swarm has done its steps.
-
-    Args:
-        steps: of each rank between two averagings, about: peers hear of each other's progress with delay.
-        matchmaking_seconds: for how long a group is looked for.
-        refresh_seconds: how often progress is looked up at least.
-        delay: whether training goes on while parameters are averaged.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        steps: int,
-        matchmaking_seconds: float = 3.0,
-        refresh_seconds: float = 0.5,
-        delay: bool = True,
-    ) -> None:
-        import hivemind
-
-        self._peer = _Peer()
-        self._hivemind = hivemind.Optimizer(
-            dht=self._peer.dht,
-            run_id=self._peer.run,
-            optimizer=optimizer,
-            use_local_updates=True,
-            # One "sample" is one step here.
-            batch_size_per_step=1,
-            target_batch_size=steps * dist.get_world_size(),
-            matchmaking_time=matchmaking_seconds,
-            averaging_timeout=60.0,
-            delay_state_averaging=delay,
-            averager_opts={"target_group_size": dist.get_world_size()},
-            tracker_opts={"min_refresh_period": refresh_seconds},
-        )
-        super().__init__(model, self._hivemind)
-
-    def note(self) -> str:
-        return f"{self._hivemind.local_epoch} averagings begun"
-
-    def close(self) -> None:
-        self._hivemind.shutdown()
-        dist.barrier()
-        self._peer.close()
-
-
-class HivemindAverager(Contender):
+class Hivemind(Contender):
     """hivemind.DecentralizedAverager over the parameters, called by every rank every few steps.
 
     Args:
@@ -134,6 +81,9 @@ class HivemindAverager(Contender):
         return f"{self._failed} of {self._done // self._steps} averagings were not among all"
 
     def close(self) -> None:
+        # What a round still has to tell the hash table travels through descriptors that its process serves:
+        # if that ends too soon, the table's process hangs, and is killed after 3 s.
+        time.sleep(1)
         self._averager.shutdown()
         dist.barrier()
         self._peer.close()
