@@ -132,7 +132,9 @@ def test_parameters_agree_when_they_are_averaged_and_differ_between(name, tmp_pa
 AVERAGED_AFTER = {
     "periodic_averaging": [0, 1, 5, 9, 13, 17],
     "post_local_sgd": [0, 1, 2, 3, 4, 5, 6, 10, 14],
-    **dict.fromkeys(("accelerate_local_sgd", "torchft_local_sgd", "torchft_diloco"), [0, 4, 8, 12, 16]),
+    "accelerate_local_sgd": [0, 4, 8, 12, 16],
+    "torchft_local_sgd": [0, 4, 8, 12, 16],
+    "torchft_diloco": [0, 4, 8, 12, 16],
     "hivemind": [0, 4, 8, 12, 16],
 }
 

@@ -44,8 +44,6 @@ class DDPPowerSGD(Contender):
         size_bytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         ddp = DistributedDataParallel(model, bucket_cap_mb=math.ceil(size_bytes / 2**20))
         # The hook's own default, 1000 exact steps, would compress nothing in a short trial.
-        state = PowerSGDState(
-            None, matrix_approximation_rank=matrix_rank, start_powerSGD_iter=exact_steps
-        )
+        state = PowerSGDState(None, matrix_approximation_rank=matrix_rank, start_powerSGD_iter=exact_steps)
         ddp.register_comm_hook(state, powerSGD_hook)
         super().__init__(ddp, optimizer)
