@@ -10,16 +10,15 @@ stands waiting for the others' bits after the optimizer's step, behind which the
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from measure import dated, environment, run_ranks, write_result
+from measure import run_ranks
+from report import Report, make_parser
 
 import relaxcomm
 from relaxcomm.protocol import Observation
@@ -87,11 +86,8 @@ def summary(values: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="See the top of this file.")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--output", type=Path, default=dated("callbacks"))
-    arguments = parser.parse_args()
+    arguments = make_parser("callbacks", __doc__, workers=2, steps=60).parse_args()
+    report = Report(arguments)
     found = []
     for task in TASKS:
         for name, algorithm in ALGORITHMS.items():
@@ -106,8 +102,7 @@ def main() -> None:
                     f"{task:7} {name:10} {part:11} {one['median_microseconds']:9.0f} µs "
                     f"{spread:18} {share:6.2%}"
                 )
-    write_result(arguments.output, {**environment(), "workers": arguments.workers, "found": found})
-    print(f"all repetitions: {arguments.output}")
+    report.close(found)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,14 @@ bound that is aimed at, where there is one, and the bytes of a message.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from measure import dated, environment, ratio_of_medians, write_result
+from measure import ratio_of_medians
+from report import Report, make_parser
 
 from relaxcomm import Compressor, minmax_uint8, qsgd, quantize, sign, terngrad
 from relaxcomm.messages import Message, Quantized, Sparse
@@ -96,26 +95,15 @@ def measure(numel: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="See the top of this file.")
-    parser.add_argument("--numel", type=int, default=1 << 24)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--output", type=Path, default=dated("compressors"))
-    arguments = parser.parse_args()
+    arguments = make_parser("compressors", __doc__, numel=1 << 24, rounds=15).parse_args()
+    report = Report(arguments)
     torch.set_num_threads(1)
     found = measure(arguments.numel, arguments.rounds)
     print(f"{arguments.numel} entries, one thread; a copy takes {found['milliseconds']['copy']:.1f} ms")
     for name, ratio in found["over_copy"].items():
         aim = f"at most {BOUNDS[name]:g} wanted" if name in BOUNDS else ""
         print(f"  {name:34} {found['milliseconds'][name]:7.1f} ms, {ratio} copies  {aim}")
-    write_result(
-        arguments.output,
-        {
-            "environment": environment(),
-            "numel": arguments.numel,
-            "rounds": arguments.rounds,
-            "results": found,
-        },
-    )
+    report.close(found)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from measure import Ratio, dated, environment, ratio_of_medians, run_ranks, write_result
+from measure import Ratio, ratio_of_medians, run_ranks
 from overhead_profile import print_profile, profile_rank
 from overhead_ranks import MODELS, SIDES, Plan, memory_rank, time_rank
+from report import Report, make_parser, positive
 
 MIB = 2**20
 TOO_WIDE = 0.15  # a noise floor wider than this would call anything equal
@@ -102,14 +102,9 @@ def _list(values: Sequence[float]) -> str:
     return " ".join(f"{value:.3f}" for value in values)
 
 
-def _mebibytes(ranks: Sequence[dict[str, int]]) -> str:
-    values = [rank["above_baseline_bytes"] / MIB for rank in ranks]
-    return f"{min(values):.1f} to {max(values):.1f} MiB"
-
-
 def whole_run(arguments: argparse.Namespace, plan: Plan) -> None:
     """Measure every combination that was asked for, print each as it is done, and keep all of it."""
-    result = {**environment(), "plan": asdict(plan), "launches": arguments.launches, "measured": []}
+    report, measured = Report(arguments), []
     for workers in arguments.workers:
         for model_name in arguments.models:
             record = {
@@ -118,36 +113,22 @@ def whole_run(arguments: argparse.Namespace, plan: Plan) -> None:
                 "time": measure_time(model_name, workers, plan, arguments.launches),
                 "memory": measure_memory(model_name, workers, plan, arguments.launches),
             }
-            result["measured"].append(record)
-            write_result(arguments.output, result)  # after each: an interrupted run keeps what it has
+            measured.append(record)
+            report.write(
+                {"plan": asdict(plan), "measured": measured}
+            )  # after each: an interrupted run keeps what it has
             print(describe(record), flush=True)
-    print(f"all repetitions: {arguments.output}")
-
-
-def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """An argparse type: a number above 0."""
-
-    def parse(text: str) -> float:
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"got {text}; it must be a number above 0")
-        return value
-
-    parse.__name__ = kind.__name__  # argparse shows it when the text is no number at all
-    return parse
+    report.close({"plan": asdict(plan), "measured": measured})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    whole, real = positive(int), positive(float)
+    whole = positive(int)
+    parser = make_parser("ddp-overhead", __doc__, rounds=12, launches=2)  # 6 rounds cover all orders
     parser.add_argument("--workers", type=whole, nargs="+", default=[2, 4], help="numbers of workers")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--rounds", type=whole, default=12, help="rounds a launch; 6 cover all orders")
-    parser.add_argument("--launches", type=whole, default=2, help="sets of fresh processes (default 2)")
-    parser.add_argument("--block-seconds", type=real, default=0.3, help="about how long a side's turn lasts")
-    parser.add_argument("--output", type=Path, default=dated("ddp-overhead"), help="the result file")
+    parser.add_argument(
+        "--block-seconds", type=positive(float), default=0.3, help="about how long a side's turn lasts"
+    )
     parser.add_argument("--profile", action="store_true", help="only show where relaxcomm's time goes")
     arguments = parser.parse_args()
     plan = Plan(rounds=arguments.rounds, block_seconds=arguments.block_seconds)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import dated, environment, write_result
+from report import dated, environment, write_result
 
 import relaxcomm
 from relaxcomm import registry

@@ -1,4 +1,4 @@
-"""Rooms that every benchmark shares: ratios with intervals, memory, ranks, the machine, result files."""
+"""What benchmarks measure with: ratios with intervals, memory, ranks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import ctypes
 import gc
 import json
 import os
-import platform
-import re
 import socket
-import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
-from importlib import metadata
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -140,52 +135,3 @@ def _rank_main(
         Path(answer).write_text(json.dumps(result))
     dist.barrier()
     dist.destroy_process_group()
-
-
-def environment() -> dict[str, Any]:
-    """What a reader needs to know of the machine, the versions and the moment."""
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            **{name: metadata.version(name) for name in ("numpy", "relaxcomm")},
-        },
-        "machine": {
-            "cpu": cpu,
-            "cores": len(os.sched_getaffinity(0)),
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "kernel": platform.release(),
-            "load_average_before": os.getloadavg()[0],
-        },
-    }
-
-
-def _commit() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None  # an unpacked archive has no history
-
-
-def write_result(path: Path, content: dict[str, Any]) -> None:
-    """Write one result file; ratios become objects, and lists of numbers stay on one line."""
-    text = json.dumps(content, indent=1, default=asdict)
-    one_line = re.sub(r"\[([^][{}]*)\]", lambda match: "[" + " ".join(match[1].split()) + "]", text)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(one_line + "\n")
-
-
-def dated(name: str) -> Path:
-    """The default place of a result: benchmarks/results/NAME-YYYYMMDD-HHMMSS.json, in UTC."""
-    return Path(__file__).parent / "results" / f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"

@@ -11,7 +11,6 @@ line of the log.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 import subprocess
@@ -21,13 +20,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from measure import dated, environment, ratio_of_medians, run_ranks, write_result
+from measure import ratio_of_medians, run_ranks
 from overhead_ranks import MODELS
+from report import Report, make_parser
 from torch import nn
 
 import relaxcomm
@@ -156,13 +155,10 @@ def measure(rank: int, model_name: str, algorithm: Any, rounds: int, steps: int,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=10, help="of a turn")
+    parser = make_parser("metrics-cost", __doc__, workers=2, rounds=30, steps=10)  # steps of a turn
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["mlp", "transformer"])
-    parser.add_argument("--output", type=Path, default=dated("metrics-cost"))
     plan = parser.parse_args()
+    report = Report(plan)
     records = []
     for model_name, (name, algorithm) in itertools.product(plan.models, ALGORITHMS.items()):
         with tempfile.TemporaryDirectory() as folder:
@@ -180,9 +176,7 @@ def main() -> None:
         print(f"  together {statistics.fmean(inside_seconds['together']) / step:.3%} of a step")
         record = {"model": model_name, "algorithm": name, "cost": cost, "floor": floor}
         records.append(record | {"inside_seconds": inside_seconds, "seconds": times})
-    plan_facts = {"workers": plan.workers, "rounds": plan.rounds, "steps": plan.steps}
-    write_result(plan.output, {**environment(), "plan": plan_facts, "records": records})
-    print(plan.output)
+    report.close(records)
 
 
 if __name__ == "__main__":

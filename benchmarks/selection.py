@@ -8,15 +8,14 @@ the ratio to a copy of the same tensor.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-from measure import dated, environment, ratio_of_medians, write_result
+from measure import ratio_of_medians
+from report import Report, make_parser
 
 from relaxcomm import Compressor, dgc, error_feedback, gaussian_k, random_k, redsync, top_k
 from relaxcomm.buckets import Bucket, Item
@@ -90,11 +89,8 @@ def measure(numel: int, rounds: int, density: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="See the top of this file.")
-    parser.add_argument("--numel", type=int, default=1 << 24)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--output", type=Path, default=dated("selection"))
-    arguments = parser.parse_args()
+    arguments = make_parser("selection", __doc__, numel=1 << 24, rounds=9).parse_args()
+    report = Report(arguments)
     torch.set_num_threads(1)
     found = [measure(arguments.numel, arguments.rounds, density) for density in DENSITIES]
     for one in found:
@@ -104,15 +100,7 @@ def main() -> None:
             print(
                 f"  {name:12} {ms[name]:7.1f} ms   top_k ({ms['top_k']:.0f} ms) takes {ratio} times as long"
             )
-    write_result(
-        arguments.output,
-        {
-            "environment": environment(),
-            "numel": arguments.numel,
-            "rounds": arguments.rounds,
-            "results": found,
-        },
-    )
+    report.close(found)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ gloo processes; the pace of the others is compared with that of the slow one.
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from measure import dated, environment, run_ranks, write_result
+from measure import run_ranks
+from report import Report, make_parser
 
 import relaxcomm
 
@@ -53,11 +52,8 @@ def train(rank: int, algorithm: Any, steps: int) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="See the top of this file.")
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--output", type=Path, default=dated("slow-worker"))
-    arguments = parser.parse_args()
+    arguments = make_parser("slow-worker", __doc__, workers=3, steps=60).parse_args()
+    report = Report(arguments)
     found = {}
     for name, algorithm in CASES.items():
         ranks = run_ranks(train, arguments.workers, algorithm, arguments.steps)
@@ -72,15 +68,7 @@ def main() -> None:
             f"{name:13} slow worker {1e3 * slow:.0f} ms a step, the others {pace} ms, staleness seen "
             f"{found[name]['staleness_steps']:.0f}"
         )
-    write_result(
-        arguments.output,
-        {
-            "environment": environment(),
-            "workers": arguments.workers,
-            "steps": arguments.steps,
-            "results": found,
-        },
-    )
+    report.close(found)
 
 
 if __name__ == "__main__":

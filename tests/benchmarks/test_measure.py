@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # spawned ranks get this path too
 import measure
+import report
 
 
 def noisy_rounds(scale: float, seed: int, drift: np.ndarray) -> list[list[float]]:
@@ -101,8 +102,8 @@ def test_a_rank_that_fails_ends_the_run_with_its_reason():
 
 def test_result_file_holds_ratios_and_the_environment(tmp_path):
     path = tmp_path / "new" / "result.json"
-    measure.write_result(
-        path, {**measure.environment(), "ratio": measure.Ratio(1.0, 0.9, 1.1), "times": [[1.5, 2.0], [3.0]]}
+    report.write_result(
+        path, {**report.environment(), "ratio": measure.Ratio(1.0, 0.9, 1.1), "times": [[1.5, 2.0], [3.0]]}
     )
     content = json.loads(path.read_text())
     assert content["ratio"] == {"value": 1.0, "low": 0.9, "high": 1.1}

@@ -102,3 +102,41 @@ def assert_histories_agree(
                 err_msg=f"rank {rank}, after step {step}",
             )
     assert all(len(history) == len(expected) for history in results)
+
+
+def assert_resumes(config: dict[str, Any]) -> list[Any]:
+    """Hold 20 steps on 3 ranks against as many with a checkpoint between; returns what was saved."""
+    whole = [history for history, _ in in_process(_part, 3, config, 0, 20, None)]
+    first = in_process(_part, 3, config, 0, 7, None)
+    saved = [kept for _, kept in first]
+    second = in_process(_part, 3, config, 7, 20, saved)
+    for rank in range(3):
+        np.testing.assert_array_equal([*first[rank][0], *second[rank][0]], whole[rank])
+    return saved
+
+
+def _part(world: World, config: dict[str, Any], begin: int, end: int, saved: list[Any] | None) -> Any:
+    """Train a part of a run, from what was saved if there is any; what happened, what was saved."""
+    task = CASES["toy"]
+    model = task.model()
+    optimizer = make_optimizer("plain", model)
+    engine = world.attach(model, optimizer, config)
+    if saved is not None:
+        model.load_state_dict(saved[world.rank][0])
+        engine.load_state_dict(saved[world.rank][1])
+    history = []
+    for step in range(begin, end):
+        world.group.sleep((1.0, 1.0, 3.0)[world.rank])
+        task.local_loss(model, step, world.rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        history.append(values(model))
+        if step == 6:  # a checkpoint, whether or not the run is stopped here
+            state = engine.state_dict()
+            np.testing.assert_array_equal(values(model), history[-1])  # saving does not touch the model
+            world.group.sleep(100.0 - world.group.time())
+            kept = {name: value.clone() for name, value in model.state_dict().items()}, state
+    if end == 7:
+        return history, kept
+    engine.close()
+    return [*history, values(model)], None

@@ -13,7 +13,15 @@ import torch
 import relaxcomm
 from relaxcomm import CompositionError, Link, Rule, TopologyError, from_networkx, pairwise, topology
 from tests import references
-from tests.engine.harness import World, assert_histories_agree, in_process, on_gloo, simulated_workers, values
+from tests.engine.harness import (
+    World,
+    assert_histories_agree,
+    assert_resumes,
+    in_process,
+    on_gloo,
+    simulated_workers,
+    values,
+)
 from tests.models import CASES, make_optimizer
 
 STEPS = 30
@@ -142,37 +150,8 @@ def test_the_mean_stays_and_all_come_near_it(name, compressor):
     assert np.abs(after - after.mean(axis=0)).max() <= 0.1 * np.abs(before - before.mean(axis=0)).max()
 
 
-def resumed(world, begin, end, saved):
-    task = CASES["toy"]
-    model = task.model()
-    optimizer = make_optimizer("plain", model)
-    engine = world.attach(model, optimizer, {"algorithm": "ad_psgd"})
-    if saved is not None:
-        model.load_state_dict(saved[world.rank][0])
-        engine.load_state_dict(saved[world.rank][1])
-    history, kept = [], None
-    for step in range(begin, end):
-        world.group.sleep((1.0, 1.0, 3.0)[world.rank])
-        task.local_loss(model, step, world.rank).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        history.append(values(model))
-        if step == 6:
-            state = engine.state_dict()
-            world.group.sleep(100.0 - world.group.time())
-            kept = {name: value.clone() for name, value in model.state_dict().items()}, state
-    if end == 7:
-        return history, kept
-    engine.close()
-    return [*history, values(model)], None
-
-
 def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been():
-    whole = [history for history, _ in in_process(resumed, 3, 0, 20, None)]
-    first = in_process(resumed, 3, 0, 7, None)
-    second = in_process(resumed, 3, 7, 20, [kept for _, kept in first])
-    for rank in range(3):
-        np.testing.assert_array_equal([*first[rank][0], *second[rank][0]], whole[rank])
+    assert_resumes({"algorithm": "ad_psgd"})
 
 
 def uneven(world, steps):

@@ -13,6 +13,7 @@ from tests import references
 from tests.engine.harness import (
     World,
     assert_histories_agree,
+    assert_resumes,
     in_process,
     on_gloo,
     simulated_workers,
@@ -122,40 +123,9 @@ def test_the_mean_of_the_replicas_stays(size):
     np.testing.assert_allclose(after, np.broadcast_to(after.mean(axis=0), after.shape), rtol=1e-12)
 
 
-def trained(world, begin, end, saved):
-    """Train a part of a run, from what was saved if there is any; what happened, what was saved."""
-    task = CASES["toy"]
-    model = task.model()
-    optimizer = make_optimizer("plain", model)
-    engine = world.attach(model, optimizer, settings(steps=2))
-    if saved is not None:
-        model.load_state_dict(saved[world.rank][0])
-        engine.load_state_dict(saved[world.rank][1])
-    history = []
-    for step in range(begin, end):
-        world.group.sleep((1.0, 1.0, 3.0)[world.rank])
-        task.local_loss(model, step, world.rank).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        history.append(values(model))
-        if step == 6:  # a checkpoint, whether or not the run is stopped here
-            state = engine.state_dict()
-            np.testing.assert_array_equal(values(model), history[-1])  # saving does not touch the model
-            world.group.sleep(100.0 - world.group.time())
-            kept = {name: value.clone() for name, value in model.state_dict().items()}, state
-    if end == 7:
-        return history, kept
-    engine.close()
-    return [*history, values(model)], None
-
-
 def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been():
-    whole = [history for history, _ in in_process(trained, 3, 0, 20, None)]
-    first = in_process(trained, 3, 0, 7, None)
-    assert any(kept[1]["late_parameters"] for _, kept in first)
-    second = in_process(trained, 3, 7, 20, [kept for _, kept in first])
-    for rank in range(3):
-        np.testing.assert_array_equal([*first[rank][0], *second[rank][0]], whole[rank])
+    saved = assert_resumes(settings(steps=2))
+    assert any(state["late_parameters"] for _, state in saved)
 
 
 def uneven(world):
