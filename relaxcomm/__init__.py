@@ -4,6 +4,7 @@ from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.buckets import Bucket
 from relaxcomm.checks import Finding, check
 from relaxcomm.ddp import ddp_hook
+from relaxcomm.deprecation import deprecated, renamed
 from relaxcomm.engine import Engine, attach
 from relaxcomm.errors import (
     CommunicationError,
@@ -11,6 +12,7 @@ from relaxcomm.errors import (
     CompositionWarning,
     ConfigError,
     DeadlockError,
+    DeprecatedWarning,
     DriftError,
     DriftWarning,
     MetricsWarning,
@@ -116,6 +118,7 @@ __all__ = [
     "DeadlockError",
     "Dense",
     "Density",
+    "DeprecatedWarning",
     "DriftError",
     "DriftWarning",
     "Engine",
@@ -175,6 +178,7 @@ __all__ = [
     "dct_top_k",
     "ddp_hook",
     "deltas",
+    "deprecated",
     "dgc",
     "ef21",
     "error_feedback",
@@ -208,6 +212,7 @@ __all__ = [
     "random_k",
     "redsync",
     "relative_gradient_change",
+    "renamed",
     "sample_norm_test",
     "scatter_gather",
     "server",
