@@ -92,7 +92,7 @@ from relaxcomm.protocol import (
     Trigger,
     VotingTrigger,
 )
-from relaxcomm.schedules import Density, piecewise
+from relaxcomm.schedules import Density, ScheduledBits, piecewise
 from relaxcomm.topology import Topology, from_networkx
 from relaxcomm.transport import InProcessGroup, Link, Service, simulate
 
@@ -143,6 +143,7 @@ __all__ = [
     "RelaxcommError",
     "Request",
     "Rule",
+    "ScheduledBits",
     "Seen",
     "Served",
     "Service",
