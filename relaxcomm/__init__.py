@@ -22,7 +22,7 @@ from relaxcomm.errors import (
     TopologyError,
     UsageError,
 )
-from relaxcomm.frozen import Bits, Fraction, Index, Rate, Share, Steps, Threshold, frozen
+from relaxcomm.frozen import Bits, Fraction, Index, Levels, Rate, Share, Steps, Threshold, frozen
 from relaxcomm.messages import Dense, Message, SharedSupport, Sparse
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
@@ -128,6 +128,7 @@ __all__ = [
     "Fraction",
     "InProcessGroup",
     "Index",
+    "Levels",
     "Link",
     "Message",
     "MetricsWarning",

@@ -30,6 +30,9 @@ Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 Bits: TypeAlias = Annotated[int, Field(ge=1, le=8)]
 """Bits of a number, 1 to 8."""
 
+Levels: TypeAlias = Annotated[int, Field(ge=1, le=127)]
+"""Levels on either side of 0, 1 to 127."""
+
 Threshold: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A bound, 0 or more."""
 
