@@ -1,10 +1,10 @@
 """QSGD."""
 
-from relaxcomm import Algorithm, Rule, Steps, gradients, scatter_gather
+from relaxcomm import Algorithm, Levels, Rule, Steps, gradients, scatter_gather
 from relaxcomm import qsgd as drawn_levels
 
 
-def qsgd(levels: int = 7, block_size: Steps = 512) -> Algorithm:
+def qsgd(levels: Levels = 7, block_size: Steps = 512) -> Algorithm:
     """Average gradients whose entries are drawn to a few levels, without bias.
 
     `C(g)_i = ||g|| sgn(g_i) xi_i` in each block, `xi_i` a multiple of 1 / levels with the expectation

@@ -2,9 +2,9 @@
 
 from relaxcomm import (
     Algorithm,
-    Bits,
     Rate,
     Rule,
+    ScheduledBits,
     Share,
     Steps,
     all_gather,
@@ -22,7 +22,7 @@ def sparseloco(
     steps: Steps = 30,
     num_kept: Steps = 64,
     chunk_size: Steps = 4096,
-    bits: Bits = 2,
+    bits: ScheduledBits = 2,
     decay: Share = 0.95,
     lr: Rate = 1.0,
 ) -> Algorithm:
@@ -35,7 +35,7 @@ def sparseloco(
         steps: local steps from one exchange to the next; the local optimizer is AdamW in the paper.
         num_kept: entries of each chunk that are sent.
         chunk_size: entries of a chunk of a tensor.
-        bits: of a value, 1 to 8.
+        bits: of a value, 1 to 8, or `piecewise`.
         decay: of what was left out, in (0, 1].
         lr: outer learning rate.
 

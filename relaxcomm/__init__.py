@@ -4,6 +4,7 @@ from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.buckets import Bucket
 from relaxcomm.checks import Finding, check
 from relaxcomm.ddp import ddp_hook
+from relaxcomm.deprecation import deprecated, renamed
 from relaxcomm.engine import Engine, attach
 from relaxcomm.errors import (
     CommunicationError,
@@ -11,6 +12,7 @@ from relaxcomm.errors import (
     CompositionWarning,
     ConfigError,
     DeadlockError,
+    DeprecatedWarning,
     DriftError,
     DriftWarning,
     MetricsWarning,
@@ -20,7 +22,7 @@ from relaxcomm.errors import (
     TopologyError,
     UsageError,
 )
-from relaxcomm.frozen import Bits, Fraction, Index, Rate, Share, Steps, Threshold, frozen
+from relaxcomm.frozen import Bits, Fraction, Index, Levels, Rate, Share, Steps, Threshold, frozen
 from relaxcomm.messages import Dense, Message, SharedSupport, Sparse
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
@@ -93,7 +95,7 @@ from relaxcomm.protocol import (
     Trigger,
     VotingTrigger,
 )
-from relaxcomm.schedules import Density, piecewise
+from relaxcomm.schedules import Density, ScheduledBits, piecewise
 from relaxcomm.topology import Topology, from_networkx
 from relaxcomm.transport import InProcessGroup, Link, Service, simulate
 
@@ -120,6 +122,7 @@ __all__ = [
     "DeadlockError",
     "Dense",
     "Density",
+    "DeprecatedWarning",
     "DriftError",
     "DriftWarning",
     "Engine",
@@ -129,6 +132,7 @@ __all__ = [
     "Fraction",
     "InProcessGroup",
     "Index",
+    "Levels",
     "Link",
     "Measured",
     "Message",
@@ -145,6 +149,7 @@ __all__ = [
     "RelaxcommError",
     "Request",
     "Rule",
+    "ScheduledBits",
     "Seen",
     "Served",
     "Service",
@@ -180,6 +185,7 @@ __all__ = [
     "dct_top_k",
     "ddp_hook",
     "deltas",
+    "deprecated",
     "dgc",
     "ef21",
     "error_feedback",
@@ -213,6 +219,7 @@ __all__ = [
     "random_k",
     "redsync",
     "relative_gradient_change",
+    "renamed",
     "sample_norm_test",
     "scatter_gather",
     "server",

@@ -52,6 +52,10 @@ class DriftError(RelaxcommError):
     """Replicas that should be equal are not."""
 
 
+class DeprecatedWarning(FutureWarning):
+    """A name that still works, but will be gone in a later version."""
+
+
 class CompositionWarning(UserWarning):
     """A composition that works, but probably not as well as one with a small change."""
 

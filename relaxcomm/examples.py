@@ -6,25 +6,28 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from relaxcomm import deprecation
 from relaxcomm.docstrings import Docstring
 from relaxcomm.errors import ConfigError
 from relaxcomm.schema import parameters_schema
 
 
-def from_example(name: str, target: object, text: Docstring, values: Mapping[str, Any]) -> dict[str, Any]:
+def from_example(name: str, target: Any, text: Docstring, values: Mapping[str, Any]) -> dict[str, Any]:
     """Required arguments that were not given, as the docstring's example has them.
 
     Raises: ConfigError if it has none.
     """
-    missing = [one for one in parameters_schema(target).get("required", ()) if one not in values]
+    names = deprecation.new_names(target)
+    given = {names.get(name, name) for name in values}
+    missing = [one for one in parameters_schema(target).get("required", ()) if one not in given]
     if not missing:
         return {}
     prompts = [line[4:] for line in text.example.splitlines() if line.startswith((">>> ", "... "))]
     for node in ast.walk(ast.parse("\n".join(prompts))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
-            given = {keyword.arg: keyword.value for keyword in node.keywords}
-            if given.keys() >= set(missing):
-                return {one: _as_yaml(given[one]) for one in missing}
+            shown = {keyword.arg: keyword.value for keyword in node.keywords}
+            if shown.keys() >= set(missing):
+                return {one: _as_yaml(shown[one]) for one in missing}
     raise ConfigError(f"{name} needs {', '.join(missing)}; give them: --set {missing[0]}=VALUE")
 
 

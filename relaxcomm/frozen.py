@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, dataclass_trans
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from relaxcomm import deprecation
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.validation import describe
 
@@ -28,6 +29,9 @@ Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 Bits: TypeAlias = Annotated[int, Field(ge=1, le=8)]
 """Bits of a number, 1 to 8."""
+
+Levels: TypeAlias = Annotated[int, Field(ge=1, le=127)]
+"""Levels on either side of 0, 1 to 127."""
 
 Threshold: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A bound, 0 or more."""
@@ -88,6 +92,12 @@ def _is_default(field: Any, value: object) -> bool:
 def _explained(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(self: object, *args: Any, **kwargs: Any) -> None:
+        cls = type(self)
+        deprecation.warn_of(cls)
+        if deprecation.parameter_notices(cls):
+            names = [field.name for field in fields(cls) if field.init]  # type: ignore[arg-type]  # a dataclass
+            kwargs = deprecation.update(cls, {**dict(zip(names, args, strict=False)), **kwargs})
+            args = ()
         try:
             init(self, *args, **kwargs)
         except ValidationError as error:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relaxcomm import registry
+from relaxcomm import deprecation, registry
 from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.errors import ConfigError
 from relaxcomm.frozen import Declared
@@ -143,7 +143,8 @@ def _parse_field(role: str | None, item: object) -> object:
 
 
 def _field_names(cls: type[Declared]) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # made by @frozen
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # made by @frozen
+    return [*names, *deprecation.new_names(cls)]
 
 
 def _wrapped(made: Callable[..., object]) -> dict[str, str]:
@@ -153,4 +154,4 @@ def _wrapped(made: Callable[..., object]) -> dict[str, str]:
         for held in (hint, *typing.get_args(hint)):
             if inspect.isclass(held) and issubclass(held, Declared):
                 found[name] = held.role
-    return found
+    return found | {old: found[new] for old, new in deprecation.new_names(made).items() if new in found}

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
+from relaxcomm import deprecation
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.errors import ConfigError, PluginError
 from relaxcomm.frozen import Declared
@@ -45,8 +46,10 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """First line of the docstring."""
-        return (inspect.getdoc(self.build) or "").partition("\n")[0]
+        """First line of the docstring, and whether it is to go."""
+        first = (inspect.getdoc(self.build) or "").partition("\n")[0]
+        gone = deprecation.notice(self.build)
+        return f"{first} ({gone})" if gone else first
 
     @property
     def parameters(self) -> str:
@@ -58,6 +61,8 @@ class Entry:
 
         Raises: ConfigError for an unknown, missing or wrong parameter.
         """
+        deprecation.warn_of(self.build)
+        parameters = deprecation.update(self.build, parameters)
         checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
         try:
             built = checked(**parameters)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, TypeAlias
 from pydantic import AfterValidator, Field
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.frozen import Declared, Index, Share, frozen
+from relaxcomm.frozen import Bits, Declared, Index, Share, frozen
 
 
 @frozen
@@ -43,21 +43,35 @@ class piecewise(Declared):
         return self.values[sum(step >= begin for begin in self.steps)]
 
 
-def _checked(density: float | piecewise) -> float | piecewise:
+def _checked_density(density: float | piecewise) -> float | piecewise:
     if isinstance(density, piecewise) and not all(0 < value <= 1 for value in density.values):
         raise ConfigError(f"a density is a fraction in (0, 1]; got {density!r}")
     return density
 
 
-Density: TypeAlias = Annotated[Share | piecewise, AfterValidator(_checked)]
+def _checked_bits(bits: int | piecewise) -> int | piecewise:
+    if isinstance(bits, piecewise) and not all(value in range(1, 9) for value in bits.values):
+        raise ConfigError(f"bits are whole numbers, 1 to 8; got {bits!r}")
+    return bits
+
+
+Density: TypeAlias = Annotated[Share | piecewise, AfterValidator(_checked_density)]
 """The fraction of entries that are sent, in (0, 1], or a schedule of it."""
 
-
-def density_at(density: float | piecewise, step: int) -> float:
-    """The density at a step, counted from the rule's start."""
-    return density.at(step) if isinstance(density, piecewise) else density
+ScheduledBits: TypeAlias = Annotated[Bits | piecewise, AfterValidator(_checked_bits)]
+"""Bits of a number, 1 to 8, or a schedule of them."""
 
 
-def largest(density: float | piecewise) -> float:
-    """The largest density that will ever be."""
-    return max(density.values) if isinstance(density, piecewise) else density
+def value_at(number: float | piecewise, step: int) -> float:
+    """The number at a step, counted from the rule's start."""
+    return number.at(step) if isinstance(number, piecewise) else number
+
+
+def largest(number: float | piecewise) -> float:
+    """The largest that the number will ever be."""
+    return max(number.values) if isinstance(number, piecewise) else number
+
+
+def least(number: float | piecewise) -> float:
+    """The least that the number will ever be."""
+    return min(number.values) if isinstance(number, piecewise) else number

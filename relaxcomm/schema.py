@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from relaxcomm import docstrings, registry
+from relaxcomm import deprecation, docstrings, registry
 from relaxcomm.algorithm import Algorithm, Rule
 from relaxcomm.config import Config
 from relaxcomm.frozen import Declared
@@ -120,14 +120,14 @@ def _is_spelt(value: object) -> bool:
     return isinstance(value, Declared) or (isinstance(value, tuple) and any(map(_is_spelt, value)))
 
 
-def _described(made: Schema, target: object) -> Schema:
+def _described(made: Schema, target: Any) -> Schema:
     """The schema of `target` with the words of its docstring."""
     text = docstrings.read(target)
     for name, inner in made.get("properties", {}).items():
         if name in text.arguments:
             inner["description"] = text.arguments[name]
     made.pop("title", None)
-    return {**made, "description": "\n\n".join((text.summary, *text.body))}
+    return deprecation.marked(target, {**made, "description": "\n\n".join((text.summary, *text.body))})
 
 
 def _resolve(made: Any, local: Mapping[str, Any] | None = None) -> Any:
@@ -147,9 +147,10 @@ def _algorithms() -> Schema:
     """`name`, `{name: …, parameter: …}`, or `{rules: [ … ], …}`."""
     bare, named = [], []
     for name, entry in sorted(registry.algorithms().items()):
-        arguments = parameters_schema(entry.build)
-        if not arguments.get("required"):
-            bare.append({"const": name, "description": entry.summary})
+        needed = parameters_schema(entry.build)
+        arguments = deprecation.with_old_names(entry.build, needed)
+        if not needed.get("required"):
+            bare.append(deprecation.marked(entry.build, {"const": name, "description": entry.summary}))
         named.append(
             {
                 **arguments,
@@ -180,11 +181,12 @@ def _primitives(found: Mapping[str, type[Declared]]) -> Schema:
     """`name`, `{name: {argument: …}}`, or, for one that wraps others, `{name: what it wraps}`."""
     bare, called = [], []
     for name, cls in sorted(found.items()):
-        arguments = parameters_schema(cls)
-        required = arguments.get("required", [])
+        needed = parameters_schema(cls)
+        arguments = deprecation.with_old_names(cls, needed)
+        required = needed.get("required", [])
         wrapped = [key for key, inner in arguments["properties"].items() if _holds_primitive(inner)][:1]
         if not required:
-            bare.append({"const": name, "description": arguments["description"]})
+            bare.append(deprecation.marked(cls, {"const": name, "description": arguments["description"]}))
         forms = [arguments]
         if wrapped and set(required) <= set(wrapped):
             forms.append(arguments["properties"][wrapped[0]])

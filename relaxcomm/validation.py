@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from relaxcomm import deprecation
+
 
 def signature_of(target: Callable[..., Any]) -> str:
     """The parameters of a class or function with their defaults, as a user would type them.
@@ -20,7 +22,9 @@ def signature_of(target: Callable[..., Any]) -> str:
     shown = []
     for parameter in inspect.signature(target).parameters.values():
         required = parameter.default is inspect.Parameter.empty
-        shown.append(parameter.name if required else f"{parameter.name}={parameter.default!r}")
+        default = "" if required else f"={parameter.default!r}"
+        gone = " (deprecated)" if parameter.name in deprecation.parameter_notices(target) else ""
+        shown.append(f"{parameter.name}{default}{gone}")
     return ", ".join(shown) or "no parameters"
 
 

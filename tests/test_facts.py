@@ -12,6 +12,7 @@ from relaxcomm.buckets import Bucket, Item
 ROOMS = (
     *(
         "errors",
+        "deprecation",
         "validation",
         "docstrings",
         "frozen",

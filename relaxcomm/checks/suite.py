@@ -60,18 +60,19 @@ def _of(name: str, target: Any, parameters: Mapping[str, Any]) -> Iterator[Findi
     is_primitive = isinstance(target, type)
     build: Callable[..., Any] = target if is_primitive else registry.Entry(name, target, "")
     arguments: dict[str, Any] = {}
+    built: list[Any] = []
 
     def prepare() -> None:
         given = {**parameters, **from_example(target.__name__, target, docstrings.read(target), parameters)}
         arguments.update(arguments_of(target, given))
-        build(**arguments)
+        built.append(build(**arguments))
 
     prepared = attempt(name, "builds", prepare)
     yield prepared
     if prepared.fault is not None:
         return
     checks = declaration_checks(build, target, arguments)
-    made = build(**arguments)
+    made = built[0]
     yield from (attempt(name, check, run) for check, run in (checks | _by_role(made)).items())
     around: list[Algorithm] = []
     if isinstance(made, Algorithm):

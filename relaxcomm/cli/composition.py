@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from relaxcomm import docstrings
+from relaxcomm import deprecation, docstrings
 from relaxcomm.algorithm import Rule
 from relaxcomm.cli.graphs import usable_topologies
 from relaxcomm.cli.table import data_size
@@ -58,6 +58,7 @@ def algorithm_node(
         entry.name,
         text.summary,
         (
+            *_deprecation(entry.build),
             *_notes(text),
             Node("parameters", children=parameter_nodes(entry.build)),
             *_borrowed(taken),
@@ -87,6 +88,7 @@ def primitive_node(name: str, cls: type[Declared], values: Mapping[str, Any]) ->
         text.summary,
         (
             Node("role", cls.role),
+            *_deprecation(cls),
             *_notes(text),
             Node("parameters", children=parameter_nodes(cls)),
             *_borrowed(taken),
@@ -161,6 +163,13 @@ def _bytes(rule: Rule, num_parameters: int, world_size: int, topology: Topology)
         return f"not possible: {error}"
     period = rule.trigger.period_steps
     return f"{data_size(an_exchange)} an exchange, at most {data_size(an_exchange / period)} a step"
+
+
+def _deprecation(target: Callable[..., Any]) -> tuple[Node, ...]:
+    """What is said of all of it, and of names that its parameters had."""
+    notices = deprecation.parameter_notices(target)
+    said = [deprecation.notice(target), *(notices[old] for old in deprecation.new_names(target))]
+    return tuple(Node("deprecated", text) for text in said if text)
 
 
 def _notes(text: Docstring) -> tuple[Node, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,10 @@ class Job:
 
     def train(self) -> Result:
         """Train on this rank; what each worker does."""
-        return training.train(self.load())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the command has said what there is to say of the configuration
+            loaded = self.load()
+        return training.train(loaded)
 
 
 def make_job(

@@ -117,8 +117,7 @@ def _check_clock(rule: Rule) -> None:
     if rule.compressor.follows_clock and not rule.exchange.collective:
         raise CompositionError(
             f"{rule.exchange!r} reads messages that workers made at different clocks, but how those of "
-            f"{rule.compressor!r} are to be read depends on the clock; use a sparsifier with a density that "
-            "does not change"
+            f"{rule.compressor!r} are to be read depends on the clock; give it a density or bits that stay"
         )
 
 

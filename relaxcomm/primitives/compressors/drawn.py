@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from relaxcomm.frozen import Index, Rate, Steps, frozen
+from relaxcomm.frozen import Index, Levels, Rate, Steps, frozen
 from relaxcomm.layout import Layout, one_tensor
 from relaxcomm.primitives.compressors.levels import Quantizer, tensor_segments
 from relaxcomm.protocol import Context
@@ -41,7 +40,7 @@ class qsgd(Quantizer):
     Differs from the paper: codes have a fixed length rather than Elias's.
     """
 
-    levels: Annotated[int, Field(ge=1, le=127)] = 7
+    levels: Levels = 7
     block_size: Steps = 512
     seed: Index = 0
 

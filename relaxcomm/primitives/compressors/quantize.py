@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.frozen import Bits, Index, Steps, frozen
+from relaxcomm.frozen import Index, Steps, frozen
 from relaxcomm.messages import QUANTIZED
 from relaxcomm.primitives.compressors.levels import Quantizer
 from relaxcomm.protocol import Coding, Compressor, Context, State
+from relaxcomm.schedules import ScheduledBits, largest, least, piecewise
 from relaxcomm.segments import Segments
 
 _MINMAX_BITS = 8
@@ -28,7 +30,7 @@ class quantize(Quantizer):
     NaN, infinity or a range beyond the type's decodes to NaN or infinity.
 
     Args:
-        bits: 1 to 8, and with `symmetric` 2 to 8.
+        bits: 1 to 8, and with `symmetric` 2 to 8; or a schedule.
         block_size: entries that share min and max, which are sent in float32 (float64 for float64).
         rounding: "nearest" or "stochastic".
         symmetric: levels around 0, as for entries most of which are 0.
@@ -41,17 +43,17 @@ class quantize(Quantizer):
         quantize(bits=4)
     """
 
-    bits: Bits
+    bits: ScheduledBits
     block_size: Steps = 1024
     rounding: Literal["nearest", "stochastic"] = "nearest"
     symmetric: bool = False
     seed: Index = 0
 
     def __post_init__(self) -> None:
-        if self.symmetric and self.bits == 1:
+        if self.symmetric and least(self.bits) == 1:
             raise ConfigError(
-                "quantize: one bit has no levels around 0, got bits=1 and symmetric=True; use bits=2 or "
-                "more, or the compressor sign()"
+                f"quantize: one bit has no levels around 0, got bits={self.bits!r} and symmetric=True; use "
+                "bits=2 or more, or the compressor sign()"
             )
 
     @property
@@ -59,12 +61,25 @@ class quantize(Quantizer):
         return self.rounding == "stochastic"
 
     @property
+    def follows_clock(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return isinstance(self.bits, piecewise)
+
+    @property
     def num_codes(self) -> int:
-        return (1 << self.bits) - (1 if self.symmetric else 0)
+        return self._num_codes(largest(self.bits))
+
+    def _num_codes(self, bits: float) -> int:
+        return (1 << int(bits)) - (1 if self.symmetric else 0)
 
     @property
     def has_lows(self) -> bool:
         return not self.symmetric
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        if isinstance(self.bits, piecewise):
+            now = replace(self, bits=int(self.bits.at(cx.step - cx.start)))
+            return now.code(cx, tensor, state, keep_own=keep_own)
+        return super().code(cx, tensor, state, keep_own=keep_own)
 
     def segments(self, cx: Context, numel: int) -> Segments:
         return Segments(numel, self.block_size)
@@ -80,7 +95,7 @@ class quantize(Quantizer):
         # Half a step lost on each entry, drawn ones on average; the outermost hold range^2 / 2 at least, or
         # range^2 / 4 if one of them alone sets a symmetric range.
         held = 1 / 4 if self.symmetric else 1 / 2
-        return min(numel, self.block_size) / (4 * (self.num_codes - 1) ** 2 * held)
+        return min(numel, self.block_size) / (4 * (self._num_codes(least(self.bits)) - 1) ** 2 * held)
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.segments_bytes(numel, -(-numel // self.block_size), element_bytes)

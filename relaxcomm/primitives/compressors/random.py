@@ -15,7 +15,7 @@ from relaxcomm.messages import SHARED_SUPPORT, SharedSupport
 from relaxcomm.primitives.compressors.dense import combine_dense
 from relaxcomm.primitives.compressors.sparse import all_finite, num_kept
 from relaxcomm.protocol import Coding, Compressor, Context, State
-from relaxcomm.schedules import Density, density_at, largest
+from relaxcomm.schedules import Density, largest, least, value_at
 
 _UNIT = "unit"  # the slot that holds the bucket's index, so that equal buckets draw different entries
 
@@ -59,14 +59,14 @@ class random_k(Compressor):
     def contraction(self, numel: int) -> float | None:
         if self.scaled:
             return None
-        return 1 - num_kept(largest(self.density), numel) / numel if numel else 0.0
+        return 1 - num_kept(least(self.density), numel) / numel if numel else 0.0
 
     def init(self, bucket: Bucket) -> Mapping[str, torch.Tensor]:
         return {_UNIT: torch.tensor(bucket.index)}
 
     def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_own: bool) -> Coding:
         numel = tensor.numel()
-        k = num_kept(density_at(self.density, cx.step - cx.start), numel)
+        k = num_kept(value_at(self.density, cx.step - cx.start), numel)
         # Drawn on the CPU, so that ranks with other devices draw the same.
         generator = torch.Generator().manual_seed(self._seed(cx.step, int(state[_UNIT])))
         indices = _drawn(numel, k, generator).to(tensor.device)

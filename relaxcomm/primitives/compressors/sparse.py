@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relaxcomm.messages import SPARSE, Sparse
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
-from relaxcomm.schedules import density_at, largest, piecewise
+from relaxcomm.schedules import largest, piecewise, value_at
 
 COUNT_BYTES = 4
 INDEX_BYTES = 4
@@ -53,7 +53,7 @@ class Sparsifier(Compressor):
         return k
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
-        density = density_at(self.density, cx.step - cx.start)
+        density = value_at(self.density, cx.step - cx.start)
         capacity = self.capacity(num_kept(density, tensor.numel()), tensor.numel())
         message = pack_selected(tensor, self._chosen(tensor, density, capacity), capacity)
         parts = yield message

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relaxcomm.frozen import frozen
 from relaxcomm.primitives.compressors.sparse import Sparsifier, num_kept
-from relaxcomm.schedules import Density, largest
+from relaxcomm.schedules import Density, least
 
 
 @frozen
@@ -31,7 +31,7 @@ class top_k(Sparsifier):
     scope: Literal["model", "bucket"] = "model"
 
     def contraction(self, numel: int) -> float | None:
-        return 1 - num_kept(largest(self.density), numel) / numel if numel else 0.0
+        return 1 - num_kept(least(self.density), numel) / numel if numel else 0.0
 
     def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
         k = num_kept(density, tensor.numel())
