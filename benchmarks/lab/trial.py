@@ -15,12 +15,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.lab.contenders import Contender, Nothing, Relaxcomm
+from benchmarks.lab.contenders import Contender, EveryStep, Nothing, Relaxcomm
 from benchmarks.lab.network import sent_bytes
+from benchmarks.lab.rivals import RIVALS
 from benchmarks.lab.workloads import WORKLOADS, Batches, task_of
 from relaxcomm.tasks import Task
 
-CONTENDERS: dict[str, type[Contender]] = {"nothing": Nothing, "relaxcomm": Relaxcomm}
+CONTENDERS: dict[str, type[Contender]] = {
+    "nothing": Nothing,
+    "every_step": EveryStep,
+    "relaxcomm": Relaxcomm,
+    **RIVALS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
