@@ -24,7 +24,8 @@ class Workload:
         every: optimizer steps between two evaluations.
         target: held-out quality that counts as reached, in the task's own measure.
         steps: optimizer steps of a trial.
-        rates: learning rates to try.
+        learning_rates: to try.
+        higher_is_better: of the quality.
     """
 
     make: Callable[..., Task]
@@ -32,17 +33,18 @@ class Workload:
     every: int
     target: float
     steps: int
-    rates: tuple[float, ...]
+    learning_rates: tuple[float, ...]
+    higher_is_better: bool = True
 
 
 WORKLOADS = {
     "digits": Workload(
         make=lambda seed, **more: digits.make(seed, **more),
         batch_size=32,
-        every=5,
+        every=4,
         target=0.97,
         steps=300,
-        rates=(0.05, 0.1, 0.2),
+        learning_rates=(0.05, 0.1, 0.2),
     ),
     "charlm": Workload(
         make=lambda seed, **more: charlm.make(seed, context=32, **more),
@@ -50,7 +52,8 @@ WORKLOADS = {
         every=10,
         target=3.3,
         steps=400,
-        rates=(0.002, 0.004, 0.008),
+        higher_is_better=False,
+        learning_rates=(0.002, 0.004, 0.008),
     ),
     "glyphs": Workload(
         make=lambda seed, **more: glyphs.make(seed, channels=8, hidden=3072, **more),
@@ -58,7 +61,7 @@ WORKLOADS = {
         every=10,
         target=0.8,
         steps=200,
-        rates=(0.025, 0.05, 0.1),
+        learning_rates=(0.025, 0.05, 0.1),
     ),
 }
 

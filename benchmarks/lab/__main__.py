@@ -1,0 +1,49 @@
+"""The standard set, one command: `python -m benchmarks.lab`, as root."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks.lab import report, standard
+from benchmarks.lab.crew import crew
+from benchmarks.lab.entries import ENTRIES
+from benchmarks.lab.rivals import CANNOT
+from benchmarks.lab.workloads import WORKLOADS
+from benchmarks.measure import dated, environment
+
+_RATES = {"100mbit": "100mbit", "1gbit": "1gbit", "unshaped": None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--workers", nargs="+", type=int, default=[4])
+    parser.add_argument("--rates", nargs="+", choices=list(_RATES), default=list(_RATES))
+    parser.add_argument("--entries", nargs="+", choices=list(ENTRIES), default=list(ENTRIES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=None, help="a .jsonl file; its plots lie beside it")
+    arguments = parser.parse_args()
+    output = arguments.output or dated("lab").with_suffix(".jsonl")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    facts = {**environment(), "cannot": CANNOT, "arguments": {k: str(v) for k, v in vars(arguments).items()}}
+    with output.open("a") as lines:
+        lines.write(json.dumps({"kind": "environment", **facts}) + "\n")
+    log = standard.writer(output)
+    for workload in arguments.workloads:
+        for workers in arguments.workers:
+            with crew(workers) as hosts:
+                standard.run(
+                    hosts,
+                    workload,
+                    arguments.entries,
+                    [_RATES[name] for name in arguments.rates],
+                    range(arguments.seeds),
+                    lambda kind, record, workers=workers: log(kind, {"workers": workers, **record}),
+                )
+    report.write(output)
+
+
+if __name__ == "__main__":
+    main()

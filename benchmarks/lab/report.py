@@ -1,0 +1,188 @@
+"""What a result file says: a table for each workload, number of workers and rate, and a plot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from benchmarks.lab.quality import Reached, reached
+from benchmarks.lab.workloads import WORKLOADS
+
+Record = Mapping[str, Any]
+Place = tuple[str, int, str | None]  # workload, workers, rate
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender in one place.
+
+    Args:
+        label: of the contender.
+        setting: learning rate and period.
+        reached: what the target took, one a seed.
+        end: final quality, of the mean model, the median over the seeds.
+        exposed: share of the time in which it waited for the network, or None if it does not tell.
+        derived: whether the time is steps times the time of a step.
+        note: what it said itself.
+    """
+
+    label: str
+    setting: str
+    reached: tuple[Reached, ...]
+    end: float
+    exposed: float | None
+    derived: bool
+    note: str | None
+
+    @property
+    def seconds(self) -> float:
+        """To the target, the median over the seeds."""
+        return median(one.seconds for one in self.reached)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All contenders in one place.
+
+    Args:
+        place: workload, workers, rate.
+        limit: seconds of DDP's steps without any communication.
+        rows: fastest first.
+    """
+
+    place: Place
+    limit: float
+    rows: tuple[Row, ...]
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a result file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def tables(records: Iterable[Record]) -> list[Table]:
+    """The finals of a file, as tables."""
+    finals: dict[Place, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    averages: dict[Place, tuple[float, float]] = {}
+    for record in records:
+        if record["kind"] in ("final", "last average"):
+            place = record["workload"], record["workers"], record["rate"]
+            if record["kind"] == "final":
+                finals[place][record["label"]].append(record)
+            else:
+                sent = record["bytes_sent"] / record["steps"]
+                averages[place] = record["communication"]["average"], sent
+    return [_table(place, runs, averages[place]) for place, runs in finals.items()]
+
+
+def _table(place: Place, runs: Mapping[str, Sequence[Record]], last_average: tuple[float, float]) -> Table:
+    rows = [_row(label, records, last_average) for label, records in runs.items() if label != "nothing"]
+    alone = median(record["seconds"] / record["steps"] for record in runs["nothing"])
+    steps = [one.steps for row in rows if row.label == "ddp" for one in row.reached]
+    limit = alone * median(steps) if steps else math.nan
+    return Table(place, limit, tuple(sorted(rows, key=lambda row: row.seconds)))
+
+
+def _row(label: str, records: Sequence[Record], last_average: tuple[float, float]) -> Row:
+    workload = WORKLOADS[records[0]["workload"]]
+    exposed = [
+        r["communication"]["exposed"] / r["seconds"] for r in records if "exposed" in r["communication"]
+    ]
+    derived = any(record.get("derived") for record in records)
+    period = records[0]["period"]
+    return Row(
+        label=label,
+        setting=f"lr {records[0]['learning_rate']:g}" + (f", every {period}" if period > 1 else ""),
+        reached=tuple(
+            reached(record, workload.target, workload.higher_is_better, last_average) for record in records
+        ),
+        end=median(record["points"][-1][4] for record in records),
+        exposed=median(exposed) if exposed and not derived else None,
+        derived=derived,
+        note=next((record["note"] for record in records if record["note"]), None),
+    )
+
+
+def markdown(found: Sequence[Table]) -> str:
+    """The tables as text."""
+    parts = []
+    for table in found:
+        workload, workers, rate = table.place
+        target = WORKLOADS[workload].target
+        ddp = next((row.seconds for row in table.rows if row.label == "ddp"), math.nan)
+        parts += [
+            f"### {workload}, {workers} workers, {rate or 'unshaped'}",
+            "",
+            f"Target {target:g}; limit (DDP's steps, nothing exchanged): {table.limit:.2f} s.",
+            "",
+            "| contender | setting | seconds to target, median [all] | of the limit | DDP's time over it | MB sent | "
+            "steps | final | waiting |",
+            "|---|---|---|---|---|---|---|---|---|",
+            *(_line(row, table.limit, ddp) for row in table.rows),
+            "",
+            *(f"{row.label}: {row.note}" for row in table.rows if row.note),
+            "",
+        ]
+    return "\n".join(parts)
+
+
+def _line(row: Row, limit: float, ddp: float) -> str:
+    every = " ".join(f"{one.seconds:.3g}" for one in row.reached)
+    sent = median(one.bytes_sent for one in row.reached) / 1e6
+    steps = median(one.steps for one in row.reached)
+    waiting = "" if row.exposed is None else f"{row.exposed:.0%}"
+    derived = " (derived)" if row.derived else ""
+    return (
+        f"| {row.label} | {row.setting} | {row.seconds:.3g} [{every}]{derived} | {row.seconds / limit:.2f} | "
+        f"{ddp / row.seconds:.1f} | {sent:,.0f} | {steps:.0f} | {row.end:.4f} | {waiting} |"
+    )
+
+
+def plot(found: Sequence[Table], path: Path) -> None:
+    """Bars of the time to the target, one panel a place, with the limit as a line."""
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(6.2 * columns, 4.4 * rows), squeeze=False)
+    for axis, table in zip(axes.flat, found, strict=False):
+        shown = [row for row in reversed(table.rows) if math.isfinite(row.seconds)]
+        colours = ["#1f77b4" if row.label.startswith("relaxcomm") else "#b0b0b0" for row in shown]
+        axis.barh([row.label for row in shown], [row.seconds for row in shown], color=colours)
+        axis.axvline(table.limit, color="black", linestyle="--", linewidth=1)
+        axis.set_xscale("log")
+        axis.set_xlabel("seconds to the target (dashed: no communication)")
+        workload, workers, rate = table.place
+        axis.set_title(f"{workload}, {workers} workers, {rate or 'unshaped'}")
+    for axis in axes.flat[len(found) :]:
+        axis.set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def write(path: Path) -> None:
+    """Write the tables and the plot of a result file beside it."""
+    found = tables(read(path))
+    path.with_suffix(".md").write_text(markdown(found))
+    plot(found, path.with_suffix(".png"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("result", type=Path, help="a .jsonl file of the standard set")
+    write(parser.parse_args().result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The standard set: tune every contender, then run all of them in turn, seed by seed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.crew import Crew
+from benchmarks.lab.entries import ENTRIES, Entry
+from benchmarks.lab.trial import Job
+from benchmarks.lab.tuning import Log, Rate, Tuned, job_of, tune
+from benchmarks.lab.workloads import WORKLOADS
+
+_LONGEST_SECONDS = 60.0  # of a trial; beyond, its time is derived
+_TUNING_SEEDS = (100, 101)  # others than the final ones
+
+
+def writer(path: Path) -> Log:
+    """Appends records to a file, one JSON object a line."""
+
+    def log(kind: str, record: Mapping[str, Any]) -> None:
+        with path.open("a") as lines:
+            lines.write(json.dumps({"kind": kind, **record}) + "\n")
+        points = record.get("points") or [[]]
+        print(
+            kind, record.get("label"), record.get("rate"), record.get("learning_rate"), points[-1], flush=True
+        )
+
+    return log
+
+
+def run(
+    crew: Crew,
+    workload: str,
+    labels: Sequence[str],
+    rates: Sequence[Rate],
+    seeds: Sequence[int],
+    log: Log,
+) -> None:
+    """Tune, measure and log everything for one workload."""
+    entries = [ENTRIES[label] for label in labels]
+    crew.run(_alone(workload, 0, steps=8), None)  # the first use of a model is slow
+    tuned = tune(crew, workload, entries, rates, _TUNING_SEEDS, log)
+    for (label, rate), one in tuned.items():
+        log("tuned", {"label": label, "rate": rate, "workload": workload, **asdict(one)})
+    for rate in rates:
+        average = Job(workload=workload, contender="every_step", learning_rate=1e-3, steps=5, every=0)
+        log("last average", crew.run(average, rate))
+    for seed in seeds:
+        for rate in rates:
+            log("final", {"label": "nothing", **crew.run(_alone(workload, seed), rate)})
+            turn = seed % len(entries)  # nobody is always first
+            for entry in entries[turn:] + entries[:turn]:
+                _final(crew, workload, entry, rate, seed, tuned[entry.label, rate], log)
+
+
+def _alone(workload: str, seed: int, steps: int = 40) -> Job:
+    return Job(
+        workload=workload,
+        contender="nothing",
+        learning_rate=WORKLOADS[workload].learning_rates[0],
+        seed=seed,
+        steps=steps,
+        every=0,
+    )
+
+
+def _final(crew: Crew, workload: str, entry: Entry, rate: Rate, seed: int, tuned: Tuned, log: Log) -> None:
+    """A trial at the tuned setting; where it would take too long, on unshaped links, its time derived."""
+    every = WORKLOADS[workload].every
+    steps = WORKLOADS[workload].steps
+    if math.isfinite(tuned.steps):
+        steps = min(steps, math.ceil((1.5 * tuned.steps + 4 * every) / every) * every)
+    derived = steps * tuned.step_seconds > _LONGEST_SECONDS
+    job = job_of(entry, workload, tuned.learning_rate, tuned.period, seed, steps=steps)
+    record = crew.run(job, None if derived else rate)
+    if derived:
+        points = [(p[0], p[0] * tuned.step_seconds, *p[2:]) for p in record["points"]]
+        record |= {"points": points, "rate": rate, "seconds": steps * tuned.step_seconds}
+    log("final", {"label": entry.label, "period": tuned.period, "derived": derived, **record})
