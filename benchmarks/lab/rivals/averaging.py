@@ -12,7 +12,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from benchmarks.lab.rivals.base import Contender
+from benchmarks.lab.contenders import Contender
 
 
 class PeriodicAveraging(Contender):

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from benchmarks.lab.rivals.base import Contender
+from benchmarks.lab.contenders import Contender
 
 
 class DDP(Contender):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from benchmarks.lab.rivals.address import own_address
-from benchmarks.lab.rivals.base import Contender
+from benchmarks.lab.contenders import Contender
 
 
 class _Peer:
