@@ -53,6 +53,9 @@ class _Replica:
             init_sync=False,  # as documented where all start from equal parameters
         )
 
+    def note(self) -> str:
+        return f"{self.manager.current_step()} averagings committed"
+
     def close(self) -> None:
         dist.barrier()  # nobody leaves, and changes the quorum, while another still averages
         self.manager.shutdown()
@@ -81,6 +84,9 @@ class TorchftLocalSGD(Contender):
         self._replica = _Replica(model, optimizer, use_async_quorum=False)
         self._method = LocalSGD(self._replica.manager, model, optimizer, sync_every=steps)
         self._method.__enter__()
+
+    def note(self) -> str:
+        return self._replica.note()
 
     def close(self) -> None:
         self._method.__exit__(None, None, None)
@@ -118,6 +124,9 @@ class TorchftDiLoCo(Contender):
             self._replica.manager, [model], optimizer, outer, sync_every=steps, use_bucketization=True
         )
         self._method.__enter__()
+
+    def note(self) -> str:
+        return self._replica.note()
 
     def close(self) -> None:
         self._method.__exit__(None, None, None)
