@@ -1,7 +1,7 @@
 """What relaxcomm is compared with, each used as its documentation says."""
 
-from benchmarks.lab.rivals.averaging import AccelerateLocalSGD, PeriodicAveraging, PostLocalSGD
 from benchmarks.lab.contenders import Contender
+from benchmarks.lab.rivals.averaging import AccelerateLocalSGD, PeriodicAveraging, PostLocalSGD
 from benchmarks.lab.rivals.ddp import DDP, DDPHalf, DDPPowerSGD
 from benchmarks.lab.rivals.fault_tolerant import TorchftDiLoCo, TorchftLocalSGD
 from benchmarks.lab.rivals.swarm import Hivemind
