@@ -12,21 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, DeadlockError
 from relaxcomm.operations import (
-    Agree,
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Broadcast,
     Neighbors,
     Operation,
     Request,
 )
 from relaxcomm.transport.base import ByteCounters, Service
+from relaxcomm.transport.combining import Objects, combine, sent_to, signature
 from relaxcomm.transport.traffic import size_bytes, traffic
 
 Desk: TypeAlias = tuple[int, str, int]
@@ -44,11 +39,6 @@ class Link:
 
     latency_seconds: float = 0.0
     bytes_per_second: float = float("inf")
-
-
-@dataclass(frozen=True, eq=False)
-class Objects:
-    value: object
 
 
 @dataclass
@@ -91,10 +81,10 @@ class World:
         """Take note of a rank's next operation and complete what it completes."""
         slot = self.slots.setdefault(self.counts[rank], Slot())
         for other, (theirs, their_label) in slot.posts.items():
-            if _signature(theirs, their_label) != _signature(operation, label):
+            if signature(theirs, their_label) != signature(operation, label):
                 raise CommunicationError(
-                    f"ranks are not at the same place: rank {rank} issues {_signature(operation, label)}, "
-                    f"rank {other} issued {_signature(theirs, their_label)}"
+                    f"ranks are not at the same place: rank {rank} issues {signature(operation, label)}, "
+                    f"rank {other} issued {signature(theirs, their_label)}"
                 )
         slot.posts[rank] = (operation, label)
         slot.posted_at[rank] = self.clocks[rank]
@@ -164,11 +154,11 @@ class World:
                 assert isinstance(operation, Neighbors), "the signatures are compared before"
                 if rank not in slot.results and operation.receives.keys() <= operations.keys():
                     slot.results[rank] = {
-                        peer: _sent(operations[peer], rank).clone() for peer in operation.receives
+                        peer: sent_to(operations[peer], rank).clone() for peer in operation.receives
                     }
                     slot.ready_at[rank] = self._ready(slot, {rank, *operation.receives})
         elif len(operations) == self.size:
-            slot.results.update(_combine(operations))
+            slot.results.update(combine(operations))
             slot.ready_at = dict.fromkeys(operations, self._ready(slot, set(operations)))
 
     def _ready(self, slot: Slot, heard: set[int]) -> float:
@@ -202,42 +192,3 @@ class World:
     def _seconds(self, operation: Operation | Objects, rank: int) -> float:
         sent = 0 if isinstance(operation, Objects) else traffic(operation, rank, self.size)[0]
         return self.link.latency_seconds + sent / self.link.bytes_per_second
-
-
-def _signature(operation: Operation | Objects, label: str) -> str:
-    shape = ""
-    if not isinstance(operation, Objects | Neighbors):
-        shape = f" {list(operation.tensor.shape)} {operation.tensor.dtype}"
-    return f"{type(operation).__name__}{shape} at {label}"
-
-
-def _sent(operation: Operation | Objects, rank: int) -> Tensor:
-    assert isinstance(operation, Neighbors)
-    return operation.sends[rank]
-
-
-def _combine(posts: Mapping[int, Any]) -> dict[int, Any]:
-    first, ranks = posts[0], range(len(posts))
-    if isinstance(first, Objects):
-        return {rank: [posts[r].value for r in ranks] for rank in ranks}
-    tensors = [posts[rank].tensor for rank in ranks]
-    if isinstance(first, AllReduce | Agree):
-        total = _reduce(tensors, first.reduction)
-        return {rank: tensors[rank].copy_(total) for rank in ranks}
-    if isinstance(first, AllGather):
-        stacked = torch.stack(tensors)
-        return {rank: stacked.clone() for rank in ranks}
-    if isinstance(first, AllToAll):
-        return {rank: torch.stack([tensor[rank] for tensor in tensors]) for rank in ranks}
-    assert isinstance(first, Broadcast)
-    source = tensors[first.root].clone()
-    return {rank: tensors[rank].copy_(source) for rank in ranks}
-
-
-def _reduce(tensors: list[Tensor], reduction: str) -> Tensor:
-    if reduction == "max":
-        return torch.stack(tensors).amax(0) if tensors[0].numel() else tensors[0].clone()
-    total = tensors[0].clone()
-    for tensor in tensors[1:]:
-        total += tensor
-    return total.div_(len(tensors)) if reduction == "mean" else total

@@ -54,9 +54,7 @@ class gaussian_k(Sparsifier):
         listed = tensor[indices].abs()
 
         def count(threshold: float) -> float:
-            if (
-                threshold < 0
-            ):  # far from a mean of zero; every entry counts, and those of size 0 need no message
+            if threshold < 0:  # far from a mean of zero; every entry counts, but those of 0 need no message
                 return tensor.numel()
             return math.inf if threshold < low else int((listed > threshold).sum())
 

@@ -1,0 +1,58 @@
+"""Topologies of groups of ranks, such as those of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+import networkx as nx
+from pydantic import Field
+
+from relaxcomm.errors import TopologyError
+from relaxcomm.frozen import Steps, frozen
+from relaxcomm.topology.base import Graph, Topology, by_distance
+
+
+@frozen
+class hierarchical(Topology):
+    """Groups of ranks, such as those of one machine, that are linked inside and through their first ranks.
+
+    Args:
+        sizes: number of ranks in each group, in the order of the ranks; or one number for all groups,
+            of which the last then holds what is left.
+
+    Raises: TopologyError if a list of sizes does not add up to the number of workers.
+
+    Example:
+        >>> hierarchical(sizes=(2, 3)).groups(5)
+        [[0, 1], [2, 3, 4]]
+        >>> hierarchical(sizes=2).groups(5)
+        [[0, 1], [2, 3], [4]]
+    """
+
+    sizes: Steps | Annotated[tuple[Steps, ...], Field(min_length=1, strict=False)]
+
+    has_groups: ClassVar[bool] = True
+
+    def groups(self, world_size: int) -> Sequence[Sequence[int]]:
+        if isinstance(self.sizes, int):
+            ranks = range(world_size)
+            return [list(ranks[start : start + self.sizes]) for start in ranks[:: self.sizes]]
+        if sum(self.sizes) != world_size:
+            raise TopologyError(
+                f"hierarchical groups of {list(self.sizes)} hold {sum(self.sizes)} ranks, but there are "
+                f"{world_size} workers; give sizes that add up to {world_size}, or one number for all groups"
+            )
+        starts = [sum(self.sizes[:index]) for index in range(len(self.sizes))]
+        return [list(range(start, start + size)) for start, size in zip(starts, self.sizes, strict=True)]
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        made: Any = nx.Graph()
+        groups = self.groups(world_size)
+        for group in [*groups, [group[0] for group in groups]]:
+            made.add_nodes_from(group)
+            made.add_edges_from((i, j) for i in group for j in group if i < j)
+        return made
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))
