@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from benchmarks.lab.rivals.address import own_address
 from benchmarks.lab.contenders import Contender
+from benchmarks.lab.rivals.address import own_address
 
 _TIMEOUT = timedelta(seconds=120)
 
