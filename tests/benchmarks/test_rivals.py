@@ -104,14 +104,16 @@ torch.save(train(rank, {name!r}, {settings!r}, 17, 2), os.path.join({str(folder)
 dist.barrier()
 dist.destroy_process_group()
 """
-    for process in launch_script(script, WORLD_SIZE, timeout=110):
+    for process in launch_script(script, WORLD_SIZE, timeout=200):
         assert process.returncode == 0, process.stderr
     return [torch.load(folder / str(rank)) for rank in range(WORLD_SIZE)]
 
 
 @pytest.mark.ranks
-@pytest.mark.timeout(150)
-@pytest.mark.parametrize("name", PERIODIC)
+@pytest.mark.timeout(250)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "hivemind" else []) for name in PERIODIC]
+)
 def test_parameters_agree_when_they_are_averaged_and_differ_between(name, tmp_path):
     settings, library = PERIODIC[name]
     if find_spec(library) is None:

@@ -21,6 +21,7 @@ RIVALS: dict[str, type[Contender]] = {
 # What was tried on gloo and cannot take part, and why.
 CANNOT: dict[str, str] = {
     "ddp_bf16": "DDP refuses PyTorch's bf16 hook and its wrapper without CUDA and NCCL, or XPU and XCCL.",
-    "hivemind_optimizer": "Its local updates are averaged when the swarm hears of its progress, not every so many "
-    "steps: in 100 steps of 20 ms, asked for every 8, it began 4 averagings of 12; hivemind's averager takes part.",
+    "hivemind_optimizer": "Its local updates are averaged when the swarm hears of its progress, not every so "
+    "many steps: in 100 steps of 20 ms, asked for every 8, it began 4 averagings of 12; hivemind's averager "
+    "takes part.",
 }

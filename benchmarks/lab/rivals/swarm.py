@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
@@ -81,9 +80,6 @@ class Hivemind(Contender):
         return f"{self._failed} of {self._done // self._steps} averagings were not among all"
 
     def close(self) -> None:
-        # What a round still has to tell the hash table travels through descriptors that its process serves:
-        # if that ends too soon, the table's process hangs, and is killed after 3 s.
-        time.sleep(1)
         self._averager.shutdown()
         dist.barrier()
         self._peer.close()
