@@ -23,7 +23,7 @@ from relaxcomm.engine.loading import attach_loader
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
-from relaxcomm.engine.window import Window
+from relaxcomm.engine.window import Window, uncompiled
 from relaxcomm.errors import UsageError
 from relaxcomm.metrics.snapshot import Snapshot
 
@@ -47,7 +47,7 @@ class Engine:
         self._window.hook()
         self._phase = 0  # how many phases have begun
         self._phases = settings.phases
-        self._handle = run.model.register_forward_pre_hook(self._begin_phase, prepend=True)
+        self._handle = run.model.register_forward_pre_hook(uncompiled(self._begin_phase), prepend=True)
         attached.add(run.model)
 
     @property
@@ -315,7 +315,6 @@ class Engine:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
     def _begin_phase(self, module: nn.Module, inputs: Any) -> None:
         """Before a forward that trains: switch if it is time."""
         if not torch.is_grad_enabled():
