@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from typing import Any
 
 import torch
@@ -82,9 +84,17 @@ def launch_script(
     return done
 
 
+@functools.cache
+def _server() -> ForkServerContext:
+    """Forks ranks off a process that has imported what all need and done nothing else: they start at once."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "tests.engine.harness"])
+    return context
+
+
 class _Pool:
     def __init__(self, world_size: int, debug: bool) -> None:
-        context, port = get_context("spawn"), free_port()
+        context, port = _server(), free_port()
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(world_size):
