@@ -66,9 +66,10 @@ class least_time(Chooser):
         if measured.world_size == 1:
             return plans[0].algorithm, "there is one worker"
         return best.algorithm, (
-            f"a step computes {1e3 * measured.step_seconds:.3g} ms, {measured.parameter_bytes / 1e6:.3g} MB go "
-            f"at {8e-6 * measured.bytes_per_second:,.0f} Mbit/s; a step should take {best.step_seconds / unit:.2f} "
-            f"times as long as alone, with bsp {plans[0].step_seconds / unit:.2f} times"
+            f"a step computes {1e3 * measured.step_seconds:.3g} ms, {measured.parameter_bytes / 1e6:.3g} MB "
+            f"go at {8e-6 * measured.bytes_per_second:,.0f} Mbit/s; a step should take "
+            f"{best.step_seconds / unit:.2f} times as long as alone, with bsp "
+            f"{plans[0].step_seconds / unit:.2f} times"
         )
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import socket
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -56,35 +60,70 @@ def run_ranks(
         raise
 
 
+@dataclass
+class Finished:
+    """What a process left behind; it has no return code if it was not waited for."""
+
+    returncode: int | None
+    stdout: str
+    stderr: str
+
+
 def launch_script(
     source: str, world_size: int, timeout: float = 60, *, never_end: Collection[int] = ()
-) -> list[subprocess.CompletedProcess[str]]:
-    """Run a script on fresh processes with torchrun's environment variables; some are not waited for."""
-    port = str(free_port())
-    processes = []
-    for rank in range(world_size):
-        env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        processes.append(subprocess.Popen([sys.executable, "-c", source], env=env, text=True, **pipes))
-    deadline, done = time.monotonic() + timeout, []
-    try:
-        for rank, process in enumerate(processes):
-            if rank in never_end:
-                continue
-            out, err = process.communicate(timeout=max(1, deadline - time.monotonic()))
-            done.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
-    finally:
-        for process in processes:
-            if process.poll() is None:
+) -> list[Finished]:
+    """Run a script on processes of its own with torchrun's environment variables; some are not waited for."""
+    port, deadline = str(free_port()), time.monotonic() + timeout
+    with TemporaryDirectory() as folder:
+        processes = []
+        for rank in range(world_size):
+            env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+            process = _server().Process(target=_run_script, args=(source, env, f"{folder}/{rank}"))
+            process.start()
+            processes.append(process)
+        try:
+            for rank in set(range(world_size)) - set(never_end):
+                processes[rank].join(max(1, deadline - time.monotonic()))
+                if processes[rank].exitcode is None:
+                    raise TimeoutError(f"rank {rank} did not end in {timeout:g} s")
+        finally:
+            codes = [process.exitcode for process in processes]
+            for process in processes:
                 process.kill()
-                process.communicate()
-    return done
+                process.join()
+        texts = [[Path(f"{folder}/{rank}.{end}").read_text() for end in _ENDS] for rank in range(world_size)]
+    done = [Finished(code, *text) for code, text in zip(codes, texts, strict=True)]
+    return [one for rank, one in enumerate(done) if rank not in never_end]
+
+
+_ENDS = ("out", "err")
+
+
+def _run_script(source: str, env: dict[str, str], place: str) -> None:
+    """What a fresh interpreter would do with the script."""
+    for number, end in enumerate(_ENDS, start=1):
+        os.dup2(os.open(f"{place}.{end}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+    os.environ.clear()
+    os.environ.update(env)
+    torch.set_num_threads(1)
+    try:
+        exec(compile(source, "<script>", "exec"), {"__name__": "__main__"})  # a test's own
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves them out
+
+
+@functools.cache
+def _server() -> ForkServerContext:
+    """Forks ranks off a process that has imported what all need and done nothing else: they start at once."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "tests.engine.harness"])
+    return context
 
 
 class _Pool:
     def __init__(self, world_size: int, debug: bool) -> None:
-        context, port = get_context("spawn"), free_port()
+        context, port = _server(), free_port()
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(world_size):

@@ -1,6 +1,8 @@
 """What primitives declare is what is seen; `__all__` is exact; imports run one way."""
 
 import ast
+import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -83,3 +85,9 @@ def test_channels_last_keeps_its_strides_in_a_bucket():
     flat = bucket.gather(bucket.empty())
     assert bucket.views(flat)[1].stride() == weight.stride()
     torch.testing.assert_close(bucket.views(flat)[1], weight, rtol=0, atol=0)
+
+
+def test_a_command_starts_without_the_compiler():
+    """Importing it takes as long as all of the rest; the first optimizer does so anyway."""
+    program = "import sys, relaxcomm.cli; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

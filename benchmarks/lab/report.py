@@ -127,7 +127,7 @@ def markdown(found: Sequence[Table]) -> str:
             "",
             f"Target {target:g}; limit (DDP's steps, nothing exchanged): {table.limit:.2f} s.",
             "",
-            "| contender | setting | seconds to target, median [all] | of the limit | DDP over it | MB sent | "
+            "| contender | setting | seconds to target, median [all] | of limit | DDP over it | MB sent | "
             "steps | final | waiting |",
             "|---|---|---|---|---|---|---|---|---|",
             *(_line(row, table.limit, ddp) for row in table.rows),

@@ -104,8 +104,8 @@ class Trial:
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
         self.optimizers: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-            "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
-            "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.02),
+            "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+            "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.04),
         }
         self.settings: dict[str, Any] = {"algorithm": algorithm, "bucket_bytes": 4 * _INPUTS * _OUTPUTS}
         self.make_optimizer = self.optimizers["SGD"]
@@ -143,7 +143,7 @@ def converges(trial: Trial) -> None:
         reached = float("inf")
         for epoch in range(_EPOCHS):
             rank.epoch()
-            if epoch % 10 == 9:
+            if epoch % 4 == 3:
                 with rank.engine.averaged():
                     reached = excess(rank.parameters)
                 if reached < _EXCESS:

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.engine.agreement import share
 from relaxcomm.engine.run import Run
+from relaxcomm.engine.window import uncompiled
 from relaxcomm.operations import AllReduce, Label
 from relaxcomm.protocol import Measured
 
@@ -39,7 +40,9 @@ class Choosing:
     def hook(self) -> None:
         """Watch the steps, if there is something to choose."""
         if self._run.algorithm.chooser is not None:
-            self._handle = self._run.model.register_forward_pre_hook(self._forward_begins, prepend=True)
+            self._handle = self._run.model.register_forward_pre_hook(
+                uncompiled(self._forward_begins), prepend=True
+            )
 
     def unhook(self) -> None:
         """Watch no more."""
@@ -53,7 +56,6 @@ class Choosing:
         algorithm, reason = chooser.choose(measured)
         self._enter(measured, algorithm, reason)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
     def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
         chooser = self._run.algorithm.chooser
         if chooser is None or not torch.is_grad_enabled() or not self._is_between_steps():

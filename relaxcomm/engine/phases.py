@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.config import Phase
+from relaxcomm.engine.window import uncompiled
 
 
 class Phases:
@@ -31,7 +32,7 @@ class Phases:
     def hook(self, model: nn.Module) -> None:
         """Begin phases before forwards of the model; without any, its forwards cost nothing more."""
         if self._phases:
-            self._handle = model.register_forward_pre_hook(self._forward_begins, prepend=True)
+            self._handle = model.register_forward_pre_hook(uncompiled(self._forward_begins), prepend=True)
 
     def unhook(self) -> None:
         """Begin no more."""
@@ -44,7 +45,6 @@ class Phases:
             self.num_begun = num_begun
             self._enter(self._phases[num_begun - 1])
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
     def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
         if not torch.is_grad_enabled():
             return

@@ -41,7 +41,7 @@ class Window:
         model, optimizer = self.run.model, self.run.optimizer
         self._handles += [
             model.register_forward_pre_hook(self._reported(self._forward_begins), prepend=True),
-            model.register_forward_hook(_uncompiled(self._forward_ends)),
+            model.register_forward_hook(uncompiled(self._forward_ends)),
             *self.backward.hook(),
         ]
         if optimizer is not None:
@@ -73,7 +73,7 @@ class Window:
                 self.run.transport.announce(f"failed: {type(error).__name__}: {error}")
                 raise
 
-        return _uncompiled(reported)
+        return uncompiled(reported)
 
     def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
         if self.backward.begun:
@@ -181,7 +181,7 @@ def _tensors(output: Any) -> Iterator[Tensor]:
             yield from _tensors(getattr(output, field.name))
 
 
-def _uncompiled(callback: Callable[..., None]) -> Callable[..., None]:
+def uncompiled(callback: Callable[..., None]) -> Callable[..., None]:
     """Keep `torch.compile` from tracing a hook: it breaks the graph in front of the model instead."""
     kept = torch.compiler.disable(callback)  # type: ignore[no-untyped-call]  # torch's
     return cast("Callable[..., None]", kept)

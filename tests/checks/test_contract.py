@@ -5,6 +5,7 @@ import pytest
 
 import relaxcomm
 from relaxcomm import registry
+from relaxcomm.checks import suite
 
 NAMES = sorted(
     {*registry.algorithms(), *(name for found in registry.primitives().values() for name in found)}
@@ -23,6 +24,22 @@ def sites(tmp_path, monkeypatch):
     graph = nx.relabel_nodes(nx.complete_graph(3), str)
     nx.write_graphml(graph, tmp_path / "sites.graphml")
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def trained_once():
+    """Names that come to the same rules, such as `every` and `local_sgd`, train once."""
+    trained, checks = set(), suite.algorithm_checks
+
+    def first_only(algorithm):
+        what = (algorithm.rules, algorithm.controllers)
+        new = what not in trained
+        trained.add(what)
+        return checks(algorithm) if new else {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "algorithm_checks", first_only)
+        yield
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,9 @@
 """Bad input is found before any worker starts: exit code 2 and one readable block."""
 
 import pytest
+from typer.testing import CliRunner
+
+from relaxcomm.cli.app import app
 
 CASES = {
     "unknown_key": (["quick.yaml", "--set", "worker=2"], "unknown key 'worker'; did you mean 'workers'"),
@@ -18,20 +21,32 @@ CASES = {
     ),
     "unknown_task": (["quick.yaml", "--set", "task=mine.job:mak"], "no function 'mak'; did you mean 'make'"),
 }
+REAL = {"missing_file", "unknown_task"}  # the last imports the user's module
 
 
 @pytest.fixture(scope="module")
 def finished(start):
-    """All cases, run side by side."""
-    running = {name: start("train", *arguments) for name, (arguments, _) in CASES.items()}
+    """Some as users run them, side by side."""
+    running = {name: start("train", *CASES[name][0]) for name in REAL}
     return {name: process.finish() for name, process in running.items()}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_bad_input_is_refused(finished, name):
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_bad_input_ends_the_process(finished, name):
     result = finished[name]
-    assert result.code == 2
-    assert result.out == ""
-    assert result.err.startswith("relaxcomm: error: ")
-    assert CASES[name][1] in result.err
-    assert len(result.err.splitlines()) == 1
+    assert_refused(name, result.code, result.out, result.err)
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - REAL))
+def test_bad_input_is_refused(folder, name, monkeypatch):
+    monkeypatch.chdir(folder)
+    result = CliRunner().invoke(app, ["train", *CASES[name][0]])
+    assert_refused(name, result.exit_code, result.stdout, result.stderr)
+
+
+def assert_refused(name, code, out, err):
+    assert code == 2
+    assert out == ""
+    assert err.startswith("relaxcomm: error: ")
+    assert CASES[name][1] in err
+    assert len(err.splitlines()) == 1
