@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Settings = Mapping[str, Any]
@@ -18,6 +18,7 @@ class Entry:
         contender: its name in the lab.
         settings: the contender's, for a period, in steps.
         periods: to try; of one, nothing is tuned.
+        late: steps after a multiple of the period in which workers have what was averaged, for a period.
         same_as: label of the entry with the same arithmetic, whose steps to quality hold for this one too.
     """
 
@@ -25,100 +26,69 @@ class Entry:
     contender: str
     settings: Callable[[int], Settings] = lambda period: {}
     periods: tuple[int, ...] = (1,)
+    late: Callable[[int], int] = lambda period: 0
     same_as: str | None = None
 
 
-def _algorithm(name: str, **parameters: Any) -> Callable[[int], Settings]:
-    return lambda period: {"algorithm": {"name": name, **parameters}}
+def _relaxcomm(name: str, **parameters: Any) -> Entry:
+    algorithm = {"name": name, **parameters}
+    return Entry(label="", contender="relaxcomm", settings=lambda period: {"algorithm": algorithm})
 
 
-def _local(delay: Callable[[int], int], compressor: Any) -> Callable[[int], Settings]:
-    return lambda period: {
-        "algorithm": {
-            "name": "local_sgd",
-            "steps": period,
-            "compressor": compressor,
-            "delay": delay(period),
-        }
-    }
+def _local(compressor: Any, late: Callable[[int], int], periods: tuple[int, ...]) -> Entry:
+    return Entry(
+        label="",
+        contender="relaxcomm",
+        settings=lambda period: {
+            "algorithm": {
+                "name": "local_sgd",
+                "steps": period,
+                "compressor": compressor,
+                "delay": late(period),
+            }
+        },
+        periods=periods,
+        late=late,
+    )
+
+
+def _averaging(contender: str, **more: Any) -> Entry:
+    return Entry(
+        label="",
+        contender=contender,
+        settings=lambda period: {"steps": period},
+        periods=PERIODS,
+        same_as="periodic_averaging",
+        **more,
+    )
 
 
 EIGHT_BITS = {"quantize": {"bits": 8}}
-FOUR_BITS = {"quantize": {"bits": 4}}
-FEW = {"error_feedback": {"chain": [{"top_k": {"density": 0.02}}, {"quantize": {"bits": 8}}]}}
+FEW = {"error_feedback": {"chain": [{"chunk_top_k": {"num_kept": 128}}, {"quantize": {"bits": 4}}]}}
 PERIODS = (4, 8, 16, 32)
+# The paper's smoothing, 0.16 of 16 workers; N / 100 would be 0.04 here, and then hardly a step counts as new.
+_SELSYNC = {"smoothing": 0.16}
 
-ENTRIES = {
-    entry.label: entry
-    for entry in (
-        Entry(label="ddp", contender="ddp"),
-        Entry(label="ddp_fp16", contender="ddp_fp16", same_as="ddp"),
-        Entry(label="ddp_powersgd", contender="ddp_powersgd"),
-        Entry(
-            label="periodic_averaging",
-            contender="periodic_averaging",
-            settings=lambda period: {"steps": period},
-            periods=PERIODS,
-        ),
-        Entry(
-            label="post_local_sgd",
-            contender="post_local_sgd",
-            settings=lambda period: {"steps": period, "after_steps": 10},
-            periods=PERIODS,
-            same_as="periodic_averaging",
-        ),
-        Entry(
-            label="accelerate_local_sgd",
-            contender="accelerate_local_sgd",
-            settings=lambda period: {"steps": period},
-            periods=PERIODS,
-            same_as="periodic_averaging",
-        ),
-        Entry(
-            label="torchft_local_sgd",
-            contender="torchft_local_sgd",
-            settings=lambda period: {"steps": period},
-            periods=PERIODS,
-            same_as="periodic_averaging",
-        ),
-        Entry(
-            label="torchft_diloco",
-            contender="torchft_diloco",
-            settings=lambda period: {"steps": period},
-            periods=PERIODS,
-        ),
-        Entry(
-            label="hivemind",
-            contender="hivemind",
-            settings=lambda period: {"steps": period},
-            periods=PERIODS,
-            same_as="periodic_averaging",
-        ),
-        Entry(label="relaxcomm bsp", contender="relaxcomm", settings=_algorithm("bsp"), same_as="ddp"),
-        Entry(
-            label="relaxcomm local_sgd 8 bits",
-            contender="relaxcomm",
-            settings=_local(lambda period: 0, EIGHT_BITS),
-            periods=PERIODS,
-        ),
-        Entry(
-            label="relaxcomm local_sgd 8 bits late",
-            contender="relaxcomm",
-            settings=_local(lambda period: max(1, period // 4), EIGHT_BITS),
-            periods=PERIODS,
-        ),
-        Entry(
-            label="relaxcomm local_sgd sparse late",
-            contender="relaxcomm",
-            settings=_local(lambda period: 1, FEW),
-            periods=PERIODS[:2],
-        ),
-        Entry(label="relaxcomm selsync", contender="relaxcomm", settings=_algorithm("selsync")),
-        Entry(
-            label="relaxcomm selsync compressed late",
-            contender="relaxcomm",
-            settings=_algorithm("selsync", compressor=FEW, delay=1),
-        ),
-        Entry(label="relaxcomm auto", contender="relaxcomm", settings=_algorithm("auto")),
-    )
+_ENTRIES = {
+    "ddp": Entry(label="", contender="ddp"),
+    "ddp_fp16": Entry(label="", contender="ddp_fp16", same_as="ddp"),
+    "ddp_powersgd": Entry(label="", contender="ddp_powersgd", settings=lambda period: {"matrix_rank": 2}),
+    # PyTorch's averagers count from 0, so they average in the step after a multiple of the period.
+    "periodic_averaging": replace(_averaging("periodic_averaging", late=lambda period: 1), same_as=None),
+    "post_local_sgd": replace(
+        _averaging("post_local_sgd", late=lambda period: 1),
+        settings=lambda period: {"steps": period, "after_steps": 10},
+    ),
+    "accelerate_local_sgd": _averaging("accelerate_local_sgd"),
+    "torchft_local_sgd": _averaging("torchft_local_sgd"),
+    "torchft_diloco": replace(_averaging("torchft_diloco"), same_as=None),
+    "hivemind": _averaging("hivemind"),
+    "relaxcomm bsp": replace(_relaxcomm("bsp"), same_as="ddp"),
+    "relaxcomm local_sgd, 8 bits": _local(EIGHT_BITS, lambda period: 0, PERIODS),
+    "relaxcomm local_sgd, 8 bits, late": _local(EIGHT_BITS, lambda period: max(1, period // 4), PERIODS),
+    "relaxcomm local_sgd, sparse, late": _local(FEW, lambda period: 1, PERIODS[:2]),
+    "relaxcomm selsync": _relaxcomm("selsync", **_SELSYNC),
+    "relaxcomm selsync, sparse, late": _relaxcomm("selsync", compressor=FEW, delay=1, **_SELSYNC),
+    "relaxcomm auto": _relaxcomm("auto"),
 }
+ENTRIES = {label: replace(entry, label=label) for label, entry in _ENTRIES.items()}

@@ -41,6 +41,7 @@ class Job:
         seed: of model, data and shuffles.
         steps: optimizer steps, or None for the workload's.
         every: optimizer steps between evaluations, or None for the workload's; 0 evaluates nothing.
+        offset: steps after a multiple of `every` at which is evaluated, such as the delay of an average.
         options: further arguments of the task, such as a width.
     """
 
@@ -51,6 +52,7 @@ class Job:
     seed: int = 0
     steps: int | None = None
     every: int | None = None
+    offset: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -117,10 +119,10 @@ def run(job: Job, folder: Path) -> dict[str, Any]:
     batches = iter(Batches(task, workload.batch_size, rank, ranks, job.seed))
     steps = job.steps or workload.steps
     every = workload.every if job.every is None else job.every
-    snapshots = Snapshots(folder, task, steps // every if every else 0)
+    snapshots = Snapshots(folder, task, (steps - job.offset) // every if every else 0)
     torch.manual_seed(1000 * job.seed + rank)  # every rank its own dropout
     contender = CONTENDERS[job.contender](task.model, task.optimizer, **job.settings)
-    timed = _train(contender, task, batches, steps, every, snapshots)
+    timed = _train(contender, task, batches, steps, (every, job.offset), snapshots)
     timed |= {"communication": dict(contender.communication()), "note": contender.note()}
     contender.close()
     dist.barrier()
@@ -128,9 +130,10 @@ def run(job: Job, folder: Path) -> dict[str, Any]:
 
 
 def _train(
-    contender: Contender, task: Task, batches: Any, steps: int, every: int, snapshots: Snapshots
+    contender: Contender, task: Task, batches: Any, steps: int, when: tuple[int, int], snapshots: Snapshots
 ) -> dict[str, Any]:
     points, step_seconds = [], []
+    every, offset = when
     task.model.train()
     dist.barrier()
     first_bytes, paused, cpu = sent_bytes(), 0.0, time.process_time()
@@ -142,7 +145,7 @@ def _train(
         contender.after_step()
         now = time.perf_counter()
         step_seconds.append(now - before)
-        if every and step % every == 0:
+        if every and step > offset and (step - offset) % every == 0:
             points.append((step, now - started - paused, sent_bytes() - first_bytes))
             snapshots.take()
             paused += time.perf_counter() - now

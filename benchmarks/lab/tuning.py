@@ -41,8 +41,10 @@ class Tuned:
 
 
 def job_of(entry: Entry, workload: str, learning_rate: float, period: int, seed: int, **more: Any) -> Job:
-    """A trial of an entry."""
+    """A trial of an entry, evaluated where its workers have just averaged, and no more often than others."""
+    more.setdefault("every", max(period, WORKLOADS[workload].every))
     return Job(
+        offset=entry.late(period),
         workload=workload,
         contender=entry.contender,
         settings=dict(entry.settings(period)),
