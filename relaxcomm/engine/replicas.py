@@ -67,12 +67,19 @@ def mean_buckets(run: Run) -> list[Bucket]:
 
 
 @contextmanager
-def held_at_mean(run: Run) -> Iterator[None]:
-    """Have the mean inside, and afterwards what was there before, bit for bit."""
-    kept = [(bucket, bucket.gather(bucket.empty())) for bucket in mean_buckets(run)]
-    average(run)
+def kept(run: Run) -> Iterator[None]:
+    """Have afterwards what was there before, bit for bit, of what an average replaces."""
+    before = [(bucket, bucket.gather(bucket.empty())) for bucket in mean_buckets(run)]
     try:
         yield
     finally:
-        for bucket, flat in kept:
+        for bucket, flat in before:
             bucket.scatter(flat)
+
+
+@contextmanager
+def held_at_mean(run: Run) -> Iterator[None]:
+    """Have the mean inside, and afterwards what was there before, bit for bit."""
+    with kept(run):
+        average(run)
+        yield

@@ -169,11 +169,11 @@ def test_what_lies_beside_something_that_is_carried_is_told_to_be_dropped():
         in_process(of_two_payloads, 3)
 
 
-def phased(world, resumes):
+def phased(world, resumes, first="bsp"):
     model = CASES["toy"].model(seed=world.rank)
     optimizer = make_optimizer("momentum", model)
     config = {
-        "algorithm": "bsp",
+        "algorithm": first,
         "phases": [{"after_steps": 10, "algorithm": {"name": "local_sgd", "steps": 5}}],
     }
     engine = world.attach(model, optimizer, config)
@@ -197,6 +197,14 @@ def test_phases_of_the_yaml(resumes):
     expected = references.post_local_sgd(simulated_workers(3), STEPS, 5, after=10)
     found = in_process(phased, 3, resumes)
     assert_histories_agree(found, expected)
+
+
+def test_replicas_that_differ_are_resumed_as_they_were_saved():
+    """Also if the algorithm before the phase would have averaged them."""
+    resumed, whole = (in_process(phased, 3, resumes, FIRST["slowmo"]) for resumes in (True, False))
+    assert not np.allclose(whole[0][16], whole[1][16])
+    for one, other in zip(resumed, whole, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def forward_hooks(world, phases):
