@@ -37,9 +37,9 @@ attached: WeakSet[nn.Module] = WeakSet()
 class Engine:
     """Runs an algorithm's rules inside an ordinary training loop; made by `relaxcomm.attach`.
 
-    Optimizer state (momentum, Adam's moments) stays local. Floating-point buffers are averaged
-    whenever a rule averages parameters or deltas, and by `averaged()` and `close()`; integer
-    buffers stay local.
+    Optimizer state (momentum, Adam's moments) stays local, but see `switch`. Floating-point buffers
+    are averaged whenever a rule averages parameters or deltas, and by `averaged()` and `close()`;
+    integer buffers stay local.
     """
 
     def __init__(self, run: Run, *, settings: Config, metering: Metering, owns_default_group: bool) -> None:
@@ -227,8 +227,9 @@ class Engine:
     ) -> None:
         """Go on with another algorithm from the next step on; every rank must call it between two steps.
 
-        Everything on its way is waited for and applied, and replicas that may differ are averaged. The new
-        algorithm's clock begins at 0; the statistics go on.
+        Everything on its way is waited for and applied, and replicas that differ are averaged, with the
+        optimizers' moments if the new algorithm keeps replicas equal. Its clock begins at 0; the statistics
+        go on.
 
         Args:
             algorithm: as YAML has it, or made in Python; for the same topology.

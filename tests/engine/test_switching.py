@@ -111,6 +111,39 @@ def test_on_gloo(first, debug):
         np.testing.assert_allclose(history[-1], found[0][2][-1], rtol=1e-12)
 
 
+def sent_by_switch(world, optimizer, second, at):
+    """Bytes of a switch from averages after 5 local steps; then a guard watches for drift."""
+    model = CASES["toy"].model(seed=world.rank)
+    optim = make_optimizer(optimizer, model)
+    config = {"algorithm": FIRST["local_sgd"], "drift_guard": {"every_steps": 1}}
+    with world.attach(model, optim, config) as engine:
+        train(engine, model, optim, world, 0, at)
+        before = engine.statistics["bytes_sent"]
+        engine.switch(second)
+        sent = engine.statistics["bytes_sent"] - before
+        train(engine, model, optim, world, at, STEPS)
+    return sent / (2 * 2 / 3 * 1800), values(model)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "second", "at", "models"),
+    [
+        ("plain", "bsp", 5, 0),
+        ("plain", "bsp", 6, 1),
+        ("momentum", "bsp", 5, 1),
+        ("momentum", "bsp", 6, 2),
+        ("adamw", "bsp", 5, 2),
+        ("momentum", "slowmo", 5, 0),
+        ("momentum", "slowmo", 6, 1),
+    ],
+)
+def test_a_switch_sends_what_must_be_equal_and_is_not(optimizer, second, at, models):
+    """Replicas; and momentum, one or two times as large, where mean gradients are to keep replicas equal."""
+    for sent, last in (found := in_process(sent_by_switch, 3, optimizer, second, at)):
+        assert sent == pytest.approx(models, rel=0.01)
+        np.testing.assert_array_equal(last, found[0][1])
+
+
 def carried(world, residuals, second):
     """One gradient, then none: what comes out after the switch was left to send before."""
     model = torch.nn.Linear(30, 2, bias=False).double()
