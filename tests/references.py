@@ -129,11 +129,17 @@ def selsync(
     smoothing: float | None = None,
     needed: float = 1,
     aggregate: str = "parameters",
+    delay: int = 0,
 ) -> History:
-    """SelSync: each worker's EWMA of ||g||^2; all exchange when at least `needed` see it change."""
+    """SelSync: each worker's EWMA of ||g||^2; all exchange when at least `needed` see it change.
+
+    A mean that is a step late reaches the parameters just before the next update, which keeps what was
+    sent apart: p += mean - sent.
+    """
     size = len(workers.models)
     alpha = min(1, size / 100) if smoothing is None else smoothing
     averages: list[float] = []
+    sent = None
     history = []
     for step in range(steps):
         gradients = workers.gradients(step)
@@ -147,8 +153,13 @@ def selsync(
         fires = step < window or flags >= needed
         if aggregate == "gradients" and fires:
             gradients = np.broadcast_to(gradients.mean(axis=0), gradients.shape)
+        if sent is not None:
+            workers.parameters = workers.parameters + sent.mean(axis=0) - sent
+            sent = None
         workers.update(gradients)
-        if aggregate == "parameters" and fires:
+        if aggregate == "parameters" and fires and delay:
+            sent = workers.parameters
+        elif aggregate == "parameters" and fires:
             workers.parameters = workers.parameters.mean(axis=0)
         workers.fired += fires
         history.append(workers.parameters)
@@ -326,6 +337,42 @@ def late_average(
                 land(step)
         history.append(workers.parameters)
     land(steps + delay)
+    return finish(workers, history)
+
+
+def late_coded_average(
+    workers: Workers,
+    steps: int,
+    period: int,
+    delay: int,
+    combine: Callable[[Matrix], Matrix],
+    places: Sequence[Matrix],
+) -> History:
+    """Local SGD whose workers send how far they have come from the last average a: a <- a + combine(w - a).
+
+    It reaches the parameters just before the update `delay` steps later: w += a - sent. `places` are each
+    bucket's indices into the vector of all parameters, in the bucket's order.
+    """
+    history: History = []
+    average = workers.parameters[0]
+    sent, due = workers.parameters, -1
+    for step in range(steps + delay):
+        if step < steps:
+            gradients = workers.gradients(step)
+        if step == due:
+            workers.parameters = workers.parameters + average - sent
+        if step >= steps:
+            continue
+        workers.update(gradients)
+        if (step + 1) % period == 0:
+            sent, due = workers.parameters, step + delay
+            moved = sent - average
+            average = average.copy()
+            for indices in places:
+                average[indices] += combine(moved[:, indices])
+            if delay == 0:
+                workers.parameters = average
+        history.append(workers.parameters)
     return finish(workers, history)
 
 

@@ -54,6 +54,7 @@ def algorithm_node(
     controllers = tuple(
         _primitive_in_short(f"controller {index}", one) for index, one in enumerate(built.controllers)
     )
+    chooser = () if built.chooser is None else (_primitive_in_short("chooser", built.chooser),)
     return Node(
         entry.name,
         text.summary,
@@ -64,6 +65,7 @@ def algorithm_node(
             *_borrowed(taken),
             *rules,
             *controllers,
+            *chooser,
             Node("topologies", ", ".join(usable_topologies(built))),
             *_sources(text, entry.origin),
         ),

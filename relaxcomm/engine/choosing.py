@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -34,7 +34,9 @@ class Choosing:
         self, run: Run, is_between_steps: Callable[[], bool], enter: Callable[[Measured, Any, str], None]
     ) -> None:
         self._run, self._is_between_steps, self._enter = run, is_between_steps, enter
-        self._began: dict[int, float] = {}  # the first forward of each step
+        self.step_times: list[float] = []
+        """Seconds of the steps so far, a step without a forward shared out over its neighbours."""
+        self._last: tuple[int, float] | None = None  # a step, and when its first forward began
         self._handle: RemovableHandle | None = None
 
     def hook(self) -> None:
@@ -56,14 +58,22 @@ class Choosing:
         algorithm, reason = chooser.choose(measured)
         self._enter(measured, algorithm, reason)
 
+    def resume(self, step_times: Iterable[float]) -> None:
+        """Go on timing steps where a run was that has timed so many."""
+        self.step_times, self._last = list(step_times), None
+
     def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
         chooser = self._run.algorithm.chooser
         if chooser is None or not torch.is_grad_enabled() or not self._is_between_steps():
             return
-        if self._run.step not in self._began:
-            self._began[self._run.step] = self._now()
-        # After a resumption, a step or two more are timed.
-        if self._run.step >= chooser.after_steps and len(self._began) > 2:
+        step = self._run.step
+        if self._last is None or self._last[0] < step:
+            now = self._now()
+            # The last of the steps has an exchange in it.
+            if self._last is not None and not self._last[0] < chooser.after_steps <= step:
+                self.step_times.append((now - self._last[1]) / (step - self._last[0]))
+            self._last = step, now
+        if step >= chooser.after_steps and self.step_times:
             self.choose(self._measure())
 
     def _now(self) -> float:
@@ -75,16 +85,10 @@ class Choosing:
     def _measure(self) -> Measured:
         """The slowest worker's step and the slowest link; every rank calls this in the same step."""
         run = self._run
-        starts = sorted(self._began.items())
-        chooser = run.algorithm.chooser
-        assert chooser is not None
-        times = [
-            after - before
-            for (step, before), (following, after) in pairwise(starts)
-            if following == step + 1 and following != chooser.after_steps  # that one has an exchange in it
-        ]
         # The first step makes what later ones only use.
-        step_seconds = max(share(run.transport, None, statistics.median(times[1:] or times)))
+        step_seconds = max(
+            share(run.transport, None, statistics.median(self.step_times[1:] or self.step_times))
+        )
         latency = min(self._probe(4) for _ in range(5))
         small = min(self._probe(_SMALL_BYTES) for _ in range(2))
         latency, small = (
@@ -102,7 +106,7 @@ class Choosing:
             parameter_bytes=sum(tensor.nbytes for tensor in tensors),
             world_size=run.transport.membership.world_size,
             latency_seconds=latency,
-            bytes_per_second=sent / max(large - latency, 1e-9),
+            bytes_per_second=sent / max(large - latency, 1e-9) if sent else math.inf,
         )
 
     def _probe(self, num_bytes: int) -> float:

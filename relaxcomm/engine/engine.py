@@ -37,9 +37,9 @@ attached: WeakSet[nn.Module] = WeakSet()
 class Engine:
     """Runs an algorithm's rules inside an ordinary training loop; made by `relaxcomm.attach`.
 
-    Optimizer state (momentum, Adam's moments) stays local. Floating-point buffers are averaged
-    whenever a rule averages parameters or deltas, and by `averaged()` and `close()`; integer
-    buffers stay local.
+    Optimizer state (momentum, Adam's moments) stays local, but see `switch`. Floating-point buffers
+    are averaged whenever a rule averages parameters or deltas, and by `averaged()` and `close()`;
+    integer buffers stay local.
     """
 
     def __init__(self, run: Run, *, settings: Config, metering: Metering, owns_default_group: bool) -> None:
@@ -227,8 +227,9 @@ class Engine:
     ) -> None:
         """Go on with another algorithm from the next step on; every rank must call it between two steps.
 
-        Everything on its way is waited for and applied, and replicas that may differ are averaged. The new
-        algorithm's clock begins at 0; the statistics go on.
+        Everything on its way is waited for and applied, and replicas that differ are averaged, with the
+        optimizers' moments if the new algorithm keeps replicas equal. Its clock begins at 0; the statistics
+        go on.
 
         Args:
             algorithm: as YAML has it, or made in Python; for the same topology.
@@ -255,6 +256,7 @@ class Engine:
         self._window = Window(self._run)
         self._window.hook()
         self._metering.follow(self._run)
+        self._measured = self._choice = None
         self._choosing.unhook()
         self._choosing = self._watch()
 
@@ -271,6 +273,7 @@ class Engine:
             **checkpoint.export(self._window),
             "phase": self._phases.num_begun,
             "measured": measured,
+            "step_times": list(self._choosing.step_times),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -280,9 +283,11 @@ class Engine:
         """
         self._check_open()
         measured = state.get("measured")
-        if measured is not None and self.algorithm.chooser is not None:
-            self._choosing.choose(Measured(**measured))
-        self._phases.resume(state.get("phase", 0))
+        with replicas.kept(self._run):  # they were loaded; a switch would average them
+            self._phases.resume(state.get("phase", 0))
+            if measured is not None and self.algorithm.chooser is not None:
+                self._choosing.choose(Measured(**measured))
+        self._choosing.resume(state.get("step_times", ()))
         checkpoint.restore(self._window, state)
 
     def close(self, *, average: bool | None = None) -> None:
@@ -326,16 +331,18 @@ class Engine:
             raise UsageError("the engine is closed; attach again")
 
     def _is_due(self, phase: Phase) -> bool:
-        return self.statistics.steps >= phase.after_steps and switching.is_between_steps(self._window)
+        return self._is_between_steps() and self.statistics.steps >= phase.after_steps
+
+    def _is_between_steps(self) -> bool:
+        self._window.settle()  # or ranks that skipped their last step would be one behind
+        return switching.is_between_steps(self._window)
 
     def _enter(self, phase: Phase) -> None:
         self.switch(phase.algorithm, residuals=phase.residuals)
 
     def _watch(self) -> Choosing:
         """What measures the first steps of the run, if its algorithm is to be chosen by them."""
-        choosing = Choosing(
-            self._run, lambda: switching.is_between_steps(self._window), self._go_on_with_choice
-        )
+        choosing = Choosing(self._run, self._is_between_steps, self._go_on_with_choice)
         choosing.hook()
         return choosing
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -33,12 +34,43 @@ def average(run: Run) -> None:
         bucket.scatter(mean)
 
 
-def are_equal(run: Run) -> bool:
-    """Whether all ranks hold the same, bit for bit, of what an average replaces."""
+def equalise(run: Run, *, moments: bool) -> None:
+    """Average replicas that differ, and with `moments` what their optimizers hold of each parameter.
+
+    Rules that keep replicas equal need equal optimizers too. What is equal bit for bit is not sent.
+    """
+    if not _are_equal(run, mean_buckets(run)):
+        average(run)
+    buckets = _moment_buckets(run) if moments else []
+    if not _are_equal(run, buckets):
+        for bucket in buckets:
+            flat = bucket.gather(bucket.empty())
+            label = Label(run.common_step, "average", bucket.index)
+            received = run.transport.issue(AllReduce(flat, "mean"), label).wait()
+            assert isinstance(received, Tensor)
+            bucket.scatter(received)
+
+
+def _are_equal(run: Run, buckets: Sequence[Bucket]) -> bool:
+    """Whether all ranks hold the same in these, bit for bit."""
     digest = hashlib.blake2b(digest_size=16)
-    for bucket in mean_buckets(run):
+    for bucket in buckets:
         digest.update(bucket.gather(bucket.empty()).view(torch.uint8).cpu().numpy().tobytes())
     return len(set(run.transport.gather_objects(digest.hexdigest()))) == 1
+
+
+def _moment_buckets(run: Run) -> list[Bucket]:
+    """What all ranks' optimizers hold, a number for each entry of a parameter; some may not have begun."""
+    state = {} if run.optimizer is None else run.optimizer.state
+    items = [
+        Item(f"{name} of {item.name}", value)
+        for item in run.parameters
+        for name, value in sorted(state.get(item.tensor, {}).items())
+        if isinstance(value, Tensor) and value.is_floating_point() and value.shape == item.tensor.shape
+    ]
+    held = cast("list[list[str]]", run.transport.gather_objects([item.name for item in items]))
+    everywhere = set(held[0]).intersection(*held)
+    return build_buckets((i for i in items if i.name in everywhere), bucket_bytes=run.bucket_bytes)
 
 
 def means(run: Run) -> list[tuple[Bucket, Tensor]]:
@@ -67,12 +99,19 @@ def mean_buckets(run: Run) -> list[Bucket]:
 
 
 @contextmanager
-def held_at_mean(run: Run) -> Iterator[None]:
-    """Have the mean inside, and afterwards what was there before, bit for bit."""
-    kept = [(bucket, bucket.gather(bucket.empty())) for bucket in mean_buckets(run)]
-    average(run)
+def kept(run: Run) -> Iterator[None]:
+    """Have afterwards what was there before, bit for bit, of what an average replaces."""
+    before = [(bucket, bucket.gather(bucket.empty())) for bucket in mean_buckets(run)]
     try:
         yield
     finally:
-        for bucket, flat in kept:
+        for bucket, flat in before:
             bucket.scatter(flat)
+
+
+@contextmanager
+def held_at_mean(run: Run) -> Iterator[None]:
+    """Have the mean inside, and afterwards what was there before, bit for bit."""
+    with kept(run):
+        average(run)
+        yield

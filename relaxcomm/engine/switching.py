@@ -89,8 +89,8 @@ def gradients_kept(run: Run) -> Iterator[None]:
 
 def follow(old: Run, algorithm: Algorithm, residuals: Residuals) -> Run:
     """A run of another algorithm on the same model, with what it takes over from the old one."""
-    if old.algorithm.lets_replicas_differ and not replicas.are_equal(old):
-        replicas.average(old)
+    if old.algorithm.lets_replicas_differ:
+        replicas.equalise(old, moments=not algorithm.lets_replicas_differ)
     new = old.succeeded_by(algorithm)
     if old.buckets is not None and new.buckets is None:
         new.lay_out([name for bucket in old.buckets for name in bucket.names])

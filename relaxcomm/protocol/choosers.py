@@ -19,7 +19,8 @@ class Measured:
         parameter_bytes: bytes of all trainable parameters.
         world_size: number of workers.
         latency_seconds: an all-reduce of one element.
-        bytes_per_second: at which the slowest worker's bytes leave it in an all-reduce.
+        bytes_per_second: at which the slowest worker's bytes leave it in an all-reduce; infinity if there
+            is one worker.
     """
 
     step_seconds: float

@@ -47,6 +47,12 @@ def test_an_algorithm():
     assert shown["provided_by"] == "relaxcomm"
 
 
+def test_an_algorithm_that_chooses_another():
+    shown = facts("auto")
+    assert shown["chooser"].startswith("least_time(): The composition whose predicted time")
+    assert shown["chooser.facts"] == "after_steps: 8"
+
+
 def test_a_required_parameter_is_taken_from_the_example_and_said_so():
     shown = facts("post_local_sgd")
     assert shown["shown_with"].startswith("after_steps=100, as in the example; --set after_steps=")

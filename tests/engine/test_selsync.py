@@ -26,6 +26,7 @@ CASES_OF_IT = {
     "all": ({"threshold": 0.01, "window_steps": 2, "agree": "all"}, {"needed": 3}),
     "majority": ({"threshold": 0.01, "window_steps": 2, "agree": "majority"}, {"needed": 2}),
     "fraction": ({"threshold": 0.01, "window_steps": 2, "agree": 0.5}, {"needed": 2}),
+    "late": ({"threshold": 0.01, "window_steps": 3, "delay": 1}, {}),
     "gradients": ({"threshold": 0.01, "window_steps": 3, "aggregate": "gradients"}, {}),
 }
 
@@ -41,6 +42,18 @@ def test_selsync_equals_its_reference(network, name, optimizer):
     expected = references.selsync(workers, STEPS, **told, **more)
     assert told["window"] < workers.fired < STEPS, "the case must hold steps of both kinds"
     assert_histories_agree(network(train, 3, settings(**parameters), STEPS, optimizer), expected)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"delay": 1, "aggregate": "gradients"}, "they cannot wait for a vote"),
+        ({"delay": 2}, "longer than the 1 step.s. between two exchanges"),
+    ],
+)
+def test_delays_that_are_refused(parameters, words):
+    with pytest.raises(relaxcomm.CompositionError, match=words):
+        relaxcomm.config.load(settings(**parameters))
 
 
 @pytest.mark.parametrize("aggregate", ["parameters", "gradients"])

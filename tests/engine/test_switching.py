@@ -111,6 +111,39 @@ def test_on_gloo(first, debug):
         np.testing.assert_allclose(history[-1], found[0][2][-1], rtol=1e-12)
 
 
+def sent_by_switch(world, optimizer, second, at):
+    """Bytes of a switch from averages after 5 local steps; then a guard watches for drift."""
+    model = CASES["toy"].model(seed=world.rank)
+    optim = make_optimizer(optimizer, model)
+    config = {"algorithm": FIRST["local_sgd"], "drift_guard": {"every_steps": 1}}
+    with world.attach(model, optim, config) as engine:
+        train(engine, model, optim, world, 0, at)
+        before = engine.statistics["bytes_sent"]
+        engine.switch(second)
+        sent = engine.statistics["bytes_sent"] - before
+        train(engine, model, optim, world, at, STEPS)
+    return sent / (2 * 2 / 3 * 1800), values(model)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "second", "at", "models"),
+    [
+        ("plain", "bsp", 5, 0),
+        ("plain", "bsp", 6, 1),
+        ("momentum", "bsp", 5, 1),
+        ("momentum", "bsp", 6, 2),
+        ("adamw", "bsp", 5, 2),
+        ("momentum", "slowmo", 5, 0),
+        ("momentum", "slowmo", 6, 1),
+    ],
+)
+def test_a_switch_sends_what_must_be_equal_and_is_not(optimizer, second, at, models):
+    """Replicas; and momentum, one or two times as large, where mean gradients are to keep replicas equal."""
+    for sent, last in (found := in_process(sent_by_switch, 3, optimizer, second, at)):
+        assert sent == pytest.approx(models, rel=0.01)
+        np.testing.assert_array_equal(last, found[0][1])
+
+
 def carried(world, residuals, second):
     """One gradient, then none: what comes out after the switch was left to send before."""
     model = torch.nn.Linear(30, 2, bias=False).double()
@@ -169,11 +202,11 @@ def test_what_lies_beside_something_that_is_carried_is_told_to_be_dropped():
         in_process(of_two_payloads, 3)
 
 
-def phased(world, resumes):
+def phased(world, resumes, first="bsp"):
     model = CASES["toy"].model(seed=world.rank)
     optimizer = make_optimizer("momentum", model)
     config = {
-        "algorithm": "bsp",
+        "algorithm": first,
         "phases": [{"after_steps": 10, "algorithm": {"name": "local_sgd", "steps": 5}}],
     }
     engine = world.attach(model, optimizer, config)
@@ -197,6 +230,14 @@ def test_phases_of_the_yaml(resumes):
     expected = references.post_local_sgd(simulated_workers(3), STEPS, 5, after=10)
     found = in_process(phased, 3, resumes)
     assert_histories_agree(found, expected)
+
+
+def test_replicas_that_differ_are_resumed_as_they_were_saved():
+    """Also if the algorithm before the phase would have averaged them."""
+    resumed, whole = (in_process(phased, 3, resumes, FIRST["slowmo"]) for resumes in (True, False))
+    assert not np.allclose(whole[0][16], whole[1][16])
+    for one, other in zip(resumed, whole, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def forward_hooks(world, phases):

@@ -1,0 +1,478 @@
+"""Algorithms that are chosen when the first steps have been measured: `auto`, and choosers of plug-ins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm import (
+    Algorithm,
+    Chooser,
+    CompositionError,
+    ConfigError,
+    Link,
+    Measured,
+    Rule,
+    all_reduce,
+    deltas,
+    every,
+    every_step,
+    frozen,
+    gradients,
+    parameters,
+)
+from relaxcomm_algorithms.local_sgd import local_sgd
+from tests.engine.harness import (
+    World,
+    assert_histories_agree,
+    in_process,
+    on_gloo,
+    simulated_workers,
+    values,
+)
+from tests.engine.situations import SITUATIONS
+from tests.models import CASES, make_optimizer
+
+STEPS = 20
+ENTRIES = 225  # of the toy model, in float64
+LINK = Link(latency_seconds=0.0005, bytes_per_second=2e6)
+NEXT: dict[str, Any] = {"name": "local_sgd", "steps": 3}
+
+
+@frozen
+class by_step_time(Chooser):
+    """Local SGD with as many local steps as a step takes milliseconds."""
+
+    steps: int = 4
+
+    @property
+    def after_steps(self) -> int:
+        return self.steps
+
+    def choose(self, measured: Measured) -> tuple[object, str]:
+        return local_sgd(steps=round(1000 * measured.step_seconds)), "so it was told"
+
+
+@frozen
+class always(Chooser):
+    """The same whatever was measured; an empty name is an error of its own."""
+
+    name: str = "bsp"
+
+    @property
+    def after_steps(self) -> int:
+        return 4
+
+    def choose(self, measured: Measured) -> tuple[object, str]:
+        if not self.name:
+            raise ConfigError(f"nothing suits {measured.world_size} workers")
+        return self.name, "it always does"
+
+
+def chosen_by(chooser: Chooser, period: int = 4) -> Algorithm:
+    """Parameters are averaged after `period` steps; meanwhile a chooser measures."""
+    rule = Rule(trigger=every(steps=period), payload=parameters(), exchange=all_reduce())
+    return Algorithm((rule,), name="measuring", chooser=chooser)
+
+
+class Rank:
+    """One simulated rank in training, whose step computes for `seconds` in virtual time."""
+
+    def __init__(self, group: Any, settings: Any, seconds: float = 0.002) -> None:
+        self.group, self.world, self.seconds = group, World(group.rank(), group.size(), group), seconds
+        self.settings = settings if isinstance(settings, dict) else {"algorithm": settings}
+        self.model = CASES["toy"].model(seed=group.rank())
+        self.optimizer = make_optimizer("momentum", self.model)
+        self.history: list[Any] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Attach."""
+        self.engine = self.world.attach(self.model, self.optimizer, self.settings)
+
+    def train(self, begin: int, end: int) -> list[Any]:
+        """The parameters after each step."""
+        for step in range(begin, end):
+            loss = CASES["toy"].local_loss(self.model, step, self.world.rank)
+            self.group.sleep(self.seconds)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.history.append(values(self.model))
+        return self.history
+
+    def restart(self) -> None:
+        """Save, close, attach anew, and load."""
+        saved = self.engine.state_dict()
+        self.engine.close(average=False)
+        kept = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.begin()
+        self.model.load_state_dict(kept)  # attach made them those of rank 0
+        self.engine.load_state_dict(saved)
+
+
+def measured(group, seconds_by_rank):
+    rank = Rank(group, "auto", seconds_by_rank[group.rank()])
+    rank.train(0, 9)
+    return rank.engine.state_dict()["measured"], rank.engine.choice
+
+
+@pytest.mark.parametrize(
+    "link",
+    [LINK, Link(latency_seconds=0.03, bytes_per_second=1e9), Link(latency_seconds=0, bytes_per_second=3e3)],
+)
+def test_what_is_measured_is_the_link_and_the_slowest_workers_step(link):
+    found = relaxcomm.simulate(lambda group: measured(group, (0.002, 0.007, 0.003)), 3, link=link)
+    for seen, choice in found:
+        assert (seen, choice) == found[0]
+        assert seen["step_seconds"] == pytest.approx(0.007)
+        assert seen["latency_seconds"] == pytest.approx(link.latency_seconds + of_a_float(link))
+        assert seen["bytes_per_second"] == pytest.approx(link.bytes_per_second, rel=1e-3)
+        assert (seen["num_parameters"], seen["parameter_bytes"]) == (ENTRIES, 8 * ENTRIES)
+        assert seen["world_size"] == 3
+
+
+def of_a_float(link):
+    """A rank sends twice two thirds of an element's 4 bytes, of which whole ones are counted."""
+    return 5 / link.bytes_per_second
+
+
+def chosen(group, settings="auto", steps=STEPS):
+    rank = Rank(group, settings)
+    rank.train(0, steps)
+    with rank.engine as engine:
+        return engine.algorithm, engine.choice
+
+
+def chosen_for(bytes_per_second):
+    link = Link(latency_seconds=1e-5, bytes_per_second=bytes_per_second)
+    found = relaxcomm.simulate(chosen, 3, link=link)
+    assert len({(repr(algorithm), choice) for algorithm, choice in found}) == 1
+    return found[0][0]
+
+
+def test_the_slower_the_link_the_rarer_the_exchanges():
+    fast, *slower = (chosen_for(rate) for rate in (1e9, 1e5, 2e4, 5e3, 1e3))
+    assert fast.name == "bsp"
+    assert {algorithm.name for algorithm in slower} == {"local_sgd"}
+    periods = [algorithm.rules[0].trigger.steps for algorithm in slower]
+    assert periods == sorted(periods)
+    assert periods[-1] > periods[0] > 1
+
+
+def test_latency_alone_makes_exchanges_rare():
+    found = relaxcomm.simulate(chosen, 3, link=Link(latency_seconds=0.05))
+    assert found[0][0].name == "local_sgd"
+
+
+def choices(group, algorithm):
+    rank = Rank(group, algorithm)
+    seen = []
+    for step in range(12):
+        rank.train(step, step + 1)
+        seen.append(rank.engine.choice)
+    rank.engine.close()
+    return seen
+
+
+@pytest.mark.parametrize(("algorithm", "steps"), [("auto", 8), (chosen_by(by_step_time(steps=4)), 4)])
+def test_nothing_is_chosen_before_enough_steps_and_then_it_stays(algorithm, steps):
+    for seen in relaxcomm.simulate(lambda group: choices(group, algorithm), 3, link=LINK):
+        assert seen[:steps] == [None] * steps
+        assert len(set(seen[steps:])) == 1
+        assert "chose Algorithm(" in seen[-1]
+
+
+def test_rank_0_says_once_what_was_chosen(capsys):
+    (_, choice), *_ = relaxcomm.simulate(chosen, 3, link=LINK)
+    assert choice.startswith("auto chose Algorithm(")
+    assert ": a step computes 2 ms, 0.0018 MB go at 16 Mbit/s; " in choice
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"relaxcomm: {choice}\n")
+
+
+def averaging_reference(first, period):
+    """The mean after `first` steps, and then after every `period`."""
+    workers = simulated_workers(3)
+    history = []
+    for step in range(STEPS):
+        if step == 4:  # the switch averages, and does nothing to replicas that are equal
+            workers.parameters = workers.parameters.mean(axis=0)
+        workers.update(workers.gradients(step))
+        if step + 1 == first or (step >= 4 and (step - 3) % period == 0):
+            workers.parameters = workers.parameters.mean(axis=0)
+        history.append(workers.parameters)
+    return history
+
+
+@pytest.mark.parametrize("first", [4, 6])
+def test_replicas_are_equal_at_the_choice_and_what_was_chosen_runs(first):
+    """Three milliseconds a step: three local steps."""
+    algorithm = chosen_by(by_step_time(), period=first)
+
+    def program(group):
+        rank = Rank(group, algorithm, 0.003)
+        history = list(rank.train(0, STEPS))
+        rank.engine.close()
+        return history
+
+    expected = averaging_reference(4 if first == 4 else -1, 3)
+    assert_histories_agree(relaxcomm.simulate(program, 3, link=LINK), expected)
+
+
+def counted(group, period):
+    """Bytes, synchronisations and steps before the choice, with it, and from there on."""
+    rank = Rank(group, chosen_by(by_step_time(), period), 0.003)
+    broadcast, found = rank.engine.statistics["bytes_sent"], []
+    for begin, end in ((0, 4), (4, 5), (5, STEPS)):
+        rank.train(begin, end)
+        statistics = rank.engine.statistics
+        sent = statistics["bytes_sent"] - broadcast
+        found.append((sent, statistics["synchronisations"], statistics["steps"]))
+    rank.engine.close()
+    return found
+
+
+def test_bytes_are_those_of_the_chosen_algorithm():
+    exchange = 2 * 2 / 3 * 8 * ENTRIES
+    for before, at, after in relaxcomm.simulate(lambda group: counted(group, 4), 3, link=LINK):
+        assert before == (exchange, 1, 4)
+        assert at[1:] == (1, 5)
+        assert after == (at[0] + 5 * exchange, 6, STEPS)
+
+
+def test_replicas_are_averaged_at_the_choice_only_if_they_differ():
+    """The rule of 6 steps has not run yet when 4 are measured."""
+    equal, differing = (
+        relaxcomm.simulate(lambda group, period=period: counted(group, period), 3, link=LINK)[0]
+        for period in (4, 6)
+    )
+    probes, probes_and_average = (at[0] - before[0] for before, at, _ in (equal, differing))
+    assert probes_and_average - probes == 2 * 2 / 3 * 8 * ENTRIES
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 5, 6, 13])
+def test_a_resumed_run_goes_on_as_the_whole_one(at):
+    def program(group, restarts):
+        rank = Rank(group, chosen_by(by_step_time()), 0.005)
+        rank.train(0, at)
+        choice = rank.engine.choice
+        if restarts:
+            rank.restart()
+            assert rank.engine.choice == choice
+        history = list(rank.train(at, STEPS))
+        assert rank.engine.algorithm.rules[0].trigger == every(steps=5)
+        rank.engine.close()
+        return [*history, values(rank.model)]
+
+    whole, resumed = (
+        relaxcomm.simulate(lambda group, restarts=restarts: program(group, restarts), 3, link=LINK)
+        for restarts in (False, True)
+    )
+    for one, other in zip(whole, resumed, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "name", ["accumulation", "uneven_accumulation", "evaluation_between", "forward_twice"]
+)
+def test_passes_that_are_no_steps_are_not_counted(name):
+    situation = SITUATIONS[name]
+
+    def program(group):
+        rank = Rank(group, "auto")
+        seen = []
+        for step in range(10):
+            group.sleep(0.004)
+            situation.backward(rank.model, step, group.rank(), rank.engine.no_sync)
+            rank.optimizer.step()
+            rank.optimizer.zero_grad()
+            seen.append(rank.engine.choice)
+        measured = rank.engine.state_dict()["measured"]
+        rank.engine.close()
+        return seen, measured["step_seconds"], values(rank.model)
+
+    found = relaxcomm.simulate(program, 3, link=LINK)
+    for seen, seconds, last in found:
+        assert seen[:8] == [None] * 8
+        assert seen[8] is not None
+        assert seconds == pytest.approx(0.004)
+        np.testing.assert_array_equal(last, found[0][2])
+
+
+def test_a_step_without_a_forward_of_the_model_is_shared_out_over_its_neighbours():
+    situation = SITUATIONS["root_and_submodules_alternate"]
+
+    def program(group):
+        rank = Rank(group, chosen_by(by_step_time()))
+        for step in range(10):
+            group.sleep(0.004)
+            situation.backward(rank.model, step, group.rank(), rank.engine.no_sync)
+            rank.optimizer.step()
+            rank.optimizer.zero_grad()
+        rank.engine.close()
+        return rank.engine.algorithm.rules[0].trigger
+
+    assert relaxcomm.simulate(program, 3) == [every(steps=4)] * 3
+
+
+def test_ranks_choose_together_when_one_of_them_skipped_the_last_step():
+    """A GradScaler skips the fourth step on rank 1; its next forward sees that."""
+
+    def program(group):
+        model = CASES["toy"].model()
+        optimizer = make_optimizer("momentum", model)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=10**6)
+        settings = {"algorithm": chosen_by(always("bsp"))}
+        world, seen = World(group.rank(), group.size(), group), []
+        with world.attach(model, optimizer, settings, scaler=scaler) as engine:
+            for step in range(8):
+                loss = CASES["toy"].local_loss(model, step, group.rank())
+                seen.append(engine.algorithm.name)
+                scale = math.inf if (group.rank(), step) == (1, 3) else 1.0
+                scaler.scale(loss * scale).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        return seen, values(model)
+
+    found = relaxcomm.simulate(program, 3)
+    for seen, last in found:
+        assert seen == ["measuring"] * 4 + ["bsp"] * 4
+        np.testing.assert_array_equal(last, found[0][1])
+
+
+def phased(group, first, phase, after_steps):
+    settings = {"algorithm": first, "phases": [{"after_steps": after_steps, "algorithm": phase}]}
+    rank = Rank(group, settings)
+    seen = []
+    for step in range(STEPS):
+        rank.train(step, step + 1)
+        seen.append((rank.engine.algorithm.name, rank.engine.choice is not None))
+    rank.engine.close()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("first", "phase", "after_steps", "expected"),
+    [
+        ("auto", "slowmo", 5, [("auto", False)] * 5 + [("slowmo", False)] * 15),
+        ("auto", "slowmo", 11, [("auto", False)] * 8 + [("bsp", True)] * 3 + [("slowmo", False)] * 9),
+        ("slowmo", "auto", 5, [("slowmo", False)] * 5 + [("auto", False)] * 8 + [("bsp", True)] * 7),
+    ],
+)
+def test_phases_end_the_measuring_and_begin_it(capsys, first, phase, after_steps, expected):
+    found = relaxcomm.simulate(lambda group: phased(group, first, phase, after_steps), 3)
+    assert found == [expected] * 3
+    assert capsys.readouterr().err.count("chose") == any(has_chosen for _, has_chosen in expected)
+
+
+def test_a_choice_in_a_phase_is_resumed():
+    def program(group):
+        phases = [{"after_steps": 5, "algorithm": chosen_by(by_step_time())}]
+        rank = Rank(group, {"algorithm": "bsp", "phases": phases}, 0.006)
+        rank.train(0, 12)
+        rank.restart()
+        return rank.engine.algorithm.rules[0].trigger
+
+    assert relaxcomm.simulate(program, 3) == [every(steps=6)] * 3
+
+
+def test_one_worker_has_bsp():
+    for algorithm, choice in (*in_process(alone, 1), alone(World(0, 1))):
+        assert algorithm == "bsp"
+        assert choice.endswith("all_reduce())): there is one worker")
+
+
+def alone(world):
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": "auto"}) as engine:
+        for step in range(9):
+            CASES["toy"].local_loss(model, step, 0).backward()
+            optimizer.step()
+        assert engine.state_dict()["measured"]["bytes_per_second"] == math.inf
+        return engine.algorithm.name, engine.choice
+
+
+def test_only_a_chooser_costs_a_forward_something():
+    def program(group):
+        counts = []
+        for algorithm in ("local_sgd", "auto"):
+            rank = Rank(group, algorithm)
+            counts.append(len(rank.model._forward_pre_hooks))
+            rank.train(0, 9)
+            counts.append(len(rank.model._forward_pre_hooks))
+            rank.engine.close()
+            assert not rank.model._forward_pre_hooks
+        return counts
+
+    (one, same, more, less), *_ = relaxcomm.simulate(program, 3)
+    assert (same, more, less) == (one, one + 1, one)
+
+
+@pytest.mark.parametrize(
+    ("chooser", "words"),
+    [
+        (always(""), "nothing suits 3 workers"),
+        (always("local_sdg"), "did you mean 'local_sgd'"),
+    ],
+)
+def test_what_cannot_be_chosen_is_told_on_all_ranks(chooser, words):
+    def program(group):
+        rank = Rank(group, chosen_by(chooser))
+        rank.train(0, 4)
+        with pytest.raises(ConfigError, match=words) as told:
+            rank.train(4, 5)
+        assert rank.engine.choice is None
+        return str(told.value)
+
+    assert len(set(relaxcomm.simulate(program, 3))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [
+        (Rule(trigger=every(steps=3), payload=parameters(), exchange=all_reduce()), 4),
+        (Rule(trigger=every_step(), payload=parameters(), exchange=all_reduce()), 4),
+        (Rule(trigger=every(steps=4), payload=gradients(), exchange=all_reduce()), 4),
+        (Rule(trigger=every(steps=4), payload=deltas(), exchange=all_reduce(), delay=1), 4),
+    ],
+)
+def test_rules_that_disturb_the_measuring_are_refused(rule, steps):
+    with pytest.raises(CompositionError, match=r"by_step_time\(\) measures 4 steps.*every\(steps=4\)"):
+        Algorithm((rule,), chooser=by_step_time(steps=steps))
+
+
+def test_two_steps_are_too_few():
+    with pytest.raises(CompositionError, match=r"measures 2 step\(s\); it takes at least 3"):
+        chosen_by(by_step_time(steps=2))
+
+
+def real(world):
+    model = CASES["toy"].model(seed=world.rank)
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, {"algorithm": "auto"}) as engine:
+        for step in range(STEPS):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        choice, seen = engine.choice, engine.state_dict()["measured"]
+    return choice, seen, values(model)
+
+
+@pytest.mark.ranks
+def test_on_gloo():
+    found = on_gloo(real, 3)
+    for choice, seen, last in found:
+        assert (choice, seen) == found[0][:2]
+        assert "chose" in choice
+        assert 0 < seen["step_seconds"] < 10
+        assert 0 < seen["latency_seconds"] < 1
+        assert 1e5 < seen["bytes_per_second"] < 1e12
+        np.testing.assert_array_equal(last, found[0][2])

@@ -1,0 +1,104 @@
+"""Local SGD with a delay and with a compressor against references: 3 ranks, two buckets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import relaxcomm
+from relaxcomm import all_reduce, cast, error_feedback, quantize, scatter_gather, top_k
+from relaxcomm_algorithms.local_sgd import local_sgd
+from tests import references
+from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
+from tests.engine.test_low_precision import BLOCK, BUCKET_BYTES, levels
+from tests.engine.test_sparse_algorithms import bucket_places
+from tests.models import CASES, make_optimizer
+
+STEPS, PERIOD = 32, 5
+DELAYS = [0, 2, PERIOD]
+COMPRESSOR = {"quantize": {"bits": 8, "block_size": BLOCK}}
+
+
+def settings(**parameters):
+    return {
+        "algorithm": {"name": "local_sgd", "steps": PERIOD, **parameters},
+        "bucket_bytes": BUCKET_BYTES,
+    }
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+@pytest.mark.parametrize("delay", DELAYS)
+def test_a_late_average_keeps_what_was_learned_meanwhile(delay, optimizer):
+    expected = references.late_average(simulated_workers(3, optimizer), STEPS, PERIOD, delay)
+    assert_histories_agree(in_process(train, 3, settings(delay=delay), STEPS, optimizer), expected)
+
+
+def coded(delay, optimizer="momentum"):
+    """The reference with 8 bits: each worker averages a part of what all have moved, and codes the mean."""
+    config = settings(delay=delay, compressor=COMPRESSOR)
+    places = in_process(bucket_places, 3, config)[0]
+    assert len(places) == 2
+    expected = references.late_coded_average(
+        simulated_workers(3, optimizer),
+        STEPS,
+        PERIOD,
+        delay,
+        lambda rows: references.scattered(rows, levels, levels),
+        places,
+    )
+    return config, expected
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_eight_bits_of_what_parameters_have_moved(delay):
+    config, expected = coded(delay)
+    exact = references.late_average(simulated_workers(3), STEPS, PERIOD, delay)
+    assert np.abs(exact[-1] - expected[-1]).max() > 1e-5, "the codes must be seen"
+    assert_histories_agree(in_process(train, 3, config, STEPS), expected)
+
+
+@pytest.mark.ranks
+def test_eight_bits_late_on_gloo(debug):
+    config, expected = coded(2)
+    assert_histories_agree(on_gloo(train, 3, config, STEPS, "momentum", debug=debug), expected)
+
+
+def test_the_exchange_suits_the_compressor():
+    assert local_sgd().rules[0].exchange == all_reduce()
+    assert local_sgd(compressor=cast(dtype="float32")).rules[0].exchange == all_reduce()
+    assert local_sgd(compressor=quantize(bits=8)).rules[0].exchange == scatter_gather()
+    kept = error_feedback(compressor=top_k(density=0.1))
+    assert local_sgd(compressor=kept).rules[0].exchange == relaxcomm.all_gather()
+
+
+def test_a_delay_above_the_period_is_refused():
+    with pytest.raises(relaxcomm.CompositionError, match="delay 6 is longer than the 5"):
+        local_sgd(steps=5, delay=6)
+
+
+def resumed(world, restarts):
+    """With an average on its way at the time of the stop."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    config = settings(delay=3, compressor=COMPRESSOR)
+    history = []
+    engine = world.attach(model, optimizer, config)
+    for step in range(STEPS):
+        if restarts and step == 11:
+            saved, kept = engine.state_dict(), {n: v.clone() for n, v in model.state_dict().items()}
+            engine.close(average=False)
+            engine = world.attach(model, optimizer, config)
+            model.load_state_dict(kept)
+            engine.load_state_dict(saved)
+        CASES["toy"].local_loss(model, step, world.rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        history.append(model[0].weight.detach().clone())
+    engine.close()
+    return [*history, model[0].weight.detach().clone()]
+
+
+def test_a_resumed_run_takes_the_late_average_in():
+    for whole, again in zip(in_process(resumed, 3, False), in_process(resumed, 3, True), strict=True):
+        for one, other in zip(whole, again, strict=True):
+            np.testing.assert_array_equal(one, other)
