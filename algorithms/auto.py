@@ -11,7 +11,10 @@ from relaxcomm import (
     Measured,
     Rule,
     Steps,
+    chain,
+    chunk_top_k,
     deltas,
+    error_feedback,
     every,
     exchange_for,
     frozen,
@@ -19,8 +22,10 @@ from relaxcomm import (
 )
 
 _HIDDEN = 0.5  # of a step's computing, in which gradients are on their way already
-_CODING_SECONDS = 5e-9  # of an entry, there and back
+_CODING_SECONDS = 1e-8  # of an entry, there and back
 _PERIODS = (2, 4, 8, 16, 32, 64, 128)
+_EIGHT_BITS = quantize(bits=8)
+_FEW = error_feedback(compressor=chain(compressors=(chunk_top_k(num_kept=128), quantize(bits=4))))
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,9 @@ class _Plan:
 class least_time(Chooser):
     """The composition whose predicted time to quality is least.
 
-    That is the time of a step, `c` of computing and what is not hidden of communication, times the number of
-    steps, `1 + 0.01 (H + d)` of those of bsp for an average every H steps, d late.
+    That is the time of a step, of computing and what is not hidden of communication, times the number of
+    steps: `1 + 0.015 (H + d)` of those of bsp for an average every H steps, d late, and 0.15 more where only
+    one entry in 32 is sent.
 
     Args:
         steps: that are measured.
@@ -80,17 +86,20 @@ def _bsp(measured: Measured) -> _Plan:
 
 
 def _local(measured: Measured) -> Iterator[_Plan]:
-    sent = _sent_bytes(measured, measured.num_parameters)  # a byte an entry
-    exchange = sent / measured.bytes_per_second + 2 * measured.latency_seconds
-    coding = _CODING_SECONDS * measured.num_parameters
-    for period in _PERIODS:
-        for delay in {0, 1, period // 4, period // 2}:
-            waiting = max(exchange - delay * measured.step_seconds, 0.0)
-            yield _Plan(
-                {"name": "local_sgd", "steps": period, "compressor": quantize(bits=8), "delay": delay},
-                measured.step_seconds + (waiting + coding) / period,
-                1 + 0.01 * (period + delay),
-            )
+    """Averages of all entries in 8 bits, and of one in 32 in 4 bits, which costs more steps."""
+    numel = measured.num_parameters
+    every_entry = _sent_bytes(measured, numel)
+    few = (measured.world_size - 1) * _FEW.message_bytes(numel, measured.parameter_bytes // numel)
+    for compressor, sent, price in ((_EIGHT_BITS, every_entry, 0.0), (_FEW, few, 0.15)):
+        exchange = sent / measured.bytes_per_second + 2 * measured.latency_seconds
+        for period in _PERIODS:
+            for delay in sorted({0, 1, period // 4, period // 2}):
+                waiting = max(exchange - delay * measured.step_seconds, 0.0) + _CODING_SECONDS * numel
+                yield _Plan(
+                    {"name": "local_sgd", "steps": period, "compressor": compressor, "delay": delay},
+                    measured.step_seconds + waiting / period,
+                    1 + price + 0.015 * (period + delay),
+                )
 
 
 def _sent_bytes(measured: Measured, message_bytes: int) -> float:
@@ -103,8 +112,8 @@ def auto() -> Algorithm:
 
     Eight steps are trained alone and then averaged, 8 bits an entry; meanwhile the engine times a step, and
     after them an all-reduce. `bsp` is chosen where gradients hide behind the backward pass, else
-    `local_sgd` with 8 bits, as often as the network lets it. Rank 0 says in one line what was chosen
-    and why; `engine.choice` holds it.
+    `local_sgd`, as often as the network lets it: with 8 bits, or on slower links with a few entries of 4 bits.
+    Rank 0 says in one line what was chosen and why; `engine.choice` holds it.
 
     Returns: the algorithm.
 
@@ -116,8 +125,10 @@ def auto() -> Algorithm:
         for MPP", Parallel Computing 1994; the price in steps is measured, see benchmarks/results.
     """
     chooser = least_time()
-    coder = quantize(bits=8)
     rule = Rule(
-        trigger=every(steps=chooser.steps), payload=deltas(), compressor=coder, exchange=exchange_for(coder)
+        trigger=every(steps=chooser.steps),
+        payload=deltas(),
+        compressor=_EIGHT_BITS,
+        exchange=exchange_for(_EIGHT_BITS),
     )
     return Algorithm((rule,), name="auto", chooser=chooser)

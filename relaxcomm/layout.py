@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -51,3 +52,14 @@ class Layout:
 def one_tensor(numel: int) -> Layout:
     """A vector without a name."""
     return Layout(("",), (torch.Size([numel]),))
+
+
+def one_matrix(numel: int) -> Layout:
+    """A matrix without a name, as near to a square as `numel` allows.
+
+    Example:
+        >>> one_matrix(12).shapes
+        (torch.Size([3, 4]),)
+    """
+    rows = next((rows for rows in range(math.isqrt(numel), 0, -1) if numel % rows == 0), 0)
+    return Layout(("",), (torch.Size([rows, numel // max(rows, 1)]),))

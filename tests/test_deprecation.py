@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import relaxcomm
 from relaxcomm import ConfigError, DeprecatedWarning, config, registry
+from relaxcomm.cli import failures
 from relaxcomm.cli.app import app
 from relaxcomm.schema import make_schema
 
@@ -221,8 +222,16 @@ def test_they_keep_the_contract():
         assert not [str(one) for one in relaxcomm.check(name) if one.fault]
 
 
+def test_a_command_says_the_same_once(capsys, monkeypatch):
+    monkeypatch.setattr(failures, "_said", set())
+    for text in ("one", "two", "one"):
+        failures.warn(text, DeprecatedWarning, "anywhere.py", 1)
+    assert capsys.readouterr().err == "relaxcomm: warning: one\nrelaxcomm: warning: two\n"
+
+
+@pytest.mark.slow
 @pytest.mark.ranks
-def test_a_command_says_it_once(site, tmp_path):
+def test_workers_do_not_repeat_it(site, tmp_path):
     (tmp_path / "relaxcomm.yaml").write_text("algorithm: old_way\ntask: {digits: {epochs: 1}}\n")
     done = subprocess.run(
         [sys.executable, "-m", "relaxcomm", "train", "relaxcomm.yaml", "--set", "workers=2"],

@@ -96,6 +96,7 @@ def test_it_runs_and_trains_outside_the_repository(installed, tmp_path):
     assert (header.split()[0], row.split()[0]) == ("algorithm", "local_sgd")
 
 
+@pytest.mark.slow
 def test_a_third_partys_algorithm_is_found_by_its_name(installed, tmp_path):
     (tmp_path / "mypackage").mkdir()
     (tmp_path / "mypackage" / "__init__.py").write_text("RELAXCOMM_PROTOCOL = 1\n")

@@ -66,6 +66,7 @@ def test_plain_python(folder):
     assert steps_of(run(command("python script"), folder)) == [STEPS]
 
 
+@pytest.mark.slow
 def test_torchrun(folder):
     assert steps_of(run(command("torchrun --nproc-per-node"), folder)) == [STEPS // 4] * 4
 
@@ -96,6 +97,7 @@ def test_own_task(folder):
     assert "squared error" in table
 
 
+@pytest.mark.slow
 def test_comparing(folder):
     (folder / "myjob.py").write_text(block("python", "-> Task"))
     (folder / "relaxcomm.yaml").write_text('algorithm: bsp\ntask: "myjob:make"\n')

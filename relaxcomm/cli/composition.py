@@ -9,18 +9,15 @@ from typing import Any
 from relaxcomm import deprecation, docstrings
 from relaxcomm.algorithm import Rule
 from relaxcomm.cli.graphs import usable_topologies
-from relaxcomm.cli.table import data_size
+from relaxcomm.cli.sending import sent_in_words, shape_in_words
 from relaxcomm.cli.tree import Node
 from relaxcomm.cli.words import parameter_nodes
 from relaxcomm.docstrings import Docstring
-from relaxcomm.errors import RelaxcommError
 from relaxcomm.examples import from_example
 from relaxcomm.frozen import Declared
 from relaxcomm.grammar import parse_algorithm, parse_primitive
 from relaxcomm.registry import Entry
 from relaxcomm.topology import Topology, complete
-
-_ELEMENT_BYTES = 4
 
 
 def algorithm_node(
@@ -116,11 +113,16 @@ def _rule_node(
         start, stop = rule.active
         parts.append(Node("active", f"from step {start} " + (f"until step {stop}" if stop else "on")))
     sent = tuple(
-        Node(f"{size} workers" if size > 1 else "1 worker", _bytes(rule, num_parameters, size, topology))
+        Node(
+            f"{size} workers" if size > 1 else "1 worker", sent_in_words(rule, num_parameters, size, topology)
+        )
         for size in workers
     )
+    shape = shape_in_words(rule.compressor, num_parameters)
     parts.append(
-        Node("sends", f"by each worker, for {num_parameters:,} float32 parameters on {topology!r}", sent)
+        Node(
+            "sends", f"by each worker, for {num_parameters:,} float32 parameters{shape} on {topology!r}", sent
+        )
     )
     return Node(f"rule {index}", children=tuple(parts))
 
@@ -154,17 +156,6 @@ def _value(value: object) -> str:
     if isinstance(value, frozenset | tuple):
         return ", ".join(sorted(map(str, value))) or "none"
     return "none" if value is None else str(value)
-
-
-def _bytes(rule: Rule, num_parameters: int, world_size: int, topology: Topology) -> str:
-    message_bytes = rule.compressor.message_bytes(num_parameters, _ELEMENT_BYTES)
-    try:
-        an_exchange = rule.exchange.bytes_sent(message_bytes, world_size, topology)
-        an_exchange += rule.exchange.answers_sent(num_parameters * _ELEMENT_BYTES, world_size, topology)
-    except RelaxcommError as error:
-        return f"not possible: {error}"
-    period = rule.trigger.period_steps
-    return f"{data_size(an_exchange)} an exchange, at most {data_size(an_exchange / period)} a step"
 
 
 def _deprecation(target: Callable[..., Any]) -> tuple[Node, ...]:

@@ -14,6 +14,7 @@ from relaxcomm.frozen import Index, frozen
 from relaxcomm.messages import DENSE
 from relaxcomm.operations import Request
 from relaxcomm.primitives.compressors.reading import finish
+from relaxcomm.primitives.compressors.sparse import all_finite
 from relaxcomm.primitives.exchanges import OverGraph
 from relaxcomm.primitives.serving import Decoder, kept_dtype
 from relaxcomm.protocol import Compressor, Context, Exchanging, Served, State
@@ -107,6 +108,8 @@ class pairwise(OverGraph):
 class Partner(Service):
     """A passive rank's parameters, as those who ask for it meet them.
 
+    Of a message that is not finite nothing is kept; its answer, which is not finite either, tells the sender.
+
     Args:
         rank: whose they are.
         values: the first values, `[n]`, on the CPU; kept.
@@ -120,12 +123,13 @@ class Partner(Service):
     def answer(self, client: int, request: Tensor) -> list[tuple[int, Tensor]]:
         if client == self._rank:
             learned = request.clone().view(self._values.dtype) - self._taken
-            self._values = self._values + learned
-            self._taken = self._values
-            reply = self._values
+            reply = self._values + learned
+            if all_finite(learned):
+                self._values = self._taken = reply
         else:
             reply = (self._decoder(request) - self._values) / 2
-            self._values = self._values + reply
+            if all_finite(reply):
+                self._values = self._values + reply
         return [(client, reply.view(torch.uint8))]
 
     def leave(self, client: int) -> list[tuple[int, Tensor]]:

@@ -53,6 +53,14 @@ def test_an_algorithm_that_chooses_another():
     assert shown["chooser.facts"] == "after_steps: 8"
 
 
+def test_what_depends_on_shapes_is_counted_for_a_matrix_and_said_so():
+    shown = facts("powersgd", "--set", "matrix_rank=3", "--workers", "3", "--parameters", "6000")
+    assert "float32 parameters in one matrix of 75 x 80 (a model's shapes decide)" in shown["rule_0.sends"]
+    # Two factors of rank 3, by a ring of 3: 2 · 2/3 · (75 + 80) · 3 · 4 bytes.
+    assert shown["rule_0.sends.3_workers"].startswith("2.48 kB an exchange")
+    assert "matrix" not in facts("bsp")["rule_0.sends"]
+
+
 def test_a_required_parameter_is_taken_from_the_example_and_said_so():
     shown = facts("post_local_sgd")
     assert shown["shown_with"].startswith("after_steps=100, as in the example; --set after_steps=")

@@ -33,7 +33,7 @@ def test_own_task_trains_and_evaluations_are_not_counted(start, folder):
     ("what", "message"),
     [
         ("raise", "rank 1: ValueError: the disk is full (at "),
-        ("exit", "rank 1"),
+        pytest.param("exit", "rank 1", marks=pytest.mark.slow),
     ],  # the second is known by its absence
 )
 def test_a_failing_worker_ends_all_with_one_message(start, what, message):

@@ -12,6 +12,8 @@ import torch
 
 import relaxcomm
 from relaxcomm import CompositionError, Link, Rule, TopologyError, from_networkx, pairwise, topology
+from relaxcomm.buckets import Bucket, Item
+from relaxcomm.transport.base import Membership
 from tests import references
 from tests.engine.harness import (
     World,
@@ -198,3 +200,22 @@ def test_graphs_that_change_and_other_payloads_are_refused():
         relaxcomm.config.load({"algorithm": "ad_psgd", "topology": "one_peer_exponential"})
     with pytest.raises(CompositionError, match="payload parameters"):
         Rule(payload=relaxcomm.gradients(), exchange=pairwise())
+
+
+def test_of_what_is_not_finite_the_passive_copy_keeps_nothing():
+    """An entry too large for float16, or that the passive rank itself has lost, is answered and forgotten."""
+    start = torch.linspace(-1, 1, 7)
+    bucket = Bucket(0, [Item("tensor", start.clone())])
+    coder = relaxcomm.cast(dtype="float16")
+    cx = relaxcomm.Context(step=0, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
+    partner = pairwise().serve(cx, bucket, coder).service
+    large, lost = start.clone(), start.clone()
+    large[3], lost[5] = 1e6, float("nan")
+    for client, request, place in ((1, large.half(), 3), (0, lost, 5)):
+        ((_, reply),) = partner.answer(client, request.view(torch.uint8))
+        assert torch.nonzero(~reply.view(torch.float32).isfinite()).flatten().tolist() == [place]
+        assert torch.equal(partner.export()["values"], start)
+        assert torch.equal(partner.export()["taken"], start)
+    ((_, reply),) = partner.answer(1, (start + 1).half().view(torch.uint8))
+    torch.testing.assert_close(reply.view(torch.float32), torch.full((7,), 0.5), rtol=0, atol=1e-3)
+    torch.testing.assert_close(partner.rest(), torch.full((7,), 0.5), rtol=0, atol=1e-3)

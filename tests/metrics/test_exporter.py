@@ -203,6 +203,7 @@ engine.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_an_elastic_restart_has_the_same_ports_again(tmp_path):
     port = free_ports(3)

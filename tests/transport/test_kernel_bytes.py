@@ -57,7 +57,9 @@ print(json.dumps(found))
 
 @pytest.mark.root
 @pytest.mark.ranks
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "size", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_counts_are_the_kernels(size):
     with hosts(size) as on:
         outputs = run_everywhere(on, SCRIPT)
