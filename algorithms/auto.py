@@ -112,7 +112,7 @@ def auto() -> Algorithm:
 
     Eight steps are trained alone and then averaged, 8 bits an entry; meanwhile the engine times a step, and
     after them an all-reduce. `bsp` is chosen where gradients hide behind the backward pass, else
-    `local_sgd`, as often as the network lets it: with 8 bits, or on slower links with a few entries of 4 bits.
+    `local_sgd`, as often as the network lets it: with 8 bits, on slower links with few entries of 4 bits.
     Rank 0 says in one line what was chosen and why; `engine.choice` holds it.
 
     Returns: the algorithm.

@@ -10,6 +10,7 @@ from benchmarks.lab import report, standard
 from benchmarks.lab.crew import crew
 from benchmarks.lab.entries import ENTRIES
 from benchmarks.lab.rivals import CANNOT
+from benchmarks.lab.tuning import Grid
 from benchmarks.lab.workloads import WORKLOADS
 from benchmarks.measure import dated, environment
 
@@ -23,6 +24,9 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", choices=list(_RATES), default=list(_RATES))
     parser.add_argument("--entries", nargs="+", choices=list(ENTRIES), default=list(ENTRIES))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--learning-rates", nargs="+", type=float, help="to try, instead of the workload's")
+    parser.add_argument("--periods", nargs="+", type=int, help="to try, of those that a contender has")
+    parser.add_argument("--tuning-seeds", type=int, default=2)
     parser.add_argument("--output", type=Path, default=None, help="a .jsonl file; its plots lie beside it")
     arguments = parser.parse_args()
     output = arguments.output or dated("lab").with_suffix(".jsonl")
@@ -31,6 +35,11 @@ def main() -> None:
     with output.open("a") as lines:
         lines.write(json.dumps({"kind": "environment", **facts}) + "\n")
     log = standard.writer(output)
+    grid = Grid(
+        arguments.learning_rates and tuple(arguments.learning_rates),
+        arguments.periods and tuple(arguments.periods),
+        tuple(range(100, 100 + arguments.tuning_seeds)),
+    )
     for workload in arguments.workloads:
         for workers in arguments.workers:
             with crew(workers) as hosts:
@@ -40,6 +49,7 @@ def main() -> None:
                     arguments.entries,
                     [_RATES[name] for name in arguments.rates],
                     range(arguments.seeds),
+                    grid,
                     lambda kind, record, workers=workers: log(kind, {"workers": workers, **record}),
                 )
     report.write(output)

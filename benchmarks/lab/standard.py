@@ -12,11 +12,10 @@ from typing import Any
 from benchmarks.lab.crew import Crew
 from benchmarks.lab.entries import ENTRIES, Entry
 from benchmarks.lab.trial import Job
-from benchmarks.lab.tuning import Log, Rate, Tuned, job_of, tune
+from benchmarks.lab.tuning import Grid, Log, Rate, Tuned, job_of, tune
 from benchmarks.lab.workloads import WORKLOADS
 
 _LONGEST_SECONDS = 60.0  # of a trial; beyond, its time is derived
-_TUNING_SEEDS = (100, 101)  # others than the final ones
 
 
 def writer(path: Path) -> Log:
@@ -39,12 +38,13 @@ def run(
     labels: Sequence[str],
     rates: Sequence[Rate],
     seeds: Sequence[int],
+    grid: Grid,
     log: Log,
 ) -> None:
     """Tune, measure and log everything for one workload."""
     entries = [ENTRIES[label] for label in labels]
     crew.run(_alone(workload, 0, steps=8), None)  # the first use of a model is slow
-    tuned = tune(crew, workload, entries, rates, _TUNING_SEEDS, log)
+    tuned = tune(crew, workload, entries, rates, grid, log)
     for (label, rate), one in tuned.items():
         log("tuned", {"label": label, "rate": rate, "workload": workload, **asdict(one)})
     for rate in rates:

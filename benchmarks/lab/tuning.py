@@ -19,6 +19,28 @@ Log = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
+class Grid:
+    """What is tried for every contender.
+
+    Args:
+        learning_rates: of the task's optimizer; None for the workload's.
+        periods: that are left out of those of an entry if they are not here; None for all.
+        seeds: of the trials; others than the final ones.
+    """
+
+    learning_rates: tuple[float, ...] | None = None
+    periods: tuple[int, ...] | None = None
+    seeds: tuple[int, ...] = (100, 101)
+
+    def rates_of(self, workload: str) -> tuple[float, ...]:
+        return self.learning_rates or WORKLOADS[workload].learning_rates
+
+    def periods_of(self, entry: Entry) -> tuple[int, ...]:
+        kept = tuple(one for one in entry.periods if self.periods is None or one in self.periods)
+        return kept or entry.periods[:1]
+
+
+@dataclass(frozen=True)
 class Tuned:
     """An entry's setting at a rate.
 
@@ -55,7 +77,7 @@ def job_of(entry: Entry, workload: str, learning_rate: float, period: int, seed:
 
 
 def steps_to_target(
-    crew: Crew, workload: str, entries: Iterable[Entry], seeds: Sequence[int], log: Log
+    crew: Crew, workload: str, entries: Iterable[Entry], grid: Grid, log: Log
 ) -> dict[tuple[str, float, int], float]:
     """Steps to the target by label, learning rate and period, which do not depend on the network.
 
@@ -66,10 +88,10 @@ def steps_to_target(
     for entry in entries:
         if entry.same_as is not None:
             continue
-        for learning_rate in job.learning_rates:
-            for period in entry.periods:
+        for learning_rate in grid.rates_of(workload):
+            for period in grid.periods_of(entry):
                 counts = []
-                for seed in seeds:
+                for seed in grid.seeds:
                     record = crew.run(job_of(entry, workload, learning_rate, period, seed), None)
                     counts.append(reached(record, job.target, job.higher_is_better).steps)
                     log("tuning", {"label": entry.label, "period": period, **record})
@@ -93,21 +115,21 @@ def tune(
     workload: str,
     entries: Sequence[Entry],
     rates: Sequence[Rate],
-    seeds: Sequence[int],
+    grid: Grid,
     log: Log,
     *,
     timed_steps: int = 16,
 ) -> dict[tuple[str, Rate], Tuned]:
     """The setting of each entry at each rate that promises the least time to the target."""
-    counts = steps_to_target(crew, workload, entries, seeds, log)
+    counts = steps_to_target(crew, workload, entries, grid, log)
     chosen = {}
     for rate in rates:
         for entry in entries:
             row = entry.same_as or entry.label
             options = []
-            for period in entry.periods:
+            for period in grid.periods_of(entry):
                 per_step = step_seconds(crew, workload, entry, period, rate, timed_steps, log)
-                for learning_rate in WORKLOADS[workload].learning_rates:
+                for learning_rate in grid.rates_of(workload):
                     steps = counts.get((row, learning_rate, period), math.inf)
                     options.append(Tuned(learning_rate, period, steps, per_step))
             chosen[entry.label, rate] = min(options, key=lambda one: one.seconds)
