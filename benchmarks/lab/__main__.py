@@ -12,7 +12,7 @@ from benchmarks.lab.entries import ENTRIES
 from benchmarks.lab.rivals import CANNOT
 from benchmarks.lab.tuning import Grid
 from benchmarks.lab.workloads import WORKLOADS
-from benchmarks.measure import dated, environment
+from benchmarks.report import dated, environment
 
 _RATES = {"100mbit": "100mbit", "1gbit": "1gbit", "unshaped": None}
 
