@@ -6,8 +6,12 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The lab's rivals have an environment of their own.
+BENCH_VENV := .venv-bench
+BENCH := $(BENCH_VENV)/bin
+BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: demo test test-slow prometheus check clean FORCE
+.PHONY: demo test test-slow prometheus check bench bench-compare clean FORCE
 
 demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd
@@ -26,12 +30,21 @@ prometheus:
 			>/dev/null 2>&1; } || \
 		echo "prometheus is missing, so tests that need it are skipped: install the package prometheus" >&2
 
+# The slow-network lab, as root: the standard set, hours; BENCH_ARGS='--workloads digits' runs a part of it.
+BENCH_ARGS ?=
+bench: $(BENCH_STAMP)
+	RUST_LOG=error $(BENCH)/python -m benchmarks.lab $(BENCH_ARGS)
+
+# make bench-compare BEFORE=benchmarks/results/lab-….jsonl AFTER=…
+bench-compare: $(STAMP)
+	$(BIN)/python -m benchmarks.lab.compare $(BEFORE) $(AFTER)
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p relaxcomm -p relaxcomm_algorithms
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Strict editable mode lets mypy see the package, but links each file: a new one needs an installation.
 $(STAMP): pyproject.toml constraints.txt $(VENV)/.sources
@@ -39,6 +52,13 @@ $(STAMP): pyproject.toml constraints.txt $(VENV)/.sources
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt \
 		--config-settings editable_mode=strict --editable '.[dev]'
+	@touch $@
+
+$(BENCH_STAMP): pyproject.toml constraints.txt benchmarks/lab/rivals.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; name it: make PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(BENCH)/python || $(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt \
+		--requirement benchmarks/lab/rivals.txt --editable '.[dev]'
 	@touch $@
 
 $(VENV)/.sources: FORCE

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 from pathlib import Path
 
 from benchmarks.lab import report, standard
@@ -29,6 +31,8 @@ def main() -> None:
     parser.add_argument("--tuning-seeds", type=int, default=2)
     parser.add_argument("--output", type=Path, default=None, help="a .jsonl file; its plots lie beside it")
     arguments = parser.parse_args()
+    # As an exception, so that hosts and bridges are taken away.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     output = arguments.output or dated("lab").with_suffix(".jsonl")
     output.parent.mkdir(parents=True, exist_ok=True)
     facts = {**environment(), "cannot": CANNOT, "arguments": {k: str(v) for k, v in vars(arguments).items()}}

@@ -1,0 +1,191 @@
+"""The lab's arithmetic on made-up records, and a small crew on real hosts."""
+
+import math
+import subprocess
+
+import pytest
+
+from benchmarks.lab import compare, report, standard
+from benchmarks.lab.crew import crew
+from benchmarks.lab.entries import ENTRIES
+from benchmarks.lab.network import NetworkUnavailableError
+from benchmarks.lab.quality import NEVER, Reached, reached
+from benchmarks.lab.trial import Job
+from benchmarks.lab.tuning import Grid, Tuned, job_of, tune
+
+
+def record(own, mean, **more):
+    points = [(4 * i + 4, 1.0 * i + 1, 100 * i + 100, *q) for i, q in enumerate(zip(own, mean, strict=True))]
+    return {
+        "workload": "digits",
+        "workers": 4,
+        "rate": None,
+        "learning_rate": 0.1,
+        "period": 8,
+        "steps": 4 * len(points),
+        "seconds": 1.0 * len(points),
+        "bytes_sent": 100 * len(points),
+        "points": points,
+        "communication": {},
+        "note": None,
+        **more,
+    }
+
+
+def test_quality_counts_when_it_holds_three_times():
+    run = record([0.9, 0.98, 0.9, 0.98, 0.98, 0.98], [0.9] * 6)
+    assert reached(run, 0.97, True) == Reached(16, 4.0, 400)
+    assert reached(record([0.98, 0.98, 0.9], [0.9] * 3), 0.97, True) == NEVER
+
+
+def test_a_mean_costs_a_last_average():
+    run = record([0.9] * 3 + [0.98] * 3, [0.98] * 6)
+    assert reached(run, 0.97, True, (2.5, 70)) == Reached(4, 3.5, 170)
+    assert reached(run, 0.97, True, (9.0, 70)) == Reached(16, 4.0, 400)  # waiting is cheaper
+
+
+def test_lower_can_be_better():
+    assert reached(record([3.5, 3.3, 3.2, 3.1], [4.0] * 4), 3.4, False).steps == 8
+
+
+class MadeUpCrew:
+    """Reaches the target in `8 / learning_rate` steps, and a step takes a second at "slow"."""
+
+    def __init__(self):
+        self.jobs = []
+
+    def run(self, job, rate):
+        self.jobs.append((job, rate))
+        steps = job.steps or 144
+        seconds = (1.0 if rate == "slow" else 0.01) * steps + 0.001
+        every = 4 if job.every is None else job.every
+        points = (
+            [
+                (step, seconds * step / steps, step, *(2 * [float(step >= 8 / job.learning_rate)]))
+                for step in range(every, steps + 1, every)
+            ]
+            if every
+            else []
+        )
+        return record(
+            [],
+            [],
+            points=points,
+            rate=rate,
+            steps=steps,
+            seconds=seconds,
+            contender=job.contender,
+            learning_rate=job.learning_rate,
+            communication={"average": 0.5},
+        )
+
+
+def test_tuning_takes_the_setting_that_promises_the_least_time():
+    hosts, logged = MadeUpCrew(), []
+    chosen = tune(
+        hosts,
+        "digits",
+        [ENTRIES["ddp"], ENTRIES["ddp_fp16"]],
+        ["slow"],
+        Grid((0.1, 0.2), seeds=(7,)),
+        lambda kind, one: logged.append(kind),
+    )
+    assert {one.learning_rate for one in chosen.values()} == {0.2}
+    assert chosen["ddp_fp16", "slow"].steps == chosen["ddp", "slow"].steps == 40
+    assert logged.count("tuning") == 2, "DDP in half precision takes as many steps"
+    assert chosen["ddp", "slow"].seconds == pytest.approx(40 * 16.001 / 16)
+
+
+def test_a_grid_leaves_out_periods():
+    entry = ENTRIES["periodic_averaging"]
+    assert Grid(periods=(8, 99)).periods_of(entry) == (8,)
+    assert Grid(periods=(99,)).periods_of(ENTRIES["ddp"]) == (1,)
+    assert Grid().periods_of(entry) == entry.periods
+
+
+def test_workers_are_judged_where_they_have_just_averaged():
+    job = job_of(ENTRIES["relaxcomm local_sgd, 8 bits, late"], "digits", 0.1, 16, 0)
+    assert (job.every, job.offset) == (16, 4)
+    assert job.settings["algorithm"]["delay"] == 4
+    assert job_of(ENTRIES["ddp"], "digits", 0.1, 1, 0, every=0).every == 0
+
+
+def test_what_takes_too_long_is_derived_and_says_so():
+    logged = []
+    tuned = Tuned(0.1, 1, 80, 1.0)
+    standard._final(
+        MadeUpCrew(), "digits", ENTRIES["ddp"], "slow", 0, tuned, lambda kind, one: logged.append(one)
+    )
+    (one,) = logged
+    assert one["derived"]
+    assert one["rate"] == "slow"
+    assert reached(one, 0.97, True).seconds == 80 * 1.0
+
+
+def finals():
+    average = record([], [], kind="last average", communication={"average": 0.5}, steps=5, bytes_sent=50)
+    nothing = record([], [], kind="final", label="nothing", steps=10, seconds=1.0)
+    fast = [
+        record([0.98] * 3, [0.98] * 3, kind="final", label="relaxcomm auto", note="chose well", seed=seed)
+        for seed in range(3)
+    ]
+    slow = record([0.9, 0.98, 0.98, 0.98], [0.9] * 4, kind="final", label="ddp", derived=True)
+    return [average, nothing, *fast, slow]
+
+
+def test_the_report_orders_by_time_and_shows_the_limit(tmp_path):
+    (table,) = report.tables(finals())
+    assert [row.label for row in table.rows] == ["relaxcomm auto", "ddp"]
+    assert table.limit == pytest.approx(8 * 0.1)  # DDP's steps, each as long as one without communication
+    text = report.markdown([table])
+    assert "| ddp | lr 0.1, every 8 | 2 [2] (derived) |" in text
+    assert "relaxcomm auto: chose well" in text
+    report.plot([table], tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_comparing_two_files():
+    before, after = report.tables(finals()), report.tables(finals()[:-1])
+    found = sorted(compare.lines(before, after))
+    assert found == [
+        "digits 4 unshaped ddp: only before",
+        "digits 4 unshaped relaxcomm auto: 1 s -> 1 s, 1.00 times",
+    ]
+
+
+@pytest.mark.root
+@pytest.mark.ranks
+def test_a_crew_counts_the_kernels_bytes_and_leaves_nothing_behind():
+    def here():
+        return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+
+    try:
+        before = here()
+        with crew(3) as hosts:
+            job = Job(workload="digits", contender="ddp", learning_rate=0.1, steps=8, every=4)
+            runs = [hosts.run(job, rate) for rate in (None, "100mbit")]
+            alone = hosts.run(Job(workload="digits", contender="nothing", learning_rate=0.1, steps=8), None)
+            with pytest.raises(RuntimeError, match="no_such_algorithm"):
+                hosts.run(
+                    Job(
+                        workload="digits",
+                        contender="relaxcomm",
+                        settings={"algorithm": "no_such_algorithm"},
+                        learning_rate=0.1,
+                    ),
+                    None,
+                )
+    except NetworkUnavailableError as error:
+        pytest.skip(str(error))
+    except FileNotFoundError:
+        pytest.skip("iproute2 is missing")
+    assert here() == before
+    parameters = sum(a * b + b for a, b in ((64, 512), (512, 512), (512, 256), (256, 10)))
+    ring = 3 * 8 * 2 * (2 / 3) * 4 * parameters  # hosts, steps
+    for run in runs:
+        assert run["bytes_sent"] == pytest.approx(ring, rel=0.05)
+        assert [point[0] for point in run["points"]] == [4, 8]
+    assert runs[1]["seconds"] > runs[0]["seconds"]
+    assert runs[1]["seconds"] > ring / 3 / 12.5e6 * 0.9, "a link sends no faster than its rate"
+    assert alone["bytes_sent"] < 10_000
+    assert math.isfinite(runs[0]["points"][-1][3])
