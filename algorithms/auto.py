@@ -22,7 +22,7 @@ from relaxcomm import (
 )
 
 _HIDDEN = 0.5  # of a step's computing, in which gradients are on their way already
-_CODING_SECONDS = 1e-8  # of an entry, there and back
+_CODING_SECONDS = 3e-8  # of an entry, there and back
 _PERIODS = (2, 4, 8, 16, 32, 64, 128)
 _EIGHT_BITS = quantize(bits=8)
 _FEW = error_feedback(compressor=chain(compressors=(chunk_top_k(num_kept=128), quantize(bits=4))))
@@ -86,15 +86,18 @@ def _bsp(measured: Measured) -> _Plan:
 
 
 def _local(measured: Measured) -> Iterator[_Plan]:
-    """Averages of all entries in 8 bits, and of one in 32 in 4 bits, which costs more steps."""
-    numel = measured.num_parameters
-    every_entry = _sent_bytes(measured, numel)
-    few = (measured.world_size - 1) * _FEW.message_bytes(numel, measured.parameter_bytes // numel)
-    for compressor, sent, price in ((_EIGHT_BITS, every_entry, 0.0), (_FEW, few, 0.15)):
+    """Averages in full precision, of all entries in 8 bits, and of one in 32 in 4 bits, which costs steps."""
+    numel, full = measured.num_parameters, measured.parameter_bytes
+    few = (measured.world_size - 1) * _FEW.message_bytes(numel, full // numel)
+    for compressor, sent, coded, price in (
+        (None, _sent_bytes(measured, full), 0, 0.0),
+        (_EIGHT_BITS, _sent_bytes(measured, numel), numel, 0.0),
+        (_FEW, few, numel, 0.15),
+    ):
         exchange = sent / measured.bytes_per_second + 2 * measured.latency_seconds
         for period in _PERIODS:
             for delay in sorted({0, 1, period // 4, period // 2}):
-                waiting = max(exchange - delay * measured.step_seconds, 0.0) + _CODING_SECONDS * numel
+                waiting = max(exchange - delay * measured.step_seconds, 0.0) + _CODING_SECONDS * coded
                 yield _Plan(
                     {"name": "local_sgd", "steps": period, "compressor": compressor, "delay": delay},
                     measured.step_seconds + waiting / period,
@@ -112,7 +115,8 @@ def auto() -> Algorithm:
 
     Eight steps are trained alone and then averaged, 8 bits an entry; meanwhile the engine times a step, and
     after them an all-reduce. `bsp` is chosen where gradients hide behind the backward pass, else
-    `local_sgd`, as often as the network lets it: with 8 bits, on slower links with few entries of 4 bits.
+    `local_sgd`, as often as the network lets it: in full precision, on slower links with 8 bits, on the slowest
+    with few entries of 4 bits.
     Rank 0 says in one line what was chosen and why; `engine.choice` holds it.
 
     Returns: the algorithm.

@@ -84,6 +84,7 @@ _ENTRIES = {
     "torchft_diloco": replace(_averaging("torchft_diloco"), same_as=None),
     "hivemind": _averaging("hivemind"),
     "relaxcomm bsp": replace(_relaxcomm("bsp"), same_as="ddp"),
+    "relaxcomm local_sgd, late": _local(None, lambda period: max(1, period // 4), PERIODS),
     "relaxcomm local_sgd, 8 bits": _local(EIGHT_BITS, lambda period: 0, PERIODS),
     "relaxcomm local_sgd, 8 bits, late": _local(EIGHT_BITS, lambda period: max(1, period // 4), PERIODS),
     "relaxcomm local_sgd, sparse, late": _local(FEW, lambda period: 1, PERIODS[:2]),
