@@ -116,7 +116,7 @@ def auto() -> Algorithm:
     Eight steps are trained alone and then averaged, 8 bits an entry; meanwhile the engine times a step, and
     after them an all-reduce. `bsp` is chosen where gradients hide behind the backward pass, else
     `local_sgd`, as often as the network lets it: in full precision, on slower links in 8 bits, on the slowest
-    ones with few entries of 4 bits. Rank 0 says in one line what was chosen and why; `engine.choice` holds it.
+    with few entries of 4 bits. Rank 0 says in one line what was chosen and why, and `engine.choice` does.
 
     Returns: the algorithm.
 
