@@ -43,7 +43,7 @@ WORKLOADS = {
         batch_size=32,
         every=4,
         target=0.97,
-        steps=144,
+        steps=240,
         learning_rates=(0.05, 0.1, 0.2),
     ),
     "charlm": Workload(

@@ -17,8 +17,8 @@ from relaxcomm.engine.window import uncompiled
 from relaxcomm.operations import AllReduce, Label
 from relaxcomm.protocol import Measured
 
-_SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 22
-_PROBE_SECONDS = 0.02  # what a probe of the link may take, about
+_SMALL_BYTES, _LARGE_BYTES = 1 << 15, 1 << 22
+_PROBE_SECONDS = 0.02  # what a probe of the link has to take
 
 
 class Choosing:
@@ -89,16 +89,13 @@ class Choosing:
         step_seconds = max(
             share(run.transport, None, statistics.median(self.step_times[1:] or self.step_times))
         )
-        latency = min(self._probe(4) for _ in range(5))
-        small = min(self._probe(_SMALL_BYTES) for _ in range(2))
-        latency, small = (
-            max(column) for column in zip(*share(run.transport, None, (latency, small)), strict=True)
-        )
-        large_bytes = _SMALL_BYTES
-        while large_bytes < _LARGE_BYTES and small * large_bytes / _SMALL_BYTES < _PROBE_SECONDS / 2:
-            large_bytes *= 2
-        large = max(share(run.transport, None, min(self._probe(large_bytes) for _ in range(2))))
-        sent = run.transport.traffic(AllReduce(_message(large_bytes, run)))[0]
+        latency = max(share(run.transport, None, min(self._probe(4) for _ in range(5))))
+        num_bytes, seconds = _SMALL_BYTES, 0.0
+        while seconds < _PROBE_SECONDS and num_bytes < _LARGE_BYTES:
+            # Links let a burst pass faster than they can go on, so a probe has to take a while.
+            num_bytes *= 2
+            seconds = max(share(run.transport, None, min(self._probe(num_bytes) for _ in range(2))))
+        sent = run.transport.traffic(AllReduce(_message(num_bytes, run)))[0]
         tensors = [item.tensor for item in run.parameters]
         return Measured(
             step_seconds=step_seconds,
@@ -106,7 +103,7 @@ class Choosing:
             parameter_bytes=sum(tensor.nbytes for tensor in tensors),
             world_size=run.transport.membership.world_size,
             latency_seconds=latency,
-            bytes_per_second=sent / max(large - latency, 1e-9) if sent else math.inf,
+            bytes_per_second=sent / max(seconds - latency, 1e-9) if sent else math.inf,
         )
 
     def _probe(self, num_bytes: int) -> float:
