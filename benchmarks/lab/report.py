@@ -16,6 +16,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.lab.quality import Reached, reached
 from benchmarks.lab.workloads import WORKLOADS
@@ -115,9 +116,9 @@ def _row(label: str, records: Sequence[Record], last_average: tuple[float, float
     )
 
 
-def markdown(found: Sequence[Table]) -> str:
-    """The tables as text."""
-    parts = []
+def markdown(found: Sequence[Table], remarks: Sequence[str] = ()) -> str:
+    """The tables as text, after remarks that somebody added to the file (`{"kind": "remark", "text": …}`)."""
+    parts = [line for remark in remarks for line in (remark, "")]
     for table in found:
         workload, workers, rate = table.place
         target = WORKLOADS[workload].target
@@ -156,11 +157,19 @@ def plot(found: Sequence[Table], path: Path) -> None:
     rows = -(-len(found) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(6.2 * columns, 4.4 * rows), squeeze=False)
     for axis, table in zip(axes.flat, found, strict=False):
-        shown = [row for row in reversed(table.rows) if math.isfinite(row.seconds)]
+        shown = list(reversed(table.rows))
         colours = ["#1f77b4" if row.label.startswith("relaxcomm") else "#b0b0b0" for row in shown]
-        axis.barh([row.label for row in shown], [row.seconds for row in shown], color=colours)
+        widths = [row.seconds if math.isfinite(row.seconds) else 0.0 for row in shown]
+        labels = [
+            row.label if width else f"{row.label} (not reached)"
+            for row, width in zip(shown, widths, strict=True)
+        ]
+        axis.barh(labels, widths, color=colours)
         axis.axvline(table.limit, color="black", linestyle="--", linewidth=1)
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel("seconds to the target (dashed: no communication)")
         workload, workers, rate = table.place
         axis.set_title(f"{workload}, {workers} workers, {rate or 'unshaped'}")
@@ -173,8 +182,10 @@ def plot(found: Sequence[Table], path: Path) -> None:
 
 def write(path: Path) -> None:
     """Write the tables and the plot of a result file beside it."""
-    found = tables(read(path))
-    path.with_suffix(".md").write_text(markdown(found))
+    records = read(path)
+    found = tables(records)
+    remarks = [record["text"] for record in records if record["kind"] == "remark"]
+    path.with_suffix(".md").write_text(markdown(found, remarks))
     plot(found, path.with_suffix(".png"))
 
 
