@@ -112,3 +112,6 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
