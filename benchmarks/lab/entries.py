@@ -20,6 +20,7 @@ class Entry:
         periods: to try; of one, nothing is tuned.
         late: steps after a multiple of the period in which workers have what was averaged, for a period.
         same_as: label of the entry with the same arithmetic, whose steps to quality hold for this one too.
+        adapts: its steps to quality depend on the network, so they are not known from unshaped links.
     """
 
     label: str
@@ -28,6 +29,7 @@ class Entry:
     periods: tuple[int, ...] = (1,)
     late: Callable[[int], int] = lambda period: 0
     same_as: str | None = None
+    adapts: bool = False
 
 
 def _relaxcomm(name: str, **parameters: Any) -> Entry:
@@ -90,6 +92,6 @@ _ENTRIES = {
     "relaxcomm local_sgd, sparse, late": _local(FEW, lambda period: 1, PERIODS[:2]),
     "relaxcomm selsync": _relaxcomm("selsync", **_SELSYNC),
     "relaxcomm selsync, sparse, late": _relaxcomm("selsync", compressor=FEW, delay=1, **_SELSYNC),
-    "relaxcomm auto": _relaxcomm("auto"),
+    "relaxcomm auto": replace(_relaxcomm("auto"), adapts=True),
 }
 ENTRIES = {label: replace(entry, label=label) for label, entry in _ENTRIES.items()}

@@ -15,6 +15,7 @@ from benchmarks.lab.trial import Job
 from benchmarks.lab.tuning import Grid, Log, Rate, Tuned, job_of, tune
 from benchmarks.lab.workloads import WORKLOADS
 
+_LONGER = 2  # than while tuning, a final trial may take, in steps
 _LONGEST_SECONDS = 60.0  # of a trial; beyond, its time is derived
 
 
@@ -73,9 +74,10 @@ def _final(crew: Crew, workload: str, entry: Entry, rate: Rate, seed: int, tuned
     """A trial at the tuned setting; where it would take too long, on unshaped links, its time derived."""
     every = WORKLOADS[workload].every
     steps = WORKLOADS[workload].steps
-    if math.isfinite(tuned.steps):
-        steps = min(steps, math.ceil((1.5 * tuned.steps + 4 * every) / every) * every)
-    derived = steps * tuned.step_seconds > _LONGEST_SECONDS
+    if math.isfinite(tuned.steps) and not entry.adapts:
+        most = _LONGER * tuned.steps + 4 * max(every, tuned.period)
+        steps = min(steps, math.ceil(most / every) * every)
+    derived = not entry.adapts and steps * tuned.step_seconds > _LONGEST_SECONDS
     job = job_of(entry, workload, tuned.learning_rate, tuned.period, seed, steps=steps)
     record = crew.run(job, None if derived else rate)
     if derived:
