@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -41,14 +41,11 @@ def equalise(run: Run, *, moments: bool) -> None:
     """
     if not _are_equal(run, mean_buckets(run)):
         average(run)
-    buckets = _moment_buckets(run) if moments else []
-    if not _are_equal(run, buckets):
-        for bucket in buckets:
-            flat = bucket.gather(bucket.empty())
-            label = Label(run.common_step, "average", bucket.index)
-            received = run.transport.issue(AllReduce(flat, "mean"), label).wait()
-            assert isinstance(received, Tensor)
-            bucket.scatter(received)
+    if moments:
+        buckets = _moment_buckets(run)
+        if not _are_equal(run, buckets):
+            for bucket, mean in _all_reduced(run, _gathered(buckets)):
+                bucket.scatter(mean)
 
 
 def _are_equal(run: Run, buckets: Sequence[Bucket]) -> bool:
@@ -75,21 +72,34 @@ def _moment_buckets(run: Run) -> list[Bucket]:
 
 def means(run: Run) -> list[tuple[Bucket, Tensor]]:
     """The mean over all ranks of what an average replaces; this rank's distance from it is measured."""
-    pending, mine = [], []
-    for bucket in mean_buckets(run):
-        flat = bucket.gather(bucket.empty())
-        if run.samples.enabled:
-            mine.append(flat.clone())
-        label = Label(run.common_step, "average", bucket.index)
-        pending.append((bucket, run.transport.issue(AllReduce(flat, "mean"), label)))
+    flats = _gathered(mean_buckets(run))
+    mine = [flat.clone() for _, flat in flats] if run.samples.enabled else []
+    found = _all_reduced(run, flats)
+    run.samples.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
+    return found
+
+
+def _all_reduced(run: Run, flats: Iterable[tuple[Bucket, Tensor]]) -> list[tuple[Bucket, Tensor]]:
+    """The mean over all ranks of each bucket's contents; all are on their way before one is waited for."""
+    pending = [
+        (
+            bucket,
+            run.transport.issue(AllReduce(flat, "mean"), Label(run.common_step, "average", bucket.index)),
+        )
+        for bucket, flat in flats
+    ]
     found = []
     for bucket, operation in pending:
         with run.statistics.waiting():
             received = operation.wait()
         assert isinstance(received, Tensor)
         found.append((bucket, received))
-    run.samples.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
     return found
+
+
+def _gathered(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Tensor]]:
+    """Buckets, each with a copy of what it holds."""
+    return [(bucket, bucket.gather(bucket.empty())) for bucket in buckets]
 
 
 def mean_buckets(run: Run) -> list[Bucket]:
@@ -101,7 +111,7 @@ def mean_buckets(run: Run) -> list[Bucket]:
 @contextmanager
 def kept(run: Run) -> Iterator[None]:
     """Have afterwards what was there before, bit for bit, of what an average replaces."""
-    before = [(bucket, bucket.gather(bucket.empty())) for bucket in mean_buckets(run)]
+    before = _gathered(mean_buckets(run))
     try:
         yield
     finally:
