@@ -86,15 +86,13 @@ class Choosing:
         """The slowest worker's step and the slowest link; every rank calls this in the same step."""
         run = self._run
         # The first step makes what later ones only use.
-        step_seconds = max(
-            share(run.transport, None, statistics.median(self.step_times[1:] or self.step_times))
-        )
-        latency = max(share(run.transport, None, min(self._probe(4) for _ in range(5))))
+        step_seconds = self._slowest(statistics.median(self.step_times[1:] or self.step_times))
+        latency = self._slowest(min(self._probe(4) for _ in range(5)))
         num_bytes, seconds = _SMALL_BYTES, 0.0
         while seconds < _PROBE_SECONDS and num_bytes < _LARGE_BYTES:
             # Links let a burst pass faster than they can go on, so a probe has to take a while.
             num_bytes *= 2
-            seconds = max(share(run.transport, None, min(self._probe(num_bytes) for _ in range(2))))
+            seconds = self._slowest(min(self._probe(num_bytes) for _ in range(2)))
         sent = run.transport.traffic(AllReduce(_message(num_bytes, run)))[0]
         tensors = [item.tensor for item in run.parameters]
         return Measured(
@@ -105,6 +103,9 @@ class Choosing:
             latency_seconds=latency,
             bytes_per_second=sent / max(seconds - latency, 1e-9) if sent else math.inf,
         )
+
+    def _slowest(self, seconds: float) -> float:
+        return max(share(self._run.transport, None, seconds))
 
     def _probe(self, num_bytes: int) -> float:
         begin = self._now()
