@@ -38,17 +38,18 @@ def piece_bucket(bucket: Bucket, layout: Layout) -> Bucket:
 
 
 def piece_slots(
-    bucket: Bucket, sizes: Sequence[int], init: Callable[[Bucket], Mapping[str, Tensor]]
+    bucket: Bucket, num_pieces: int, init: Callable[[Bucket], Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
     """The slots that `init` makes for each piece of a bucket."""
     slots: dict[str, Tensor] = {}
-    for index, layout in enumerate(piece_layouts(bucket, sizes)):
+    for index, layout in enumerate(piece_layouts(bucket, num_pieces)):
         PieceState(slots, index).update(init(piece_bucket(bucket, layout)))
     return slots
 
 
-def piece_layouts(bucket: Bucket, sizes: Sequence[int]) -> list[Layout]:
+def piece_layouts(bucket: Bucket, num_pieces: int) -> list[Layout]:
     """Which tensors lie in each piece of a bucket."""
+    sizes = piece_sizes(bucket.numel, num_pieces)
     starts = accumulate(sizes, initial=0)
     return [bucket.layout.part(start, size) for start, size in zip(starts, sizes, strict=False)]
 

@@ -61,10 +61,10 @@ class scatter_gather(Exchange):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        sizes = piece_sizes(bucket.numel, membership.world_size)
-        slots = piece_slots(bucket, sizes, compressor.init)
-        mine = piece_bucket(bucket, piece_layouts(bucket, sizes)[membership.rank])
-        PieceState(slots, len(sizes)).update(self._second(compressor).init(mine))
+        rank, num_pieces = membership.rank, membership.world_size
+        slots = piece_slots(bucket, num_pieces, compressor.init)
+        mine = piece_bucket(bucket, piece_layouts(bucket, num_pieces)[rank])
+        PieceState(slots, num_pieces).update(self._second(compressor).init(mine))
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
@@ -126,7 +126,7 @@ class vote(Exchange):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        return piece_slots(bucket, piece_sizes(bucket.numel, membership.world_size), compressor.init)
+        return piece_slots(bucket, membership.world_size, compressor.init)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, num_pieces = cx.membership.rank, cx.membership.world_size

@@ -39,7 +39,7 @@ class Sharded(Exchange):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        return piece_slots(bucket, piece_sizes(bucket.numel, membership.world_size), compressor.init)
+        return piece_slots(bucket, membership.world_size, compressor.init)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return (world_size - 1) / world_size * message_bytes
@@ -91,7 +91,7 @@ class ShardPlan:
         sizes = piece_sizes(bucket.numel, world_size)
         start = sum(sizes[:rank])
         self.place = slice(start, start + sizes[rank])
-        parts = piece_layouts(bucket, sizes)
+        parts = piece_layouts(bucket, world_size)
         known = replace(cx, layout=parts[rank])
         self.decoder = Decoder(compressor, known, piece_bucket(bucket, parts[rank]))
         width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
