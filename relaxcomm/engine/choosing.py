@@ -1,19 +1,15 @@
-"""An algorithm chosen by what the first steps were like."""
+"""What the first steps of a run are like, for an algorithm that is chosen by it."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import torch
-from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.engine.agreement import share
 from relaxcomm.engine.run import Run
-from relaxcomm.engine.window import uncompiled
 from relaxcomm.operations import AllReduce, Label
 from relaxcomm.protocol import Measured
 
@@ -21,51 +17,24 @@ _SMALL_BYTES, _LARGE_BYTES = 1 << 15, 1 << 22
 _PROBE_SECONDS = 0.02  # what a probe of the link has to take
 
 
-class Choosing:
-    """Times the first steps of a run whose algorithm has a chooser, and asks it.
+class FirstSteps:
+    """Times the first steps of a run whose algorithm has a chooser."""
 
-    Args:
-        run: that is measured.
-        is_between_steps: whether it may be switched now.
-        enter: goes on with what was chosen, which is `measured` and why.
-    """
-
-    def __init__(
-        self, run: Run, is_between_steps: Callable[[], bool], enter: Callable[[Measured, Any, str], None]
-    ) -> None:
-        self._run, self._is_between_steps, self._enter = run, is_between_steps, enter
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self.step_times: list[float] = []
         """Seconds of the steps so far, a step without a forward shared out over its neighbours."""
         self._last: tuple[int, float] | None = None  # a step, and when its first forward began
-        self._handle: RemovableHandle | None = None
-
-    def hook(self) -> None:
-        """Watch the steps, if there is something to choose."""
-        if self._run.algorithm.chooser is not None:
-            self._handle = self._run.model.register_forward_pre_hook(
-                uncompiled(self._forward_begins), prepend=True
-            )
-
-    def unhook(self) -> None:
-        """Watch no more."""
-        if self._handle is not None:
-            self._handle.remove()
-
-    def choose(self, measured: Measured) -> None:
-        """Go on with what the chooser says; the same on all ranks."""
-        chooser = self._run.algorithm.chooser
-        assert chooser is not None, "nothing is measured without one"
-        algorithm, reason = chooser.choose(measured)
-        self._enter(measured, algorithm, reason)
 
     def resume(self, step_times: Iterable[float]) -> None:
         """Go on timing steps where a run was that has timed so many."""
         self.step_times, self._last = list(step_times), None
 
-    def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
+    def forward_begins(self) -> Measured | None:
+        """What the chooser is to know, when there were enough steps; to be called between steps."""
         chooser = self._run.algorithm.chooser
-        if chooser is None or not torch.is_grad_enabled() or not self._is_between_steps():
-            return
+        if chooser is None:
+            return None
         step = self._run.step
         if self._last is None or self._last[0] < step:
             now = self._now()
@@ -73,8 +42,7 @@ class Choosing:
             if self._last is not None and not self._last[0] < chooser.after_steps <= step:
                 self.step_times.append((now - self._last[1]) / (step - self._last[0]))
             self._last = step, now
-        if step >= chooser.after_steps and self.step_times:
-            self.choose(self._measure())
+        return self._measure() if step >= chooser.after_steps and self.step_times else None
 
     def _now(self) -> float:
         device = self._run.parameters[0].tensor.device

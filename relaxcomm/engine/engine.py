@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakSet
@@ -16,19 +14,17 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from relaxcomm.algorithm import Algorithm
-from relaxcomm.config import Config, Phase
+from relaxcomm.config import Config
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
 from relaxcomm.engine import checkpoint, replicas, switching
-from relaxcomm.engine.choosing import Choosing
+from relaxcomm.engine.course import Course
 from relaxcomm.engine.loading import attach_loader
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.phases import Phases
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import UsageError
 from relaxcomm.metrics.snapshot import Snapshot
-from relaxcomm.protocol import Measured
 
 attached: WeakSet[nn.Module] = WeakSet()
 """Models that an open engine follows."""
@@ -48,11 +44,7 @@ class Engine:
         self._window = Window(run)
         self._closed = False
         self._window.hook()
-        self._phases = Phases(settings.phases, self._is_due, self._enter)
-        self._phases.hook(run.model)
-        self._measured: Measured | None = None
-        self._choice: str | None = None
-        self._choosing = self._watch()
+        self._course = Course(self._window, settings.phases, self.switch)
         attached.add(run.model)
 
     @property
@@ -63,7 +55,7 @@ class Engine:
     @property
     def choice(self) -> str | None:
         """What an algorithm such as `auto` chose after the first steps, and why, in one line; else None."""
-        return self._choice
+        return self._course.choice
 
     @property
     def statistics(self) -> Statistics:
@@ -256,9 +248,7 @@ class Engine:
         self._window = Window(self._run)
         self._window.hook()
         self._metering.follow(self._run)
-        self._measured = self._choice = None
-        self._choosing.unhook()
-        self._choosing = self._watch()
+        self._course.follow(self._window)
 
     def state_dict(self) -> dict[str, Any]:
         """All state of this rank: clock, slots, results on their way. Save one for every rank.
@@ -268,13 +258,7 @@ class Engine:
         self._check_open()
         self._window.settle()
         self._window.step.meet()
-        measured = None if self._measured is None else asdict(self._measured)
-        return {
-            **checkpoint.export(self._window),
-            "phase": self._phases.num_begun,
-            "measured": measured,
-            "step_times": list(self._choosing.step_times),
-        }
+        return {**checkpoint.export(self._window), **self._course.export()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first.
@@ -282,12 +266,8 @@ class Engine:
         Raises: ConfigError if it belongs to another algorithm, model, rank or world size.
         """
         self._check_open()
-        measured = state.get("measured")
         with replicas.kept(self._run):  # they were loaded; a switch would average them
-            self._phases.resume(state.get("phase", 0))
-            if measured is not None and self.algorithm.chooser is not None:
-                self._choosing.choose(Measured(**measured))
-        self._choosing.resume(state.get("step_times", ()))
+            self._course.resume(state)
         checkpoint.restore(self._window, state)
 
     def close(self, *, average: bool | None = None) -> None:
@@ -330,34 +310,9 @@ class Engine:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
 
-    def _is_due(self, phase: Phase) -> bool:
-        return self._is_between_steps() and self.statistics.steps >= phase.after_steps
-
-    def _is_between_steps(self) -> bool:
-        self._window.settle()  # or ranks that skipped their last step would be one behind
-        return switching.is_between_steps(self._window)
-
-    def _enter(self, phase: Phase) -> None:
-        self.switch(phase.algorithm, residuals=phase.residuals)
-
-    def _watch(self) -> Choosing:
-        """What measures the first steps of the run, if its algorithm is to be chosen by them."""
-        choosing = Choosing(self._run, self._is_between_steps, self._go_on_with_choice)
-        choosing.hook()
-        return choosing
-
-    def _go_on_with_choice(self, measured: Measured, algorithm: Any, reason: str) -> None:
-        chooser = self.algorithm.name
-        self.switch(algorithm)
-        self._measured = measured
-        self._choice = f"{chooser} chose {self.algorithm!r}: {reason}"
-        if self._run.transport.membership.rank == 0:
-            print(f"relaxcomm: {self._choice}", file=sys.stderr, flush=True)
-
     def _detach(self) -> None:
         self._closed = True
-        self._choosing.unhook()
-        self._phases.unhook()
+        self._course.unhook()
         self._window.unhook()
         attached.discard(self._run.model)
 
