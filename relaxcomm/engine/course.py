@@ -67,10 +67,7 @@ class Course:
         self._first_steps.resume(saved.get("step_times", ()))
 
     def _forward_begins(self, module: object, inputs: object) -> None:
-        if not torch.is_grad_enabled():
-            return
-        self._window.settle()  # or ranks that skipped their last step would be one behind
-        if not is_between_steps(self._window):
+        if not torch.is_grad_enabled() or not is_between_steps(self._window):
             return
         measured = self._first_steps.forward_begins()
         if measured is not None:

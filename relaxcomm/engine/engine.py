@@ -236,13 +236,9 @@ class Engine:
             >>> engine.switch({"name": "local_sgd", "steps": 8})
         """
         self._check_open()
-        self._window.settle()
         switching.check_between_steps(self._window)
         following = switching.choose(self._run, self._settings, algorithm, residuals)
-        self._window.unhook()
-        with switching.gradients_kept(self._run):
-            switching.come_to_rest(self._window)
-            self._window.backward.release()
+        switching.leave(self._window)
         self._metering.settle()
         self._run = switching.follow(self._run, following, residuals)
         self._window = Window(self._run)

@@ -27,6 +27,7 @@ Residuals: TypeAlias = Literal["carry", "drop"]
 def is_between_steps(window: Window) -> bool:
     """Whether no gradients are there that belong to the algorithm that runs."""
     run = window.run
+    window.settle()  # or ranks that skipped their last step would be one behind
     return not (window.backward.begun or run.synchronised or run.unsynchronised)
 
 
@@ -67,6 +68,14 @@ def choose(run: Run, settings: Config, algorithm: object, residuals: Residuals) 
     return following
 
 
+def leave(window: Window) -> None:
+    """Follow the loop no more, and apply everything that is on its way; `.grad` stays as it is."""
+    window.unhook()
+    with _gradients_kept(window.run):
+        come_to_rest(window)
+        window.backward.release()
+
+
 def come_to_rest(window: Window) -> None:
     """Apply everything that is on its way; the hooks must be off."""
     window.step.drain()
@@ -78,7 +87,7 @@ def come_to_rest(window: Window) -> None:
 
 
 @contextmanager
-def gradients_kept(run: Run) -> Iterator[None]:
+def _gradients_kept(run: Run) -> Iterator[None]:
     """Have `.grad` afterwards as it was before: late gradients pass through it."""
     tensors = [item.tensor for item in run.parameters]
     kept = [None if tensor.grad is None else tensor.grad.clone() for tensor in tensors]
