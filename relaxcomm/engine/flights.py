@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import TypeAlias
 
 from torch import Tensor
@@ -27,7 +27,7 @@ class Flight:
         self._program = program
         self._step, self._unit = step, unit
         self._stage = 0
-        self._left = operations
+        self._left, self._operations = operations, operations
         self._pending: Pending | None = None
         self._rule, self._departed = "", 0.0  # of the operation on its way
         self._result: Tensor | None = None
@@ -54,6 +54,10 @@ class Flight:
     def has_more_to_issue(self) -> bool:
         """Whether another operation follows the one on its way."""
         return not self.done and self._left > 0
+
+    def is_behind(self, share: float) -> bool:
+        """Whether fewer operations are on their way than should be after a share of its time."""
+        return self.has_more_to_issue and self._stage <= share * self._operations
 
     def has_arrived(self) -> bool:
         """Whether landing would not have to wait."""
@@ -110,10 +114,15 @@ class Pipeline:
         self._flights.append(flight)
 
     def finish(self) -> None:
-        """Advance all flights in turn until every one has landed."""
-        flying = [flight for flight in self._flights if not flight.done]
-        while flying:
-            for flight in flying:
-                flight.advance(self._transport, self._statistics)
-            flying = [flight for flight in flying if not flight.done]
+        """Land all flights."""
+        land_all(self._flights, self._transport, self._statistics)
         self._flights.clear()
+
+
+def land_all(flights: Iterable[Flight], transport: Transport, statistics: Statistics) -> None:
+    """Advance flights in turn until every one has landed, so that their operations go on side by side."""
+    flying = [flight for flight in flights if not flight.done]
+    while flying:
+        for flight in flying:
+            flight.advance(transport, statistics)
+        flying = [flight for flight in flying if not flight.done]

@@ -25,15 +25,18 @@ class Step:
         )
 
     def lands(self) -> bool:
-        """Whether a late result is applied in this step, the same on all ranks where they keep step."""
-        return any(late.due <= self.run.step for late in self.late)
+        """Whether a late result is applied or goes on in this step, the same on all ranks that keep step."""
+        return any(late.due <= self.run.step or late.goes_on(self.run.step) for late in self.late)
 
     def apply_due(self) -> None:
-        """Apply late results that are due."""
+        """Apply late results that are due, and let others go on."""
         is_due = [late.is_due(self.run.step) for late in self.late]  # asked once: it may arrive in between
         due = [late for late, now in zip(self.late, is_due, strict=True) if now]
         self.late = [late for late, now in zip(self.late, is_due, strict=True) if not now]
         self.exchanges.apply(due)
+        for late in self.late:
+            if late.goes_on(self.run.step):
+                late.flight.advance(self.run.transport, self.run.statistics)
 
     def before(self) -> None:
         """Let payloads change the gradients just before the optimizer's step."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket, build_buckets
 from relaxcomm.engine.finite import is_finite, non_finite_error
-from relaxcomm.engine.flights import Flight, Pipeline
+from relaxcomm.engine.flights import Flight, Pipeline, land_all
 from relaxcomm.engine.run import Run, float_buffers
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.primitives.payloads import parameters
@@ -40,6 +40,12 @@ class Exchange:
     def is_due(self, step: int) -> bool:
         """Whether the result is to be applied in `step`."""
         return self.due <= step or (math.isinf(self.due) and self.flight.has_arrived())
+
+    def goes_on(self, step: int) -> bool:
+        """Whether its next operation is issued in `step`: each has an equal share of the delay to hide in."""
+        if self.sent is None or math.isinf(self.due):
+            return False
+        return self.flight.is_behind((step - self.sent) / (self.due - self.sent))
 
 
 class StepExchanges:
@@ -135,8 +141,7 @@ class StepExchanges:
 
     def apply(self, made: Sequence[Exchange]) -> None:
         """Write results to the model and keep state, all or nothing."""
-        for one in made:
-            one.flight.land(self.run.transport, self.run.statistics)
+        land_all((one.flight for one in made), self.run.transport, self.run.statistics)
         bad = [(one.bucket, one.flight.result) for one in made if not is_finite(one.flight.result)]
         if self._anyone_bad(made, bool(bad)):
             for one in made:

@@ -111,7 +111,7 @@ def follow(old: Run, algorithm: Algorithm, residuals: Residuals) -> Run:
             f"switching from {old.algorithm.name} to {algorithm.name} drops what was left to send of "
             f"{', '.join(sorted(left)[:3])}{' …' if len(left) > 3 else ''}",
             CompositionWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return new
 

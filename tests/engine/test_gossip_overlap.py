@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -20,7 +22,7 @@ def clock(group, algorithm, buckets: int) -> float:
     model = torch.nn.ModuleList(layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     config = {"algorithm": algorithm, "bucket_bytes": 4 * NUMEL // buckets}
-    if algorithm != "one_peer_exponential":
+    if "name" not in algorithm and algorithm != "one_peer_exponential":
         config["topology"] = "ring"
     with World(group.rank(), group.size(), group).attach(model, optimizer, config) as engine:
         for step in range(STEPS + 1):
@@ -44,6 +46,16 @@ def seconds(algorithm, buckets: int = 2) -> float:
 def test_d_psgd_costs_no_time_that_compute_can_hide(buckets):
     assert seconds("d_psgd", buckets) == pytest.approx(COMPUTE)
     assert seconds("one_peer_exponential", buckets) == pytest.approx(COMPUTE)
+
+
+@pytest.mark.parametrize("delay, hidden", [(1, 1), (2, 2)])
+def test_each_operation_of_a_late_exchange_has_its_share_of_the_delay(delay, hidden):
+    """Scatter and gather take longer than half a step each: both hide behind two steps, one behind one."""
+    link = Link(latency_seconds=0.9 * COMPUTE, bytes_per_second=math.inf)
+    algorithm = {"name": "local_sgd", "steps": 2, "compressor": {"quantize": {"bits": 8}}, "delay": delay}
+    spent = max(relaxcomm.simulate(lambda group: clock(group, algorithm, 2), 3, link=link))
+    exposed = (2 - hidden) * 0.9 * COMPUTE / 2  # every other step
+    assert spent == pytest.approx(COMPUTE + exposed, rel=0.02)
 
 
 def test_without_delay_the_messages_are_waited_for():
