@@ -19,7 +19,7 @@ from benchmarks.report import dated, environment
 _RATES = {"100mbit": "100mbit", "1gbit": "1gbit", "unshaped": None}
 
 
-def main() -> None:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--workers", nargs="+", type=int, default=[4])
@@ -30,20 +30,24 @@ def main() -> None:
     parser.add_argument("--periods", nargs="+", type=int, help="to try, of those that a contender has")
     parser.add_argument("--tuning-seeds", type=int, default=2)
     parser.add_argument("--output", type=Path, default=None, help="a .jsonl file; its plots lie beside it")
-    arguments = parser.parse_args()
-    # As an exception, so that hosts and bridges are taken away.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    output = arguments.output or dated("lab").with_suffix(".jsonl")
+    return parser
+
+
+def _grid(arguments: argparse.Namespace) -> Grid:
+    return Grid(
+        arguments.learning_rates and tuple(arguments.learning_rates),
+        arguments.periods and tuple(arguments.periods),
+        tuple(range(100, 100 + arguments.tuning_seeds)),
+    )
+
+
+def _run(arguments: argparse.Namespace, output: Path) -> None:
+    """Write what was asked for and where, then run it all."""
     output.parent.mkdir(parents=True, exist_ok=True)
     facts = {**environment(), "cannot": CANNOT, "arguments": {k: str(v) for k, v in vars(arguments).items()}}
     with output.open("a") as lines:
         lines.write(json.dumps({"kind": "environment", **facts}) + "\n")
     log = standard.writer(output)
-    grid = Grid(
-        arguments.learning_rates and tuple(arguments.learning_rates),
-        arguments.periods and tuple(arguments.periods),
-        tuple(range(100, 100 + arguments.tuning_seeds)),
-    )
     for workload in arguments.workloads:
         for workers in arguments.workers:
             with crew(workers) as hosts:
@@ -53,9 +57,17 @@ def main() -> None:
                     arguments.entries,
                     [_RATES[name] for name in arguments.rates],
                     range(arguments.seeds),
-                    grid,
+                    _grid(arguments),
                     lambda kind, record, workers=workers: log(kind, {"workers": workers, **record}),
                 )
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    # As an exception, so that hosts and bridges are taken away.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    output = arguments.output or dated("lab").with_suffix(".jsonl")
+    _run(arguments, output)
     report.write(output)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.lab.network import Host, hosts
@@ -68,7 +69,7 @@ def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
         "seconds": max(answer["seconds"] for answer in answers),
         "bytes_sent": sum(answer["bytes_sent"] for answer in answers),
         "cpu_seconds": sum(answer["cpu_seconds"] for answer in answers),
-        "step_seconds": sorted(answers[0]["step_seconds"])[len(answers[0]["step_seconds"]) // 2],
+        "step_seconds": median(answers[0]["step_seconds"]),
         "communication": answers[0]["communication"],
         "note": answers[0]["note"],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 Settings = Mapping[str, Any]
@@ -32,66 +32,79 @@ class Entry:
     adapts: bool = False
 
 
-def _relaxcomm(name: str, **parameters: Any) -> Entry:
-    algorithm = {"name": name, **parameters}
-    return Entry(label="", contender="relaxcomm", settings=lambda period: {"algorithm": algorithm})
+EIGHT_BITS = {"quantize": {"bits": 8}}
+FEW = {"error_feedback": {"chain": [{"chunk_top_k": {"num_kept": 128}}, {"quantize": {"bits": 4}}]}}
+PERIODS = (4, 8, 16, 32)
+# The paper's smoothing, 0.16 of 16 workers; N / 100 would be 0.04 here, and then hardly a step counts as new.
+_SELSYNC = {"name": "selsync", "smoothing": 0.16}
 
 
-def _local(compressor: Any, late: Callable[[int], int], periods: tuple[int, ...]) -> Entry:
+def _rival(name: str, **options: Any) -> Entry:
+    return Entry(label=name, contender=name, **options)
+
+
+def _averaging(name: str, *, same_as: str | None = "periodic_averaging", **more: Any) -> Entry:
+    options = {"settings": lambda period: {"steps": period}, "periods": PERIODS, **more}
+    return _rival(name, same_as=same_as, **options)
+
+
+def _relaxcomm(label: str, algorithm: Settings, **options: Any) -> Entry:
     return Entry(
-        label="",
+        label=f"relaxcomm {label}",
         contender="relaxcomm",
-        settings=lambda period: {
-            "algorithm": {
-                "name": "local_sgd",
-                "steps": period,
-                "compressor": compressor,
-                "delay": late(period),
-            }
-        },
+        settings=lambda period: {"algorithm": algorithm},
+        **options,
+    )
+
+
+def _local(
+    label: str, compressor: Any, late: Callable[[int], int], periods: tuple[int, ...] = PERIODS
+) -> Entry:
+    def settings(period: int) -> Settings:
+        own = {"steps": period, "compressor": compressor, "delay": late(period)}
+        return {"algorithm": {"name": "local_sgd", **own}}
+
+    return Entry(
+        label=f"relaxcomm local_sgd, {label}",
+        contender="relaxcomm",
+        settings=settings,
         periods=periods,
         late=late,
     )
 
 
-def _averaging(contender: str, **more: Any) -> Entry:
-    return Entry(
-        label="",
-        contender=contender,
-        settings=lambda period: {"steps": period},
-        periods=PERIODS,
-        same_as="periodic_averaging",
-        **more,
-    )
+def _at_once(period: int) -> int:
+    return 0
 
 
-EIGHT_BITS = {"quantize": {"bits": 8}}
-FEW = {"error_feedback": {"chain": [{"chunk_top_k": {"num_kept": 128}}, {"quantize": {"bits": 4}}]}}
-PERIODS = (4, 8, 16, 32)
-# The paper's smoothing, 0.16 of 16 workers; N / 100 would be 0.04 here, and then hardly a step counts as new.
-_SELSYNC = {"smoothing": 0.16}
+def _next_step(period: int) -> int:
+    return 1
 
-_ENTRIES = {
-    "ddp": Entry(label="", contender="ddp"),
-    "ddp_fp16": Entry(label="", contender="ddp_fp16", same_as="ddp"),
-    "ddp_powersgd": Entry(label="", contender="ddp_powersgd", settings=lambda period: {"matrix_rank": 2}),
+
+def _quarter(period: int) -> int:
+    return max(1, period // 4)
+
+
+_ALL = (
+    _rival("ddp"),
+    _rival("ddp_fp16", same_as="ddp"),
+    _rival("ddp_powersgd", settings=lambda period: {"matrix_rank": 2}),
     # PyTorch's averagers count from 0, so they average in the step after a multiple of the period.
-    "periodic_averaging": replace(_averaging("periodic_averaging", late=lambda period: 1), same_as=None),
-    "post_local_sgd": replace(
-        _averaging("post_local_sgd", late=lambda period: 1),
-        settings=lambda period: {"steps": period, "after_steps": 10},
+    _averaging("periodic_averaging", late=_next_step, same_as=None),
+    _averaging(
+        "post_local_sgd", late=_next_step, settings=lambda period: {"steps": period, "after_steps": 10}
     ),
-    "accelerate_local_sgd": _averaging("accelerate_local_sgd"),
-    "torchft_local_sgd": _averaging("torchft_local_sgd"),
-    "torchft_diloco": replace(_averaging("torchft_diloco"), same_as=None),
-    "hivemind": _averaging("hivemind"),
-    "relaxcomm bsp": replace(_relaxcomm("bsp"), same_as="ddp"),
-    "relaxcomm local_sgd, late": _local(None, lambda period: max(1, period // 4), PERIODS),
-    "relaxcomm local_sgd, 8 bits": _local(EIGHT_BITS, lambda period: 0, PERIODS),
-    "relaxcomm local_sgd, 8 bits, late": _local(EIGHT_BITS, lambda period: max(1, period // 4), PERIODS),
-    "relaxcomm local_sgd, sparse, late": _local(FEW, lambda period: 1, PERIODS[:2]),
-    "relaxcomm selsync": _relaxcomm("selsync", **_SELSYNC),
-    "relaxcomm selsync, sparse, late": _relaxcomm("selsync", compressor=FEW, delay=1, **_SELSYNC),
-    "relaxcomm auto": replace(_relaxcomm("auto"), adapts=True),
-}
-ENTRIES = {label: replace(entry, label=label) for label, entry in _ENTRIES.items()}
+    _averaging("accelerate_local_sgd"),
+    _averaging("torchft_local_sgd"),
+    _averaging("torchft_diloco", same_as=None),
+    _averaging("hivemind"),
+    _relaxcomm("bsp", {"name": "bsp"}, same_as="ddp"),
+    _local("late", None, _quarter),
+    _local("8 bits", EIGHT_BITS, _at_once),
+    _local("8 bits, late", EIGHT_BITS, _quarter),
+    _local("sparse, late", FEW, _next_step, PERIODS[:2]),
+    _relaxcomm("selsync", _SELSYNC),
+    _relaxcomm("selsync, sparse, late", {**_SELSYNC, "compressor": FEW, "delay": 1}),
+    _relaxcomm("auto", {"name": "auto"}, adapts=True),
+)
+ENTRIES = {entry.label: entry for entry in _ALL}

@@ -19,6 +19,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.lab.quality import Reached, reached
+from benchmarks.lab.split import HEADERS, Split, cells, seconds_a_step, split_of
 from benchmarks.lab.workloads import WORKLOADS
 
 Record = Mapping[str, Any]
@@ -34,7 +35,7 @@ class Row:
         setting: learning rate and period.
         reached: what the target took, one a seed.
         end: final quality, of the mean model, the median over the seeds.
-        exposed: share of the time in which it waited for the network, or None if it does not tell.
+        split: the time of a step, or None if that is derived.
         derived: whether the time is steps times the time of a step.
         note: what it said itself.
     """
@@ -43,7 +44,7 @@ class Row:
     setting: str
     reached: tuple[Reached, ...]
     end: float
-    exposed: float | None
+    split: Split | None
     derived: bool
     note: str | None
 
@@ -89,18 +90,17 @@ def tables(records: Iterable[Record]) -> list[Table]:
 
 
 def _table(place: Place, runs: Mapping[str, Sequence[Record]], last_average: tuple[float, float]) -> Table:
-    rows = [_row(label, records, last_average) for label, records in runs.items() if label != "nothing"]
-    alone = median(record["seconds"] / record["steps"] for record in runs["nothing"])
+    alone = seconds_a_step(runs["nothing"])
+    rows = [
+        _row(label, records, last_average, alone) for label, records in runs.items() if label != "nothing"
+    ]
     steps = [one.steps for row in rows if row.label == "ddp" for one in row.reached]
     limit = alone * median(steps) if steps else math.nan
     return Table(place, limit, tuple(sorted(rows, key=lambda row: row.seconds)))
 
 
-def _row(label: str, records: Sequence[Record], last_average: tuple[float, float]) -> Row:
+def _row(label: str, records: Sequence[Record], last_average: tuple[float, float], alone: float) -> Row:
     workload = WORKLOADS[records[0]["workload"]]
-    exposed = [
-        r["communication"]["exposed"] / r["seconds"] for r in records if "exposed" in r["communication"]
-    ]
     derived = any(record.get("derived") for record in records)
     period = records[0]["period"]
     return Row(
@@ -110,7 +110,7 @@ def _row(label: str, records: Sequence[Record], last_average: tuple[float, float
             reached(record, workload.target, workload.higher_is_better, last_average) for record in records
         ),
         end=median(record["points"][-1][4] for record in records),
-        exposed=median(exposed) if exposed and not derived else None,
+        split=None if derived else split_of(records, alone),
         derived=derived,
         note=next((record["note"] for record in records if record["note"]), None),
     )
@@ -129,8 +129,8 @@ def markdown(found: Sequence[Table], remarks: Sequence[str] = ()) -> str:
             f"Target {target:g}; limit (DDP's steps, nothing exchanged): {table.limit:.2f} s.",
             "",
             "| contender | setting | seconds to target, median [all] | of limit | DDP over it | MB sent | "
-            "steps | final | waiting |",
-            "|---|---|---|---|---|---|---|---|---|",
+            f"steps | final | {' | '.join(HEADERS)} |",
+            "|---" * (8 + len(HEADERS)) + "|",
             *(_line(row, table.limit, ddp) for row in table.rows),
             "",
             *(f"{row.label}: {row.note}" for row in table.rows if row.note),
@@ -143,11 +143,11 @@ def _line(row: Row, limit: float, ddp: float) -> str:
     every = " ".join(f"{one.seconds:.3g}" for one in row.reached)
     sent = median(one.bytes_sent for one in row.reached) / 1e6
     steps = median(one.steps for one in row.reached)
-    waiting = "" if row.exposed is None else f"{row.exposed:.0%}"
+    times = " | ".join(cells(row.split))
     derived = " (derived)" if row.derived else ""
     return (
         f"| {row.label} | {row.setting} | {row.seconds:.3g} [{every}]{derived} | {row.seconds / limit:.2f} | "
-        f"{ddp / row.seconds:.1f} | {sent:,.0f} | {steps:.0f} | {row.end:.4f} | {waiting} |"
+        f"{ddp / row.seconds:.1f} | {sent:,.0f} | {steps:.0f} | {row.end:.4f} | {times} |"
     )
 
 

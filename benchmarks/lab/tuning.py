@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -83,20 +84,23 @@ def steps_to_target(
 
     Entries with the same arithmetic share a row of the table.
     """
-    job = WORKLOADS[workload]
     found = {}
-    for entry in entries:
-        if entry.same_as is not None:
-            continue
-        for learning_rate in grid.rates_of(workload):
-            for period in grid.periods_of(entry):
-                counts = []
-                for seed in grid.seeds:
-                    record = crew.run(job_of(entry, workload, learning_rate, period, seed), None)
-                    counts.append(reached(record, job.target, job.higher_is_better).steps)
-                    log("tuning", {"label": entry.label, "period": period, **record})
-                found[entry.label, learning_rate, period] = median(counts)
+    for entry in (one for one in entries if one.same_as is None):
+        for learning_rate, period in product(grid.rates_of(workload), grid.periods_of(entry)):
+            counts = [
+                _counted(crew, workload, entry, (learning_rate, period, seed), log) for seed in grid.seeds
+            ]
+            found[entry.label, learning_rate, period] = median(counts)
     return found
+
+
+def _counted(crew: Crew, workload: str, entry: Entry, tried: tuple[float, int, int], log: Log) -> float:
+    """Steps to the target of one trial, of a learning rate, a period and a seed."""
+    learning_rate, period, seed = tried
+    record = crew.run(job_of(entry, workload, learning_rate, period, seed), None)
+    log("tuning", {"label": entry.label, "period": period, **record})
+    job = WORKLOADS[workload]
+    return reached(record, job.target, job.higher_is_better).steps
 
 
 def step_seconds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class Workload:
 
 WORKLOADS = {
     "digits": Workload(
-        make=lambda seed, **more: digits.make(seed, **more),
+        make=digits.make,
         batch_size=32,
         every=4,
         target=0.97,
@@ -47,7 +47,7 @@ WORKLOADS = {
         learning_rates=(0.05, 0.1, 0.2),
     ),
     "charlm": Workload(
-        make=lambda seed, **more: charlm.make(seed, context=32, **more),
+        make=partial(charlm.make, context=32),
         batch_size=8,
         every=8,
         target=3.4,
@@ -56,7 +56,7 @@ WORKLOADS = {
         learning_rates=(0.001, 0.002, 0.004),
     ),
     "glyphs": Workload(
-        make=lambda seed, **more: glyphs.make(seed, channels=8, hidden=3072, **more),
+        make=partial(glyphs.make, channels=8, hidden=3072),
         batch_size=32,
         every=8,
         target=0.5,

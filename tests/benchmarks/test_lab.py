@@ -144,6 +144,42 @@ def test_the_report_orders_by_time_and_shows_the_limit(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
+def trials(label, seconds, hidden=None, **more):
+    """Trials of 40 steps; the median step and the exposed time that is told are not those of the table."""
+    told = [{}] * len(seconds) if hidden is None else [{"exposed": 9.0, "hidden": one} for one in hidden]
+    return [
+        record([0.98] * 3, [0.98] * 3, kind="final", label=label, step_seconds=0.7, **more)
+        | {"steps": 40, "seconds": one, "communication": communication}
+        for one, communication in zip(seconds, told, strict=True)
+    ]
+
+
+def test_the_report_splits_the_time_of_a_step():
+    average = {"communication": {"average": 0.5}, "steps": 5, "bytes_sent": 50}
+    records = [
+        record([], [], kind="last average", **average),
+        record([], [], kind="last average", rate="slow", **average),
+        *trials("nothing", [0.4, 0.6, 0.48]),  # 10, 15 and 12 ms a step
+        *trials("nothing", [0.16], rate="slow"),  # 4 ms
+        *trials("ddp", [2.4, 1.6, 2.0]),  # 60, 40 and 50 ms
+        *trials("ddp", [0.24], rate="slow"),  # 6 ms
+        *trials("relaxcomm bsp", [0.8, 1.0, 0.6], [0.2, 0.12, 0.4]),  # 20, 25, 15; hidden 5, 3, 10
+        *trials("hivemind", [0.4]),  # 10 ms, by chance less than nothing's
+        *trials("post_local_sgd", [2.0], [0.2], derived=True),
+    ]
+    lines = [line for line in report.markdown(report.tables(records)).splitlines() if line.startswith("| ")]
+    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert {len(cells) for cells in found} == {12}
+    assert found[0][8:] == ["step ms", "= compute", "+ exposed", "(hidden)"]
+    assert {cells[0]: cells[8:] for cells in found[1:5]} == {
+        "ddp": ["50.0", "12.0", "38.0", ""],
+        "relaxcomm bsp": ["20.0", "12.0", "8.0", "5.0"],
+        "hivemind": ["10.0", "12.0", "0.0", ""],
+        "post_local_sgd": ["", "", "", ""],
+    }
+    assert found[6][8:] == ["6.0", "4.0", "2.0", ""], "each place has its own step that exchanges nothing"
+
+
 def test_comparing_two_files():
     before, after = report.tables(finals()), report.tables(finals()[:-1])
     found = sorted(compare.lines(before, after))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +21,7 @@ _TIMEOUT = timedelta(seconds=120)
 class _Replica:
     """This rank as a replica group of its own: its store, its manager and, on rank 0, the lighthouse."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, *, use_async_quorum: bool) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         from torchft import Manager, ProcessGroupGloo
         from torchft.coordination import LighthouseServer
 
@@ -40,7 +42,7 @@ class _Replica:
             load_state_dict=lambda saved: _load(model, optimizer, saved),
             state_dict=lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
             min_replica_size=world_size,
-            use_async_quorum=use_async_quorum,
+            use_async_quorum=False,
             timeout=_TIMEOUT,
             quorum_timeout=_TIMEOUT,
             rank=0,
@@ -70,19 +72,19 @@ def _load(model: nn.Module, optimizer: Optimizer, saved: dict[str, Any]) -> None
     optimizer.load_state_dict(saved["optimizer"])
 
 
-class TorchftLocalSGD(Contender):
-    """torchft's LocalSGD.
+class _OverReplica(Contender):
+    """A method of torchft that is entered for a whole trial.
 
     Args:
-        steps: between two averagings.
+        method: of the replica's manager.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, *, steps: int) -> None:
-        from torchft.local_sgd import LocalSGD
-
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, method: Callable[[Any], AbstractContextManager[Any]]
+    ) -> None:
         super().__init__(model, optimizer)
-        self._replica = _Replica(model, optimizer, use_async_quorum=False)
-        self._method = LocalSGD(self._replica.manager, model, optimizer, sync_every=steps)
+        self._replica = _Replica(model, optimizer)
+        self._method = method(self._replica.manager)
         self._method.__enter__()
 
     def note(self) -> str:
@@ -93,7 +95,22 @@ class TorchftLocalSGD(Contender):
         self._replica.close()
 
 
-class TorchftDiLoCo(Contender):
+class TorchftLocalSGD(_OverReplica):
+    """torchft's LocalSGD.
+
+    Args:
+        steps: between two averagings.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, *, steps: int) -> None:
+        from torchft.local_sgd import LocalSGD
+
+        super().__init__(
+            model, optimizer, lambda manager: LocalSGD(manager, model, optimizer, sync_every=steps)
+        )
+
+
+class TorchftDiLoCo(_OverReplica):
     """torchft's DiLoCo, with the outer optimizer of its example: Nesterov's momentum.
 
     Args:
@@ -113,21 +130,15 @@ class TorchftDiLoCo(Contender):
     ) -> None:
         from torchft.local_sgd import DiLoCo
 
-        super().__init__(model, optimizer)
         outer = torch.optim.SGD(
             model.parameters(), lr=outer_learning_rate, momentum=outer_momentum, nesterov=True
         )
-        self._replica = _Replica(model, optimizer, use_async_quorum=False)
         # One message for the whole model; with several buckets 0.2.0 lets the replicas drift apart, but its
         # default bucket is larger than any model.
-        self._method = DiLoCo(
-            self._replica.manager, [model], optimizer, outer, sync_every=steps, use_bucketization=True
+        super().__init__(
+            model,
+            optimizer,
+            lambda manager: DiLoCo(
+                manager, [model], optimizer, outer, sync_every=steps, use_bucketization=True
+            ),
         )
-        self._method.__enter__()
-
-    def note(self) -> str:
-        return self._replica.note()
-
-    def close(self) -> None:
-        self._method.__exit__(None, None, None)
-        self._replica.close()
