@@ -48,7 +48,7 @@ def test_d_psgd_costs_no_time_that_compute_can_hide(buckets):
     assert seconds("one_peer_exponential", buckets) == pytest.approx(COMPUTE)
 
 
-@pytest.mark.parametrize("delay, hidden", [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("delay", "hidden"), [(1, 1), (2, 2)])
 def test_each_operation_of_a_late_exchange_has_its_share_of_the_delay(delay, hidden):
     """Scatter and gather take longer than half a step each: both hide behind two steps, one behind one."""
     link = Link(latency_seconds=0.9 * COMPUTE, bytes_per_second=math.inf)
