@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -37,22 +37,29 @@ class Crew:
 
         Raises: RuntimeError if a rank fails, with what it printed.
         """
+        return {"rate": rate, **asdict(job), **_merge(self.ask(asdict(job), rate))}
+
+    def ask(self, message: Mapping[str, Any], rate: str | None) -> list[dict[str, Any]]:
+        """Tell all processes the same over links of a rate; their answers, by rank.
+
+        Raises: RuntimeError if a process ends, with what it printed.
+        """
         if rate != self._rate:
             for host in self._hosts:
                 host.shape(rate)
             self._rate = rate
         for process in self._processes:
             assert process.stdin is not None
-            process.stdin.write(json.dumps(asdict(job)) + "\n")
+            process.stdin.write(json.dumps(message) + "\n")
             process.stdin.flush()
         answers = []
         for process in self._processes:
             assert process.stdout is not None
             line = process.stdout.readline()
             if not line:
-                raise RuntimeError(f"{job}: a host's process ended:\n{self._errors.read_text()[-3000:]}")
+                raise RuntimeError(f"{message}: a host's process ended:\n{self._errors.read_text()[-3000:]}")
             answers.append(json.loads(line))
-        return {"rate": rate, **asdict(job), **_merge(answers)}
+        return answers
 
 
 def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -76,12 +83,13 @@ def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def crew(workers: int, python: str = sys.executable) -> Iterator[Crew]:
+def crew(workers: int, python: str = sys.executable, module: str = "benchmarks.lab.worker") -> Iterator[Crew]:
     """A crew of `workers` hosts, gone afterwards whatever happens.
 
     Args:
         workers: number of hosts.
         python: interpreter of the environment that the trials need.
+        module: what each host's process runs.
     """
     memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="lab", dir=memory))
@@ -92,7 +100,7 @@ def crew(workers: int, python: str = sys.executable) -> Iterator[Crew]:
             for rank, host in enumerate(on):
                 place = {"MASTER_ADDR": on[0].address, "MASTER_PORT": PORT, "LAB_FOLDER": str(folder)}
                 ranks = {"RANK": str(rank), "WORLD_SIZE": str(workers)}
-                command = [python, "-m", "benchmarks.lab.worker"]
+                command = [python, "-m", module]
                 processes.append(
                     host.popen(command, {**place, **ranks}, ROOT, stdin=subprocess.PIPE, stderr=shared)
                 )
