@@ -32,8 +32,10 @@ prometheus:
 
 # The slow-network lab, as root: the standard set, hours; BENCH_ARGS='--workloads digits' runs a part of it.
 BENCH_ARGS ?=
+SCALING_ARGS ?=
 bench: $(BENCH_STAMP)
 	RUST_LOG=error $(BENCH)/python -m benchmarks.lab $(BENCH_ARGS)
+	$(BENCH)/python -m benchmarks.lab.scaling $(SCALING_ARGS)
 
 # make bench-compare BEFORE=benchmarks/results/lab-….jsonl AFTER=…
 bench-compare: $(STAMP)

@@ -107,7 +107,7 @@ class Subject:
         """Bytes that a host sends for an exchange, and its operations, as the framework's facts have them."""
         whole = self._model is None
         items = [Item("flat", self._flat)] if whole else self._items()
-        capacity = sys.maxsize if whole else relaxcomm.Config(algorithm="bsp").bucket_bytes
+        capacity = sys.maxsize if whole else Config(algorithm="bsp").bucket_bytes
         workers, sent, operations = dist.get_world_size(), 0.0, 0
         for bucket in build_buckets(items, bucket_bytes=capacity):
             for rule in self._rules:
