@@ -1,8 +1,7 @@
 """Cost as the work grows, against the alpha-beta model: `python -m benchmarks.lab.scaling`, as root.
 
 One exchange of all parameters, with no computing beside it, for several numbers of workers and parameters.
-Contenders take turns; a contender's first exchange, in which buffers and groups are made, is
-not kept.
+Contenders take turns; the first two exchanges of each, in which buffers and groups are made, are not kept.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CONTENDERS = (
     "relaxcomm local_sgd, 8 bits",
     "relaxcomm local_sgd, sparse",
 )
-_FIRST = {"ddp": 2}  # exchanges that are not kept: DDP makes its buckets anew in the second
+_FIRST = 2  # exchanges that are not kept; in the second DDP makes its buckets anew, and memory settles
 Log = Callable[[dict[str, Any]], None]
 
 
@@ -47,8 +46,8 @@ def measure(
 
 def _exchange(hosts: Crew, contender: str, numel: int, rates: Sequence[str], log: Log) -> None:
     asked = {"contender": contender, "numel": numel}
-    for _ in range(_FIRST.get(contender, 1)):
-        hosts.ask(asked, None)  # buffers and groups are made
+    for _ in range(_FIRST):
+        hosts.ask(asked, None)
     for name in rates:
         answers = hosts.ask(asked, RATES[name])
         log(

@@ -47,7 +47,8 @@ def _line(cost: Cost) -> str:
     return (
         f"| {cost.label} | {cost.rate} | {cost.workers} | {cost.numel / 1e6:g} | {1e3 * cost.measured:.3g} "
         f"[{every}] | {1e3 * cost.predicted:.3g} | {cost.measured / cost.predicted:.2f} | "
-        f"{cost.bytes_sent / 1e6:.3g} | {cost.bytes_sent / cost.declared_bytes:.3f} | {cost.cpu_seconds:.3g} |"
+        f"{cost.bytes_sent / 1e6:.3g} | {cost.bytes_sent / cost.declared_bytes:.3f} | "
+        f"{cost.cpu_seconds:.3g} |"
     )
 
 

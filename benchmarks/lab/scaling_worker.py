@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import sys
@@ -168,7 +169,8 @@ def main() -> None:
         if (asked["contender"], asked["numel"]) != opened:
             if subject is not None:
                 subject.close()
-            subject = None  # before the next one takes its memory
+            subject = None
+            gc.collect()  # before the next one takes as much memory
             opened = asked["contender"], asked["numel"]
             subject = Subject(*opened)
         assert subject is not None
