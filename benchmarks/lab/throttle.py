@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -37,8 +36,8 @@ def bytes_per_second(rate: str | None) -> float:
 class TokenBucket:
     """When bytes have passed a link: at once as long as there are tokens, then as fast as tokens come in.
 
-    With `t` the moment at which no byte waits any more, rate `r` and burst `b`, bytes `n` that are sent now set
-    `t = max(t, now - b / r) + n / r`.
+    With `t` the moment at which no byte waits any more, rate `r` and burst `b`, `n` bytes that are sent now
+    set `t = max(t, now - b / r) + n / r`.
 
     Args:
         rate: as `tc` writes it, or None.
