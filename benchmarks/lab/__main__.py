@@ -12,7 +12,7 @@ from benchmarks.lab import report, standard
 from benchmarks.lab.crew import crew
 from benchmarks.lab.entries import ENTRIES
 from benchmarks.lab.links import left_out
-from benchmarks.lab.network import NETWORKS, usable
+from benchmarks.lab.networks import NETWORKS, usable
 from benchmarks.lab.rivals import CANNOT
 from benchmarks.lab.tuning import Grid
 from benchmarks.lab.workloads import WORKLOADS

@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.lab.network import NETWORKS, Host, Process
+from benchmarks.lab.network import Host
+from benchmarks.lab.networks import NETWORKS, Process
 from benchmarks.lab.trial import Job
 
 ROOT = Path(__file__).parents[2]
@@ -33,9 +34,9 @@ class Crew:
     def run(self, job: Job, rate: str | None) -> dict[str, Any]:
         """Run a trial over links of a rate; what its ranks saw becomes one record.
 
-        Returns: the job, the network and the rate; `points`, a list of (step, seconds of the slowest rank, bytes sent by
-            all hosts, quality of the first rank's model, quality of the mean model); seconds, bytes and step
-            times.
+        Returns: the job, the network and the rate; `points`, a list of (step, seconds of the slowest rank,
+            bytes sent by all hosts, quality of the first rank's model, quality of the mean model); seconds,
+            bytes and step times.
 
         Raises: RuntimeError if a rank fails, with what it printed.
         """

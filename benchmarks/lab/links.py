@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.lab.contenders import Contender, EveryStep, Nothing, Relaxcomm
-from benchmarks.lab.network import RATE_FILE, sent_bytes
+from benchmarks.lab.network import sent_bytes
+from benchmarks.lab.networks import RATE_FILE
 from benchmarks.lab.rivals import RIVALS
 from benchmarks.lab.throttle import CAN, CANNOT, TokenBucket
 

@@ -1,24 +1,18 @@
-"""Hosts on one machine: network namespaces joined by a bridge, their links shaped, their bytes counted.
-
-Where none can be made, processes on the loopback device stand in, and a throttle in each shapes and counts.
-"""
+"""Hosts on one machine: network namespaces joined by a bridge, their links shaped, their bytes counted."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 DEVICE = "eth0"  # of every host
-RATE_FILE = "LAB_RATE_FILE"  # the variable that tells a process without a host where its rate stands
 
 
 class NetworkUnavailableError(RuntimeError):
@@ -48,7 +42,7 @@ class Host:
     ) -> subprocess.Popen[str]:
         """Start a command on this host; its output is a pipe."""
         inside = ["ip", "netns", "exec", self.namespace, *command]
-        return _popen(inside, {"GLOO_SOCKET_IFNAME": DEVICE, **environment}, folder, stdin, stderr)
+        return start(inside, {"GLOO_SOCKET_IFNAME": DEVICE, **environment}, folder, stdin, stderr)
 
     def shape(self, rate: str | None) -> None:
         """Limit what the host sends.
@@ -65,43 +59,14 @@ class Host:
             )
 
 
-@dataclass(frozen=True)
-class Process:
-    """A rank on the loopback device, which holds back its own results.
-
-    Args:
-        rate_file: where its rate stands; empty for none.
-        address: of all ranks.
-    """
-
-    rate_file: Path
-    address: str = "127.0.0.1"
-
-    def popen(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        folder: Path | None = None,
-        *,
-        stdin: int | None = None,
-        stderr: int | IO[str] = subprocess.STDOUT,
-    ) -> subprocess.Popen[str]:
-        """Start a command; its output is a pipe."""
-        mine = {"GLOO_SOCKET_IFNAME": "lo", RATE_FILE: str(self.rate_file)}
-        return _popen(command, {**mine, **environment}, folder, stdin, stderr)
-
-    def shape(self, rate: str | None) -> None:
-        """Set the rate of what begins next."""
-        self.rate_file.write_text(rate or "")
-
-
-def _popen(
+def start(
     command: Sequence[str],
     environment: Mapping[str, str],
     folder: Path | None,
     stdin: int | None,
     stderr: int | IO[str],
 ) -> subprocess.Popen[str]:
+    """Start a rank's command; its output is a pipe."""
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -164,40 +129,3 @@ def _host(stack: ExitStack, bridge: str, tag: str, index: int, rate: str | None)
 def _ip(*arguments: str) -> None:
     """Run `ip`, and fail with what it says."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-
-@contextmanager
-def processes(count: int) -> Iterator[list[Process]]:
-    """`count` ranks without hosts."""
-    with tempfile.TemporaryDirectory() as folder:
-        made = [Process(Path(folder) / str(index)) for index in range(count)]
-        for one in made:
-            one.shape(None)
-        yield made
-
-
-@dataclass(frozen=True)
-class Network:
-    """A way to slow links.
-
-    Args:
-        mark: of its records.
-        make: so many ranks on it.
-    """
-
-    mark: str
-    make: Callable[[int], AbstractContextManager[Sequence[Host | Process]]]
-
-
-NETWORKS = {"namespaces": Network("namespaces", hosts), "throttle": Network("throttled", processes)}
-
-
-def usable(wanted: str) -> str:
-    """The network that is wanted or, where no hosts can be made, the throttle, with a line on stderr."""
-    try:
-        with NETWORKS[wanted].make(1) as (one,):
-            one.shape("100mbit")  # which not every kernel can
-    except (NetworkUnavailableError, subprocess.CalledProcessError) as error:
-        print(f"{error}; throttled at the transport instead, which is not a network", file=sys.stderr)
-        return "throttle"
-    return wanted

@@ -1,7 +1,7 @@
 """A stand-in for a slow network where no hosts can be made: results are held back at relaxcomm's transport.
 
-A rank's results wait for the bytes that it sent itself, by the count of its transport; the real ones cross the
-loopback device at once. Headers cost nothing, and nobody waits for another rank's link.
+A rank's results wait for the bytes that it sent itself, by the count of its transport; the real ones cross
+the loopback device at once. Headers cost nothing, and nobody waits for another rank's link.
 """
 
 from __future__ import annotations
