@@ -1,4 +1,4 @@
-"""The standard set, one command: `python -m benchmarks.lab`, as root (or else without a network: see README)."""
+"""The standard set, one command: `python -m benchmarks.lab`, as root, or else throttled."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_step_takes_as_long_as_its_bytes_and_computes_the_same():
 def poll(rank):
     """Whether a result was there at once, seconds of issuing, of waiting, and whether it was there after."""
     link = TokenBucket()
-    transport = ThrottledTransport(link, load(CONFIG))
+    transport = ThrottledTransport(link, load({**CONFIG, "timeout_seconds": 0.8}))  # of others, not of a link
     link.shape("20mbit")
     begin = time.perf_counter()
     big = transport.issue(AllReduce(torch.ones(600_001), "sum"), Label(0, "rule", 0))
