@@ -1,4 +1,4 @@
-"""The standard set, one command: `python -m benchmarks.lab`, as root."""
+"""The standard set, one command: `python -m benchmarks.lab`, as root, or else throttled."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from benchmarks.lab import report, standard
 from benchmarks.lab.crew import crew
 from benchmarks.lab.entries import ENTRIES
+from benchmarks.lab.links import left_out
+from benchmarks.lab.networks import NETWORKS, usable
 from benchmarks.lab.rivals import CANNOT
 from benchmarks.lab.tuning import Grid
 from benchmarks.lab.workloads import WORKLOADS
@@ -30,6 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--periods", nargs="+", type=int, help="to try, of those that a contender has")
     parser.add_argument("--tuning-seeds", type=int, default=2)
     parser.add_argument("--output", type=Path, default=None, help="a .jsonl file; its plots lie beside it")
+    parser.add_argument(
+        "--network", choices=list(NETWORKS), default="namespaces", help="how links are slowed"
+    )
     return parser
 
 
@@ -44,17 +49,23 @@ def _grid(arguments: argparse.Namespace) -> Grid:
 def _run(arguments: argparse.Namespace, output: Path) -> None:
     """Write what was asked for and where, then run it all."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    facts = {**environment(), "cannot": CANNOT, "arguments": {k: str(v) for k, v in vars(arguments).items()}}
+    network = usable(arguments.network)
+    absent = left_out(network, {label: ENTRIES[label].contender for label in arguments.entries})
+    entries = [label for label in arguments.entries if label not in absent]
+    if not entries:
+        sys.exit(f"nobody is left to train with --network {network}: {absent}")
+    facts = {**environment(), "network": NETWORKS[network].mark, "cannot": {**CANNOT, **absent}}
+    facts |= {"arguments": {k: str(v) for k, v in vars(arguments).items()}}
     with output.open("a") as lines:
         lines.write(json.dumps({"kind": "environment", **facts}) + "\n")
     log = standard.writer(output)
     for workload in arguments.workloads:
         for workers in arguments.workers:
-            with crew(workers) as hosts:
+            with crew(workers, network=network) as hosts:
                 standard.run(
                     hosts,
                     workload,
-                    arguments.entries,
+                    entries,
                     [_RATES[name] for name in arguments.rates],
                     range(arguments.seeds),
                     _grid(arguments),

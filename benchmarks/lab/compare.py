@@ -14,11 +14,11 @@ def lines(before: Sequence[Table], after: Sequence[Table]) -> Iterator[str]:
     earlier = {(table.place, row.label): row for table in before for row in table.rows}
     later = {(table.place, row.label): row for table in after for row in table.rows}
     for key in earlier.keys() & later.keys():
-        (workload, workers, rate), label = key
-        yield f"{workload} {workers} {rate or 'unshaped'} {label}: {_change(earlier[key], later[key])}"
+        place, label = key
+        yield f"{place.title()}, {label}: {_change(earlier[key], later[key])}"
     for name, mine, other in (("before", earlier, later), ("after", later, earlier)):
-        for (workload, workers, rate), label in mine.keys() - other.keys():
-            yield f"{workload} {workers} {rate or 'unshaped'} {label}: only {name}"
+        for place, label in mine.keys() - other.keys():
+            yield f"{place.title()}, {label}: only {name}"
 
 
 def _change(before: Row, after: Row) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
@@ -64,9 +64,13 @@ class EveryStep(Contender):
         begin = time.perf_counter()
         with torch.no_grad():
             flat = parameters_to_vector(self._parameters)
-            dist.all_reduce(flat)
+            self.add_up(flat)
             vector_to_parameters(flat / dist.get_world_size(), self._parameters)
         self._seconds.append(time.perf_counter() - begin)
+
+    def add_up(self, flat: Tensor) -> None:
+        """Sum over all ranks, in place."""
+        dist.all_reduce(flat)
 
     def communication(self) -> Mapping[str, float]:
         return {"average": statistics.median(self._seconds)}
@@ -78,12 +82,15 @@ class Relaxcomm(Contender):
     Args:
         model: on the CPU.
         optimizer: over its parameters.
+        process_group: as of `attach`.
         config: as in YAML, such as `{"algorithm": "bsp"}`.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, **config: Any) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, process_group: Any = None, **config: Any
+    ) -> None:
         super().__init__(model, optimizer)
-        self.engine = relaxcomm.attach(model, optimizer, config)
+        self.engine = relaxcomm.attach(model, optimizer, config, process_group=process_group)
 
     def communication(self) -> Mapping[str, float]:
         counts = self.engine.statistics

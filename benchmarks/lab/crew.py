@@ -4,40 +4,43 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.lab.network import Host, hosts
+from benchmarks.lab.network import Host
+from benchmarks.lab.networks import NETWORKS, Process
 from benchmarks.lab.trial import Job
 
 ROOT = Path(__file__).parents[2]
-PORT = "29544"
 
 
 class Crew:
     """One process on each host, running one trial after another."""
 
-    def __init__(self, on: list[Host], processes: list[subprocess.Popen[str]], errors: Path) -> None:
-        self._hosts, self._processes, self._errors = on, processes, errors
+    def __init__(
+        self, on: Sequence[Host | Process], processes: list[subprocess.Popen[str]], errors: Path, network: str
+    ) -> None:
+        self._hosts, self._processes, self._errors, self.network = on, processes, errors, network
         self._rate: str | None = None
 
     def run(self, job: Job, rate: str | None) -> dict[str, Any]:
         """Run a trial over links of a rate; what its ranks saw becomes one record.
 
-        Returns: the job and the rate; `points`, a list of (step, seconds of the slowest rank, bytes sent by
-            all hosts, quality of the first rank's model, quality of the mean model); seconds, bytes and step
-            times.
+        Returns: the job, the network and the rate; `points`, a list of (step, seconds of the slowest rank,
+            bytes sent by all hosts, quality of the first rank's model, quality of the mean model); seconds,
+            bytes and step times.
 
         Raises: RuntimeError if a rank fails, with what it printed.
         """
-        return {"rate": rate, **asdict(job), **_merge(self.ask(asdict(job), rate))}
+        return {"network": self.network, "rate": rate, **asdict(job), **_merge(self.ask(asdict(job), rate))}
 
     def ask(self, message: Mapping[str, Any], rate: str | None) -> list[dict[str, Any]]:
         """Tell all processes the same over links of a rate; their answers, by rank.
@@ -83,33 +86,46 @@ def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def crew(workers: int, python: str = sys.executable, module: str = "benchmarks.lab.worker") -> Iterator[Crew]:
+def crew(
+    workers: int,
+    python: str = sys.executable,
+    network: str = "namespaces",
+    module: str = "benchmarks.lab.worker",
+) -> Iterator[Crew]:
     """A crew of `workers` hosts, gone afterwards whatever happens.
 
     Args:
         workers: number of hosts.
         python: interpreter of the environment that the trials need.
+        network: of `NETWORKS`.
         module: what each host's process runs.
     """
     memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="lab", dir=memory))
-    errors = folder / "errors"
+    errors, port = folder / "errors", _free_port()
     processes: list[subprocess.Popen[str]] = []
     try:
-        with hosts(workers) as on, errors.open("w") as shared:
+        with NETWORKS[network].make(workers) as on, errors.open("w") as shared:
             for rank, host in enumerate(on):
-                place = {"MASTER_ADDR": on[0].address, "MASTER_PORT": PORT, "LAB_FOLDER": str(folder)}
+                place = {"MASTER_ADDR": on[0].address, "MASTER_PORT": port, "LAB_FOLDER": str(folder)}
                 ranks = {"RANK": str(rank), "WORLD_SIZE": str(workers)}
                 command = [python, "-m", module]
                 processes.append(
                     host.popen(command, {**place, **ranks}, ROOT, stdin=subprocess.PIPE, stderr=shared)
                 )
             try:
-                yield Crew(on, processes, errors)
+                yield Crew(on, processes, errors, NETWORKS[network].mark)
             finally:
                 _end(processes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_port() -> str:
+    """One that nobody listens on now, on this machine; on a new host nobody listens at all."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def _end(processes: list[subprocess.Popen[str]]) -> None:

@@ -41,15 +41,8 @@ class Host:
         stderr: int | IO[str] = subprocess.STDOUT,
     ) -> subprocess.Popen[str]:
         """Start a command on this host; its output is a pipe."""
-        return subprocess.Popen(
-            ["ip", "netns", "exec", self.namespace, *command],
-            cwd=folder,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": DEVICE, "OMP_NUM_THREADS": "1", **environment},
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
+        inside = ["ip", "netns", "exec", self.namespace, *command]
+        return start(inside, {"GLOO_SOCKET_IFNAME": DEVICE, **environment}, folder, stdin, stderr)
 
     def shape(self, rate: str | None) -> None:
         """Limit what the host sends.
@@ -61,7 +54,28 @@ class Host:
         subprocess.run([*inside, "del", "dev", DEVICE, "root"], check=False, capture_output=True)
         if rate is not None:
             bucket = ["tbf", "rate", rate, "burst", "256kb", "latency", "400ms"]
-            subprocess.run([*inside, "add", "dev", DEVICE, "root", *bucket], check=True, capture_output=True)
+            subprocess.run(
+                [*inside, "add", "dev", DEVICE, "root", *bucket], check=True, capture_output=True, text=True
+            )
+
+
+def start(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path | None,
+    stdin: int | None,
+    stderr: int | IO[str],
+) -> subprocess.Popen[str]:
+    """Start a rank's command; its output is a pipe."""
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    )
 
 
 def sent_bytes() -> int:
@@ -86,11 +100,13 @@ def hosts(count: int, rate: str | None = None) -> Iterator[list[Host]]:
     with ExitStack() as stack:
         try:
             _ip("link", "add", bridge, "type", "bridge")
+            stack.callback(_ip, "link", "del", bridge)
+            _ip("link", "set", bridge, "up")
+            made = [_host(stack, bridge, tag, index, rate) for index in range(count)]
         except subprocess.CalledProcessError as error:
-            raise NetworkUnavailableError(f"no bridge can be made here: {error.stderr.strip()}") from None
-        stack.callback(_ip, "link", "del", bridge)
-        _ip("link", "set", bridge, "up")
-        yield [_host(stack, bridge, tag, index, rate) for index in range(count)]
+            failed = f"{' '.join(error.cmd)}: {error.stderr.strip()}"
+            raise NetworkUnavailableError(f"no hosts can be made here: {failed}") from None
+        yield made
 
 
 def _host(stack: ExitStack, bridge: str, tag: str, index: int, rate: str | None) -> Host:

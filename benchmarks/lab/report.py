@@ -18,12 +18,12 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from benchmarks.lab.place import Place
 from benchmarks.lab.quality import Reached, reached
 from benchmarks.lab.split import HEADERS, Split, cells, seconds_a_step, split_of
 from benchmarks.lab.workloads import WORKLOADS
 
 Record = Mapping[str, Any]
-Place = tuple[str, int, str | None]  # workload, workers, rate
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Table:
     """All contenders in one place.
 
     Args:
-        place: workload, workers, rate.
+        place: where.
         limit: seconds of DDP's steps without any communication.
         rows: fastest first.
     """
@@ -80,7 +80,8 @@ def tables(records: Iterable[Record]) -> list[Table]:
     averages: dict[Place, tuple[float, float]] = {}
     for record in records:
         if record["kind"] in ("final", "last average"):
-            place = record["workload"], record["workers"], record["rate"]
+            network = record.get("network", "namespaces")  # older files have no other
+            place = Place(record["workload"], record["workers"], record["rate"], network)
             if record["kind"] == "final":
                 finals[place][record["label"]].append(record)
             else:
@@ -120,11 +121,10 @@ def markdown(found: Sequence[Table], remarks: Sequence[str] = ()) -> str:
     """The tables as text, after remarks that somebody added to the file (`{"kind": "remark", "text": …}`)."""
     parts = [line for remark in remarks for line in (remark, "")]
     for table in found:
-        workload, workers, rate = table.place
-        target = WORKLOADS[workload].target
+        target = WORKLOADS[table.place.workload].target
         ddp = next((row.seconds for row in table.rows if row.label == "ddp"), math.nan)
         parts += [
-            f"### {workload}, {workers} workers, {rate or 'unshaped'}",
+            f"### {table.place.title()}",
             "",
             f"Target {target:g}; limit (DDP's steps, nothing exchanged): {table.limit:.2f} s.",
             "",
@@ -171,8 +171,7 @@ def plot(found: Sequence[Table], path: Path) -> None:
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel("seconds to the target (dashed: no communication)")
-        workload, workers, rate = table.place
-        axis.set_title(f"{workload}, {workers} workers, {rate or 'unshaped'}")
+        axis.set_title(table.place.title().replace(" (", "\n("))
     for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
     figure.tight_layout()

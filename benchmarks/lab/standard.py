@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,17 @@ def run(
     log: Log,
 ) -> None:
     """Tune, measure and log everything for one workload."""
-    entries = [ENTRIES[label] for label in labels]
+    # Whose row of steps is not counted here counts its own.
+    entries = [
+        e if e.same_as in labels else replace(e, same_as=None) for e in map(ENTRIES.__getitem__, labels)
+    ]
     crew.run(_alone(workload, 0, steps=8), None)  # the first use of a model is slow
     tuned = tune(crew, workload, entries, rates, grid, log)
     for (label, rate), one in tuned.items():
-        log("tuned", {"label": label, "rate": rate, "workload": workload, **asdict(one)})
+        log(
+            "tuned",
+            {"network": crew.network, "label": label, "rate": rate, "workload": workload, **asdict(one)},
+        )
     for rate in rates:
         average = Job(workload=workload, contender="every_step", learning_rate=1e-3, steps=5, every=0)
         log("last average", crew.run(average, rate))

@@ -6,7 +6,7 @@ The models are judged when the trial is over, so that an evaluation gives nobody
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.lab.contenders import Contender, EveryStep, Nothing, Relaxcomm
-from benchmarks.lab.network import sent_bytes
-from benchmarks.lab.rivals import RIVALS
+from benchmarks.lab.contenders import Contender
+from benchmarks.lab.links import Link
 from benchmarks.lab.workloads import WORKLOADS, Batches, task_of
 from relaxcomm.tasks import Task
-
-CONTENDERS: dict[str, type[Contender]] = {
-    "nothing": Nothing,
-    "every_step": EveryStep,
-    "relaxcomm": Relaxcomm,
-    **RIVALS,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +99,7 @@ class Snapshots:
             return self._task.evaluate(model)
 
 
-def run(job: Job, folder: Path) -> dict[str, Any]:
+def run(job: Job, folder: Path, link: Link) -> dict[str, Any]:
     """Run a trial on this rank, together with the others of the default process group.
 
     Returns: seconds and bytes sent by this host at each evaluation point and at the end, the qualities that
@@ -121,8 +113,8 @@ def run(job: Job, folder: Path) -> dict[str, Any]:
     every = workload.every if job.every is None else job.every
     snapshots = Snapshots(folder, task, (steps - job.offset) // every if every else 0)
     torch.manual_seed(1000 * job.seed + rank)  # every rank its own dropout
-    contender = CONTENDERS[job.contender](task.model, task.optimizer, **job.settings)
-    timed = _train(contender, task, batches, steps, (every, job.offset), snapshots)
+    contender = link.contenders[job.contender](task.model, task.optimizer, **job.settings)
+    timed = _train(contender, task, batches, steps, (every, job.offset), snapshots, link.sent_bytes)
     timed |= {"communication": dict(contender.communication()), "note": contender.note()}
     contender.close()
     dist.barrier()
@@ -130,7 +122,13 @@ def run(job: Job, folder: Path) -> dict[str, Any]:
 
 
 def _train(
-    contender: Contender, task: Task, batches: Any, steps: int, when: tuple[int, int], snapshots: Snapshots
+    contender: Contender,
+    task: Task,
+    batches: Any,
+    steps: int,
+    when: tuple[int, int],
+    snapshots: Snapshots,
+    sent_bytes: Callable[[], int],
 ) -> dict[str, Any]:
     points, step_seconds = [], []
     every, offset = when

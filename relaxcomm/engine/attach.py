@@ -30,7 +30,7 @@ def attach(
     config: str | Path | Mapping[str, Any] | Algorithm | Config,
     *,
     scaler: GradScaler | None = None,
-    process_group: dist.ProcessGroup | InProcessGroup | None = None,
+    process_group: dist.ProcessGroup | InProcessGroup | Transport | None = None,
 ) -> Engine:
     """Let an algorithm exchange what this training loop makes.
 
@@ -43,7 +43,8 @@ def attach(
         optimizer: of this model's parameters; None for algorithms that need only gradients.
         config: a YAML file, a mapping, an Algorithm or a Config.
         scaler: the GradScaler, if one is used.
-        process_group: the ranks that take part; None for all.
+        process_group: the ranks that take part, or a transport between them, which is closed with the engine;
+            None for all.
 
     Returns: the engine; close it, or use it in a `with` block.
 
@@ -103,6 +104,8 @@ def _check(model: nn.Module, optimizer: Optimizer | None, settings: Config) -> N
 
 
 def _connect(model: nn.Module, settings: Config | None, group: Any) -> tuple[Transport, bool]:
+    if isinstance(group, Transport):
+        return group, False
     if isinstance(group, InProcessGroup):
         return group.transport(), False
     owned = False

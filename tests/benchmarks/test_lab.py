@@ -184,8 +184,8 @@ def test_comparing_two_files():
     before, after = report.tables(finals()), report.tables(finals()[:-1])
     found = sorted(compare.lines(before, after))
     assert found == [
-        "digits 4 unshaped ddp: only before",
-        "digits 4 unshaped relaxcomm auto: 1 s -> 1 s, 1.00 times",
+        "digits, 4 workers, unshaped, ddp: only before",
+        "digits, 4 workers, unshaped, relaxcomm auto: 1 s -> 1 s, 1.00 times",
     ]
 
 

@@ -1,0 +1,83 @@
+"""What ranks are put on: hosts of their own or, where none can be made, a throttle in each rank."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from benchmarks.lab.network import Host, NetworkUnavailableError, hosts, start
+
+RATE_FILE = "LAB_RATE_FILE"  # the variable that tells a throttled process where its rate stands
+
+
+@dataclass(frozen=True)
+class Process:
+    """A rank on the loopback device, which holds back its own results.
+
+    Args:
+        rate_file: where its rate stands; empty for none.
+        address: of all ranks.
+    """
+
+    rate_file: Path
+    address: str = "127.0.0.1"
+
+    def popen(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path | None = None,
+        *,
+        stdin: int | None = None,
+        stderr: int | IO[str] = subprocess.STDOUT,
+    ) -> subprocess.Popen[str]:
+        """Start a command; its output is a pipe."""
+        mine = {"GLOO_SOCKET_IFNAME": "lo", RATE_FILE: str(self.rate_file)}
+        return start(command, {**mine, **environment}, folder, stdin, stderr)
+
+    def shape(self, rate: str | None) -> None:
+        """Set the rate of what begins next."""
+        self.rate_file.write_text(rate or "")
+
+
+@contextmanager
+def processes(count: int) -> Iterator[list[Process]]:
+    """`count` ranks without hosts."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = [Process(Path(folder) / str(index)) for index in range(count)]
+        for one in made:
+            one.shape(None)
+        yield made
+
+
+@dataclass(frozen=True)
+class Network:
+    """A way to slow links.
+
+    Args:
+        mark: of its records.
+        make: so many ranks on it.
+    """
+
+    mark: str
+    make: Callable[[int], AbstractContextManager[Sequence[Host | Process]]]
+
+
+NETWORKS = {"namespaces": Network("namespaces", hosts), "throttle": Network("throttled", processes)}
+
+
+def usable(wanted: str) -> str:
+    """The network that is wanted or, where no hosts can be made, the throttle, with a line on stderr."""
+    try:
+        with NETWORKS[wanted].make(1) as (one,):
+            one.shape("100mbit")  # which not every kernel can
+    except (NetworkUnavailableError, subprocess.CalledProcessError) as error:
+        print(f"{error}; throttled at the transport instead, which is not a network", file=sys.stderr)
+        return "throttle"
+    return wanted
