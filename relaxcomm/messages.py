@@ -6,6 +6,7 @@ summed element by element in the network; all others must be gathered and decode
 
 from __future__ import annotations
 
+import functools
 from abc import ABC
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -43,7 +44,7 @@ class Message(ABC):
         found: dict[str, Tensor | Message] = {}
         start = 0
         for name, like in self._parts():
-            if isinstance(like, Message):
+            if not isinstance(like, Tensor):
                 found[name] = like.unpack(data[start:])  # the last one
                 continue
             size = like.numel() * like.element_size()
@@ -64,14 +65,21 @@ class Message(ABC):
 
     def _parts(self) -> Iterator[tuple[str, Tensor | Message]]:
         """What is sent: the widest entries first, so that each part begins at a multiple of their size."""
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: part for name, part in held.items() if isinstance(part, Tensor)}
-        yield from sorted(tensors.items(), key=lambda part: -part[1].element_size())
-        yield from ((name, part) for name, part in held.items() if isinstance(part, Message))
+        held = [(name, getattr(self, name)) for name in _names(type(self))]
+        tensors = [(name, part) for name, part in held if isinstance(part, Tensor)]
+        yield from sorted(tensors, key=lambda part: -part[1].element_size())
+        if len(tensors) < len(held):
+            yield from ((name, part) for name, part in held if isinstance(part, Message))
+
+
+@functools.cache
+def _names(kind: type[Message]) -> tuple[str, ...]:
+    """Its fields; a message is taken apart dozens of times in an exchange."""
+    return tuple(field.name for field in fields(kind))
 
 
 def _bytes(part: Tensor | Message) -> Tensor:
-    return part.pack() if isinstance(part, Message) else part.contiguous().view(-1).view(torch.uint8)
+    return part.contiguous().view(-1).view(torch.uint8) if isinstance(part, Tensor) else part.pack()
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,13 +143,17 @@ class BlockSparse(Sparse):
     blocks: tuple[Blocks, ...]
 
     def places(self) -> Tensor:
-        found, first = [], 0
-        for run in self.blocks:
-            inside = self.indices[first : first + run.num * run.num_kept].view(run.num, run.num_kept)
-            starts = torch.arange(run.start, run.stop, run.size, device=inside.device)
-            found.append((starts.view(-1, 1) + inside).view(-1))
-            first += run.num * run.num_kept
-        return torch.cat(found) if found else self.indices.long()
+        return block_starts(self.blocks, self.indices.device) + self.indices
+
+
+@functools.lru_cache(maxsize=256)
+def block_starts(blocks: tuple[Blocks, ...], device: torch.device) -> Tensor:
+    """Where the block of each chosen entry begins, `[capacity]`."""
+    starts = [
+        torch.arange(run.start, run.stop, run.size, device=device).repeat_interleave(run.num_kept)
+        for run in blocks
+    ]
+    return torch.cat([torch.empty(0, dtype=torch.int64, device=device), *starts])
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -75,8 +76,12 @@ class Segments:
         """How many segments there are."""
         return len(self.sizes) if self.block_size is None else -(-self.numel // self.block_size)
 
-    def groups(self, together: int) -> Iterator[Group]:
+    @functools.lru_cache(maxsize=256)  # noqa: B019  segments are a few small numbers
+    def groups(self, together: int) -> tuple[Group, ...]:
         """All segments in order, those of equal size together up to so many entries."""
+        return tuple(self._groups(together))
+
+    def _groups(self, together: int) -> Iterator[Group]:
         if self.block_size is None:
             start = 0
             for index, size in enumerate(self.sizes):

@@ -33,7 +33,11 @@ class Entry:
 
 
 EIGHT_BITS = {"quantize": {"bits": 8}}
-FEW = {"error_feedback": {"chain": [{"chunk_top_k": {"num_kept": 128}}, {"quantize": {"bits": 4}}]}}
+FEW = {
+    "error_feedback": {
+        "chain": [{"chunk_top_k": {"num_kept": 1, "chunk_size": 32}}, {"quantize": {"bits": 4}}]
+    }
+}
 PERIODS = (4, 8, 16, 32)
 # The paper's smoothing, 0.16 of 16 workers; N / 100 would be 0.04 here, and then hardly a step counts as new.
 _SELSYNC = {"name": "selsync", "smoothing": 0.16}

@@ -69,6 +69,8 @@ class TorchTransport(Transport):
         if chosen != "gloo":
             self._host = dist.new_group(ranks, backend="gloo", **self._options)
         self._ranks, self._on_cpu = ranks, chosen == "gloo"
+        # Asked for several times a step, of which torch's answer would take most.
+        self._membership = Membership(dist.get_rank(self._group), dist.get_world_size(self._group))
         name = f"relaxcomm/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         self._peers = Peers(name, self.membership)
         self._asked = -math.inf  # when, in `look`, what became of the peers
@@ -78,7 +80,7 @@ class TorchTransport(Transport):
 
     @property
     def membership(self) -> Membership:
-        return Membership(dist.get_rank(self._group), dist.get_world_size(self._group))
+        return self._membership
 
     def now(self) -> float:
         return time.perf_counter()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from relaxcomm.frozen import Steps, frozen
 from relaxcomm.layout import Layout, one_tensor
-from relaxcomm.messages import SPARSE, BlockSparse, Coefficients, index_dtype
+from relaxcomm.messages import SPARSE, BlockSparse, Coefficients, block_starts, index_dtype
 from relaxcomm.primitives.compressors.sparse import COUNT_BYTES, sum_sparse
 from relaxcomm.protocol import Coding, Compressor, Context, State
 from relaxcomm.segments import Blocks
@@ -201,20 +201,20 @@ def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return matrix.to(device, dtype)
 
 
-def _largest(flat: Tensor, blocks: Sequence[Blocks]) -> tuple[Tensor, Tensor, Tensor]:
+def _largest(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """Values, places in their blocks and number of the largest entries; NaN counts as the largest."""
     places = []
     for run in blocks:
-        rows = flat[run.start : run.stop].view(run.num, run.size)
-        places.append(torch.topk(rows.abs(), run.num_kept, dim=1, sorted=False).indices)
-    values = [
-        flat[run.start : run.stop].view(run.num, run.size).gather(1, chosen).view(-1)
-        for run, chosen in zip(blocks, places, strict=True)
-    ]
+        sizes = flat[run.start : run.stop].view(run.num, run.size).abs()
+        if run.num_kept == 1:  # six times as fast as topk
+            places.append(sizes.max(1, keepdim=True).indices)
+        else:
+            places.append(torch.topk(sizes, run.num_kept, dim=1, sorted=False).indices)
     kind = index_dtype(blocks)
     indices = torch.cat([flat.new_empty(0, dtype=kind), *(one.view(-1).to(kind) for one in places)])
+    values = flat.index_select(0, block_starts(blocks, flat.device) + indices)
     count = torch.full((1,), indices.numel(), dtype=torch.int32, device=flat.device)
-    return torch.cat([flat[:0], *values]), indices, count
+    return values, indices, count
 
 
 def _capacity(blocks: Sequence[Blocks]) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.messages import Message, Sparse
+from relaxcomm.messages import Message, Quantized, Sparse
+from relaxcomm.primitives.compressors.levels import sum_quantized
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 
 
@@ -21,6 +22,8 @@ def finish(coding: Coding, parts: Parts) -> tuple[Tensor, Tensor | Sparse | None
 
 def read(compressor: Compressor, cx: Context, like: Tensor, state: State, message: Message) -> Tensor:
     """What a message of a compressor without residual decodes to, a tensor like `like`."""
+    if isinstance(message, Quantized):  # it says so itself, without a message being made to ask it
+        return sum_quantized(((1.0, message),), like)
     coding = compressor.code(cx, torch.zeros_like(like), state, keep_own=False)
     next(coding)
     return finish(coding, ((1.0, message),))[0]
