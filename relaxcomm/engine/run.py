@@ -78,7 +78,7 @@ class Run:
 
     def succeeded_by(self, algorithm: Algorithm) -> Run:
         """A run of another algorithm on the same model; its clock begins at 0, the statistics go on."""
-        return Run(
+        new = Run(
             self.model,
             self.optimizer,
             algorithm,
@@ -89,6 +89,8 @@ class Run:
             drift_guard=self.drift_guard,
             statistics=self.statistics,
         )
+        new.paused = self.paused  # a switch before a forward may lie inside no_sync()
+        return new
 
     def lay_out(self, order: Sequence[str]) -> list[Bucket]:
         """Build the buckets in an order that all ranks have agreed on, and the state of every rule."""

@@ -18,6 +18,7 @@ from tests.engine.harness import (
     simulated_workers,
     values,
 )
+from tests.engine.situations import SITUATIONS
 from tests.models import CASES, make_optimizer
 
 STEPS = 40
@@ -238,6 +239,29 @@ def test_replicas_that_differ_are_resumed_as_they_were_saved():
     assert not np.allclose(whole[0][16], whole[1][16])
     for one, other in zip(resumed, whole, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def accumulating(world):
+    """The second phase begins in a forward under `no_sync`, on rank 0 in one outside of it."""
+    situation = SITUATIONS["uneven_accumulation"]
+    torch.manual_seed(0)
+    model = situation.make()
+    optimizer = make_optimizer("plain", model)
+    phase = {"after_steps": 2, "algorithm": "bsp"}
+    config = {"algorithm": {"name": "local_sgd", "steps": 2}, "bucket_bytes": 512, "phases": [phase]}
+    with world.attach(model, optimizer, config) as engine:
+        for step in range(5):
+            situation.backward(model, step, world.rank, engine.no_sync)
+            optimizer.step()
+            optimizer.zero_grad()
+        engine.close(average=False)
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def test_a_phase_that_begins_under_no_sync_exchanges_nothing_there():
+    first, *others = in_process(accumulating, 3)
+    for other in others:
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(first, other, strict=True))
 
 
 def forward_hooks(world, phases):
