@@ -35,7 +35,7 @@ class Entry:
 EIGHT_BITS = {"quantize": {"bits": 8}}
 FEW = {
     "error_feedback": {
-        "chain": [{"chunk_top_k": {"num_kept": 1, "chunk_size": 32}}, {"quantize": {"bits": 4}}]
+        "chain": [{"chunk_top_k": {"num_kept": 1, "chunk_size": 16}}, {"quantize": {"bits": 4}}]
     }
 }
 PERIODS = (4, 8, 16, 32)

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 import torch
 
-from relaxcomm.engine.agreement import share
 from relaxcomm.engine.run import Run
-from relaxcomm.operations import AllReduce, Label
+from relaxcomm.operations import Agree, AllReduce, Label, Operation
 from relaxcomm.protocol import Measured
 
-_SMALL_BYTES, _LARGE_BYTES = 1 << 15, 1 << 22
+_SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 22
 _PROBE_SECONDS = 0.02  # what a probe of the link has to take
+_NORMAL = 1.4826  # median deviations in a standard deviation
 
 
 class FirstSteps:
@@ -53,34 +53,45 @@ class FirstSteps:
     def _measure(self) -> Measured:
         """The slowest worker's step and the slowest link; every rank calls this in the same step."""
         run = self._run
-        # The first step makes what later ones only use.
-        step_seconds = self._slowest(statistics.median(self.step_times[1:] or self.step_times))
+        times = self.step_times[1:] or self.step_times  # the first step makes what later ones only use
+        usual = statistics.median(times)
+        jitter = _NORMAL * statistics.median(abs(one - usual) for one in times)
         latency = self._slowest(min(self._probe(4) for _ in range(5)))
-        num_bytes, seconds = _SMALL_BYTES, 0.0
-        while seconds < _PROBE_SECONDS and num_bytes < _LARGE_BYTES:
-            # Links let a burst pass faster than they can go on, so a probe has to take a while.
-            num_bytes *= 2
-            seconds = self._slowest(min(self._probe(num_bytes) for _ in range(2)))
-        sent = run.transport.traffic(AllReduce(_message(num_bytes, run)))[0]
         tensors = [item.tensor for item in run.parameters]
         return Measured(
-            step_seconds=step_seconds,
+            step_seconds=self._slowest(usual),
+            jitter_seconds=self._slowest(jitter),
             num_parameters=sum(tensor.numel() for tensor in tensors),
             parameter_bytes=sum(tensor.nbytes for tensor in tensors),
             world_size=run.transport.membership.world_size,
             latency_seconds=latency,
-            bytes_per_second=sent / max(seconds - latency, 1e-9) if sent else math.inf,
+            bytes_per_second=self._speed(latency),
         )
 
+    def _speed(self, latency: float) -> float:
+        """Bytes a second on the slowest link."""
+        num_bytes, seconds = _SMALL_BYTES, 0.0
+        while seconds < _PROBE_SECONDS and num_bytes < _LARGE_BYTES:
+            # Links let a burst pass faster than they can go on, so a probe has to take a while.
+            num_bytes *= 2
+            seconds = self._slowest(self._probe(num_bytes))
+        sent = self._run.transport.traffic(AllReduce(_message(num_bytes, self._run)))[0]
+        return sent / max(seconds - latency, 1e-9) if sent else math.inf
+
     def _slowest(self, seconds: float) -> float:
-        return max(share(self._run.transport, None, seconds))
+        operation = Agree(torch.tensor([seconds], dtype=torch.float64), "max")
+        return float(self._waited(operation).item())
 
     def _probe(self, num_bytes: int) -> float:
         begin = self._now()
-        operation = AllReduce(_message(num_bytes, self._run))
-        with self._run.statistics.waiting():
-            self._run.transport.issue(operation, Label(self._run.common_step, "probe")).wait()
+        self._waited(AllReduce(_message(num_bytes, self._run)))
         return self._now() - begin
+
+    def _waited(self, operation: Operation) -> torch.Tensor:
+        with self._run.statistics.waiting():
+            received = self._run.transport.issue(operation, Label(self._run.common_step, "probe")).wait()
+        assert isinstance(received, torch.Tensor)
+        return received
 
 
 def _message(num_bytes: int, run: Run) -> torch.Tensor:

@@ -15,6 +15,8 @@ class Measured:
 
     Args:
         step_seconds: a step without communication, of the slowest worker.
+        jitter_seconds: standard deviation of a worker's steps, of the worker whose steps vary most; who
+            exchanges waits for the one that happens to be last.
         num_parameters: entries of all trainable parameters.
         parameter_bytes: bytes of all trainable parameters.
         world_size: number of workers.
@@ -24,6 +26,7 @@ class Measured:
     """
 
     step_seconds: float
+    jitter_seconds: float
     num_parameters: int
     parameter_bytes: int
     world_size: int

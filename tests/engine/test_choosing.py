@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,23 @@ def test_what_is_measured_is_the_link_and_the_slowest_workers_step(link):
         assert seen["bytes_per_second"] == pytest.approx(link.bytes_per_second, rel=1e-3)
         assert (seen["num_parameters"], seen["parameter_bytes"]) == (ENTRIES, 8 * ENTRIES)
         assert seen["world_size"] == 3
+
+
+def uneven(group):
+    rank = Rank(group, "auto")
+    for step in range(9):
+        # On the last rank steps two to eight take 3 to 9 ms: the median is 6, deviations from it 3 to 0 to 3.
+        rank.seconds = 0.001 * (2 + step) if group.rank() == 2 else 0.004
+        rank.train(step, step + 1)
+    return rank.engine.state_dict()["measured"]
+
+
+def test_how_much_steps_vary_is_measured():
+    for seen in relaxcomm.simulate(uneven, 3, link=LINK):
+        assert seen["step_seconds"] == pytest.approx(0.006)
+        assert seen["jitter_seconds"] == pytest.approx(
+            0.002 * statistics.NormalDist().inv_cdf(0.75) ** -1, rel=1e-4
+        )
 
 
 def of_a_float(link):
