@@ -85,11 +85,9 @@ class scatter_gather(Exchange):
         rows = yield from _to_all(message, received.shape[1])
         # The coders of the other parts read the means of those, and only now keep what they left out.
         codings[rank], messages[rank] = own, message
-        means = [
-            finish(coding, ((1.0, message.unpack(row)),))[0]
-            for coding, message, row in zip(codings, messages, rows, strict=True)
-        ]
-        return torch.cat(means)
+        for (_, piece), coding, message, row in zip(pieces, codings, messages, rows, strict=True):
+            piece.copy_(finish(coding, ((1.0, message.unpack(row)),))[0])
+        return tensor
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes
