@@ -106,7 +106,7 @@ _ALL = (
     _local("late", None, _quarter),
     _local("8 bits", EIGHT_BITS, _at_once),
     _local("8 bits, late", EIGHT_BITS, _quarter),
-    _local("sparse, late", FEW, _next_step, PERIODS[:2]),
+    _local("sparse, late", FEW, _quarter, PERIODS[:3]),
     _relaxcomm("selsync", _SELSYNC),
     _relaxcomm("selsync, sparse, late", {**_SELSYNC, "compressor": FEW, "delay": 1}),
     _relaxcomm("auto", {"name": "auto"}, adapts=True),
