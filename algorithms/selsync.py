@@ -31,6 +31,7 @@ def selsync(
     compressor: Compressor | None = None,
     *,
     delay: Index = 0,
+    vote_delay: Index = 0,
 ) -> Algorithm:
     """Average the parameters only in steps in which some worker's gradients change.
 
@@ -49,6 +50,8 @@ def selsync(
             parameters have moved since the last exchange, since that can be coded with less loss.
         delay: how late the average is taken in, in optimizer steps, 0 or 1, so that communication hides
             behind a step; only with aggregate="parameters".
+        vote_delay: how many steps later the votes of a step decide, so that the agreement, one round trip a
+            step, hides behind so many steps; the paper waits for it.
 
     Returns: the algorithm.
 
@@ -63,7 +66,11 @@ def selsync(
         says, and the norm is that of all gradients.
     """
     trigger = relative_gradient_change(
-        threshold=threshold, window_steps=window_steps, smoothing=smoothing, agree=agree
+        threshold=threshold,
+        window_steps=window_steps,
+        smoothing=smoothing,
+        agree=agree,
+        vote_delay=vote_delay,
     )
     coder = compressor or identity()
     whole = parameters() if compressor is None else deltas()

@@ -130,17 +130,18 @@ def selsync(
     needed: float = 1,
     aggregate: str = "parameters",
     delay: int = 0,
+    vote_delay: int = 0,
 ) -> History:
     """SelSync: each worker's EWMA of ||g||^2; all exchange when at least `needed` see it change.
 
     A mean that is a step late reaches the parameters just before the next update, which keeps what was
-    sent apart: p += mean - sent.
+    sent apart: p += mean - sent. Votes that are late decide so many steps later; the first steps exchange.
     """
     size = len(workers.models)
     alpha = min(1, size / 100) if smoothing is None else smoothing
     averages: list[float] = []
     sent = None
-    history = []
+    history, decisions = [], [True] * vote_delay
     for step in range(steps):
         gradients = workers.gradients(step)
         squares = [float(row @ row) for row in gradients]
@@ -150,7 +151,8 @@ def selsync(
             now = [(1 - alpha) * old + alpha * new for old, new in zip(averages, squares, strict=True)]
             changes = [abs(b - a) / a for a, b in zip(averages, now, strict=True)]
             averages, flags = now, sum(change >= threshold for change in changes)
-        fires = step < window or flags >= needed
+        decisions.append(step < window or flags >= needed)
+        fires = decisions[step]
         if aggregate == "gradients" and fires:
             gradients = np.broadcast_to(gradients.mean(axis=0), gradients.shape)
         if sent is not None:

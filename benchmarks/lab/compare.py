@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.lab.report import Row, Table, read, tables
+from benchmarks.lab.tables import Row, Table, read, tables
 
 
 def lines(before: Sequence[Table], after: Sequence[Table]) -> Iterator[str]:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import matplotlib
 
@@ -18,103 +14,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from benchmarks.lab.place import Place
-from benchmarks.lab.quality import Reached, reached
-from benchmarks.lab.split import HEADERS, Split, cells, seconds_a_step, split_of
+from benchmarks.lab.aims import aims
+from benchmarks.lab.split import HEADERS, cells
+from benchmarks.lab.tables import Row, Table, read, tables
 from benchmarks.lab.workloads import WORKLOADS
-
-Record = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One contender in one place.
-
-    Args:
-        label: of the contender.
-        setting: learning rate and period.
-        reached: what the target took, one a seed.
-        end: final quality, of the mean model, the median over the seeds.
-        split: the time of a step, or None if that is derived.
-        derived: whether the time is steps times the time of a step.
-        note: what it said itself.
-    """
-
-    label: str
-    setting: str
-    reached: tuple[Reached, ...]
-    end: float
-    split: Split | None
-    derived: bool
-    note: str | None
-
-    @property
-    def seconds(self) -> float:
-        """To the target, the median over the seeds."""
-        return median(one.seconds for one in self.reached)
-
-
-@dataclass(frozen=True)
-class Table:
-    """All contenders in one place.
-
-    Args:
-        place: where.
-        limit: seconds of DDP's steps without any communication.
-        rows: fastest first.
-    """
-
-    place: Place
-    limit: float
-    rows: tuple[Row, ...]
-
-
-def read(path: Path) -> list[Record]:
-    """The records of a result file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def tables(records: Iterable[Record]) -> list[Table]:
-    """The finals of a file, as tables."""
-    finals: dict[Place, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
-    averages: dict[Place, tuple[float, float]] = {}
-    for record in records:
-        if record["kind"] in ("final", "last average"):
-            network = record.get("network", "namespaces")  # older files have no other
-            place = Place(record["workload"], record["workers"], record["rate"], network)
-            if record["kind"] == "final":
-                finals[place][record["label"]].append(record)
-            else:
-                sent = record["bytes_sent"] / record["steps"]
-                averages[place] = record["communication"]["average"], sent
-    return [_table(place, runs, averages[place]) for place, runs in finals.items()]
-
-
-def _table(place: Place, runs: Mapping[str, Sequence[Record]], last_average: tuple[float, float]) -> Table:
-    alone = seconds_a_step(runs["nothing"])
-    rows = [
-        _row(label, records, last_average, alone) for label, records in runs.items() if label != "nothing"
-    ]
-    steps = [one.steps for row in rows if row.label == "ddp" for one in row.reached]
-    limit = alone * median(steps) if steps else math.nan
-    return Table(place, limit, tuple(sorted(rows, key=lambda row: row.seconds)))
-
-
-def _row(label: str, records: Sequence[Record], last_average: tuple[float, float], alone: float) -> Row:
-    workload = WORKLOADS[records[0]["workload"]]
-    derived = any(record.get("derived") for record in records)
-    period = records[0]["period"]
-    return Row(
-        label=label,
-        setting=f"lr {records[0]['learning_rate']:g}" + (f", every {period}" if period > 1 else ""),
-        reached=tuple(
-            reached(record, workload.target, workload.higher_is_better, last_average) for record in records
-        ),
-        end=median(record["points"][-1][4] for record in records),
-        split=None if derived else split_of(records, alone),
-        derived=derived,
-        note=next((record["note"] for record in records if record["note"]), None),
-    )
 
 
 def markdown(found: Sequence[Table], remarks: Sequence[str] = ()) -> str:
@@ -133,7 +36,8 @@ def markdown(found: Sequence[Table], remarks: Sequence[str] = ()) -> str:
             "|---" * (8 + len(HEADERS)) + "|",
             *(_line(row, table.limit, ddp) for row in table.rows),
             "",
-            *(f"{row.label}: {row.note}" for row in table.rows if row.note),
+            *(f"- {aim}" for aim in aims(table)),
+            *(f"- {row.label}: {row.note}" for row in table.rows if row.note),
             "",
         ]
     return "\n".join(parts)

@@ -55,7 +55,7 @@ def _export(window: Window) -> dict[str, Any]:
         "step": run.step,
         "layout": None if run.buckets is None else [list(bucket.names) for bucket in run.buckets],
         "slots": [[rule, unit, state.export()] for (rule, unit), state in run.state.items()],
-        "votes": [slots.export() for slots in run.votes.slots.values()],
+        "votes": run.votes.export(),
         "rounds": [[rule, unit, count] for (rule, unit), count in run.rounds.items()],
         "services": [[rule, unit, service.export()] for (rule, unit), service in run.services.items()],
         "client_states": _export_clients(window),
@@ -87,8 +87,7 @@ def _restore(window: Window, saved: Mapping[str, Any]) -> None:
             )
     run.step = saved["step"]
     run.statistics.restore(saved["statistics"])
-    for slots, values in zip(run.votes.slots.values(), saved["votes"], strict=True):
-        slots.restore(values)
+    run.votes.restore(saved["votes"])
     names_to_parameters = {item.name: item.tensor for item in run.parameters}
     for client, states in saved["client_states"].items():
         own = run.client_states.setdefault(client, defaultdict(dict))

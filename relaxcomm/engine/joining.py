@@ -45,6 +45,7 @@ class Joining:
                 pass
         finally:
             self.shadowing = False
+        self.run.votes.drain()
         self._step.drain()  # on its way to parameters that are given up here
         steps = [int(str(count)) for count in self.run.transport.gather_objects(trained)]
         replicas.broadcast(

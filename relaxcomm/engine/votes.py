@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,11 +21,29 @@ if TYPE_CHECKING:
     from relaxcomm.engine.run import Run
 
 
+@dataclass(frozen=True)
+class _Ballot:
+    """Votes on their way.
+
+    Args:
+        step: in which they were cast.
+        triggers: that were voted on, in order.
+        pending: brings how many voters there are, how many saw what is not finite, and each trigger's yeses.
+        finite: whether this rank's gradients were.
+    """
+
+    step: int
+    triggers: tuple[VotingTrigger, ...]
+    pending: Pending
+    finite: bool
+
+
 class Votes:
     """One ballot a step for all voting triggers; equal triggers share a vote.
 
     The ballot is cast when backward has ended and read when the answer is first needed, so that the
-    optimizer's step hides the round trip where parameters are exchanged after it.
+    optimizer's step hides the round trip where parameters are exchanged after it, or so many steps as the
+    trigger's `vote_delay` says.
 
     Args:
         run: the run.
@@ -32,10 +53,9 @@ class Votes:
         self._run = run
         voting = (rule.trigger for rule in run.algorithm.rules)
         self.slots = {t: Slots(t.init_vote()) for t in voting if isinstance(t, VotingTrigger)}
-        self._cast: tuple[VotingTrigger, ...] = ()
-        self._pending: Pending | None = None
-        self._finite = True
-        self._decided: dict[VotingTrigger, bool] = {}
+        self._out: deque[_Ballot] = deque()
+        self._answers: dict[tuple[VotingTrigger, int], bool] = {}  # by the step of the votes
+        self._last: int | None = None  # step in which votes were cast
 
     def __bool__(self) -> bool:
         return bool(self.slots)
@@ -46,66 +66,103 @@ class Votes:
 
     def cast(self, *, abstain: bool = False) -> None:
         """Look at the gradients as they are now and send this rank's ballot; a shadow abstains."""
-        active = self._active()
+        active, step = self._active(), self._run.step
         if not active:
             return
-        if self._pending is not None or self._decided:
+        if self._last == step:
             raise UsageError(
-                f"a second synchronising backward in step {self._run.step}: {active[0]!r} has voted on the "
+                f"a second synchronising backward in step {step}: {active[0]!r} has voted on the "
                 "first one; accumulate under engine.no_sync() and leave it for the last backward"
             )
         observation = Observation(self._gradients(), self._run.scale())
-        self._finite = math.isfinite(observation.squared_norm)
+        finite = math.isfinite(observation.squared_norm)
         ballot = torch.zeros(2 + len(active), dtype=torch.float64)
-        if not self._finite:
+        if not finite:
             ballot[1] = 1
         elif not abstain:
             ballot[0] = 1
             for place, trigger in enumerate(active):
                 ballot[2 + place] = trigger.vote(self._context(trigger), self.slots[trigger], observation)
+        for trigger in active:
+            if trigger.vote_delay:  # the next vote comes before this one is counted
+                self.slots[trigger].commit(finite)
         self._run.synchronised = True
-        self._cast = active
-        self._pending = self._run.transport.issue(Agree(ballot, "sum"), Label(self._run.step, "vote"))
+        pending = self._run.transport.issue(Agree(ballot, "sum"), Label(step, "vote"))
+        self._out.append(_Ballot(step, active, pending, finite))
+        self._last = step
 
     def decided(self, trigger: VotingTrigger) -> bool:
-        """What the ranks have agreed on in this step.
+        """What the ranks have agreed on for this step; before the first votes count, to exchange.
 
         Raises: NonFiniteError on all ranks if one has seen a gradient that is not finite.
         """
-        if self._pending is not None:
-            self._read()
-        if trigger not in self._decided:
+        step = self._run.step
+        if self._last != step:
             raise UsageError(
-                f"optimizer.step() in step {self._run.step} without a synchronising backward, so "
+                f"optimizer.step() in step {step} without a synchronising backward, so "
                 f"{trigger!r} had no gradient to vote on; run each step's last backward outside no_sync()"
             )
-        return self._decided[trigger]
+        asked = step - trigger.vote_delay
+        while self._out and self._out[0].step <= asked:
+            self._read()
+        return self._answers.get((trigger, asked), True)
 
     def close(self) -> None:
-        """The step has ended."""
-        if self._pending is not None:
+        """The step has ended: what decided in it is done with."""
+        step = self._run.step
+        while self._out and any(self._out[0].step + t.vote_delay <= step for t in self._out[0].triggers):
             self._read()
-        self._decided = {}
+        self._answers = {
+            (trigger, cast): answer
+            for (trigger, cast), answer in self._answers.items()
+            if cast + trigger.vote_delay > step
+        }
+
+    def drain(self) -> None:
+        """Wait for all votes, and forget them: the next steps exchange as the first ones do."""
+        self._read_all()
+        self._answers, self._last = {}, None
+
+    def export(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the slots, and answers whose step has not come yet."""
+        self._read_all()
+        order = list(self.slots)
+        answers = [[order.index(trigger), cast, answer] for (trigger, cast), answer in self._answers.items()]
+        return {"slots": [slots.export() for slots in self.slots.values()], "answers": answers}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on where a run was that has exported this."""
+        self.drain()
+        for slots, values in zip(self.slots.values(), saved["slots"], strict=True):
+            slots.restore(values)
+        order = list(self.slots)
+        self._answers = {(order[index], cast): answer for index, cast, answer in saved["answers"]}
+
+    def _read_all(self) -> None:
+        while self._out:
+            self._read()
 
     def _read(self) -> None:
-        assert self._pending is not None
+        """Count the oldest ballot."""
+        ballot = self._out.popleft()
         with self._run.statistics.waiting():
-            total = self._pending.wait()
-        self._pending = None
+            total = ballot.pending.wait()
         assert isinstance(total, Tensor)
         voters, spoilt, *yes = total.tolist()
-        good = self._finite and (not spoilt or self._run.scaler is not None)
-        for trigger, count in zip(self._cast, yes, strict=True):
-            self.slots[trigger].commit(good)
-            self._decided[trigger] = agreed(trigger.agree, count, voters)
+        good = ballot.finite and (not spoilt or self._run.scaler is not None)
+        for trigger, count in zip(ballot.triggers, yes, strict=True):
+            if not trigger.vote_delay:
+                self.slots[trigger].commit(good)
+            self._answers[trigger, ballot.step] = agreed(trigger.agree, count, voters)
         if spoilt and self._run.scaler is None:
-            raise NonFiniteError(self._spoilt())
+            raise NonFiniteError(self._spoilt(ballot))
 
-    def _spoilt(self) -> str:
+    def _spoilt(self, ballot: _Ballot) -> str:
         names = [p.name for p in self._run.parameters if not _is_finite(p.tensor.grad)]
-        where = f"here, of {', '.join(names[:3])}" if names else "on another rank"
+        here = ", ".join(names[:3]) or "all of which are finite by now"
+        where = "on another rank" if ballot.finite else f"here, of {here}"
         return (
-            f"step {self._run.step}: the gradients hold NaN or infinity ({where}), so the ranks cannot vote; "
+            f"step {ballot.step}: the gradients hold NaN or infinity ({where}), so the ranks cannot vote; "
             "nothing of this step was exchanged. Lower the learning rate or clip gradients; if a GradScaler "
             "is used, pass it: attach(..., scaler=scaler)"
         )

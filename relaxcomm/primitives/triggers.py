@@ -12,7 +12,7 @@ from torch import Tensor
 from relaxcomm.buckets import Bucket
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import CompositionError
-from relaxcomm.frozen import Share, Steps, Threshold, frozen
+from relaxcomm.frozen import Index, Share, Steps, Threshold, frozen
 from relaxcomm.protocol import Agreement, Context, Observation, State, Trigger, VotingTrigger
 
 
@@ -73,6 +73,8 @@ class relative_gradient_change(VotingTrigger):
         smoothing: a, in (0, 1]; None for N / 100, at most 1, with N workers.
         agree: "any" worker's vote is enough, "all" are needed, a "majority", or the least fraction
             of the workers, in (0, 1].
+        vote_delay: how many steps later the votes of a step decide; the agreement, one round trip a step,
+            then hides behind so many steps.
 
     Example:
         >>> relative_gradient_change(threshold=0.25)
@@ -89,6 +91,7 @@ class relative_gradient_change(VotingTrigger):
     window_steps: Steps = 25
     smoothing: Share | None = None
     agree: Agreement = "any"
+    vote_delay: Index = 0
 
     def init_vote(self) -> Mapping[str, Tensor]:
         return {

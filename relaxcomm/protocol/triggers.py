@@ -76,11 +76,14 @@ class Trigger(Primitive):
 class VotingTrigger(Trigger):
     """A trigger that looks at the gradients; in each step the workers vote and agree.
 
-    The state that it keeps is of the whole model, made by `init_vote`.
+    The state that it keeps is of the whole model, made by `init_vote`. With a `vote_delay` of d steps a vote
+    decides d steps after it was cast, so that the agreement has them to hide behind, and the first d steps
+    exchange.
     """
 
     known: ClassVar[Literal["start", "backward", "event"]] = "backward"
     agree: Agreement
+    vote_delay: int = 0
 
     @property
     def period_steps(self) -> int:

@@ -10,7 +10,16 @@ import relaxcomm
 from relaxcomm import relative_gradient_change
 from relaxcomm.protocol import Observation, agreed
 from tests import references
-from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
+from relaxcomm.transport.scheduler import Link
+from tests.engine.harness import (
+    World,
+    assert_histories_agree,
+    in_process,
+    on_gloo,
+    simulated_workers,
+    train,
+    values,
+)
 from tests.models import CASES, make_optimizer
 
 STEPS = 40
@@ -27,7 +36,13 @@ CASES_OF_IT = {
     "majority": ({"threshold": 0.01, "window_steps": 2, "agree": "majority"}, {"needed": 2}),
     "fraction": ({"threshold": 0.01, "window_steps": 2, "agree": 0.5}, {"needed": 2}),
     "late": ({"threshold": 0.01, "window_steps": 3, "delay": 1}, {}),
+    "late votes": ({"threshold": 0.01, "window_steps": 3, "vote_delay": 2}, {}),
+    "late votes, late": ({"threshold": 0.01, "window_steps": 3, "vote_delay": 1, "delay": 1}, {}),
     "gradients": ({"threshold": 0.01, "window_steps": 3, "aggregate": "gradients"}, {}),
+    "late votes on gradients": (
+        {"threshold": 0.01, "window_steps": 3, "vote_delay": 1, "aggregate": "gradients"},
+        {},
+    ),
 }
 
 
@@ -91,12 +106,11 @@ def test_lssr_rises_with_the_threshold_and_agrees_everywhere():
     assert rates[0] < rates[1] < rates[2] < rates[3]
 
 
-def awkward(world, kind, steps=6):
+def awkward(world, kind, steps=6, vote_delay=0):
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with world.attach(
-        model, optimizer, {**settings(threshold=0.5, window_steps=1), "bucket_bytes": 16}
-    ) as engine:
+    config = settings(threshold=0.5, window_steps=1, vote_delay=vote_delay)
+    with world.attach(model, optimizer, {**config, "bucket_bytes": 16}) as engine:
         for step in range(steps):
             weight = {"zero": 0.0, "constant": 1.0, "late": float(step > 3)}.get(kind, 1.0)
             loss = weight * (model.weight.sum() + 2 * model.bias.sum())
@@ -116,9 +130,10 @@ def test_degenerate_gradients(kind, synchronisations):
 
 
 @pytest.mark.ranks
-def test_a_nan_on_one_rank_is_an_error_on_all():
-    with pytest.raises(Exception, match="cannot vote") as caught:
-        on_gloo(awkward, 3, "nan")
+@pytest.mark.parametrize("vote_delay", [0, 1])
+def test_a_nan_on_one_rank_is_an_error_on_all(vote_delay):
+    with pytest.raises(Exception, match="step 3: .* cannot vote") as caught:
+        on_gloo(awkward, 3, "nan", 6, vote_delay)
     kinds = {rank: (kind, text) for rank, (kind, text) in caught.value.errors.items()}
     assert {kind for kind, _ in kinds.values()} == {"NonFiniteError"}
     assert kinds.keys() == {0, 1, 2}
@@ -156,11 +171,12 @@ def test_accumulation_is_right_or_refused():
             in_process(accumulated, 3, kind)
 
 
-def resumed(world, stop):
+def resumed(world, stop, vote_delay):
     """Train 20 steps, with a stop and a new engine after `stop` of them."""
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)
-    config, saved = settings(threshold=0.02, window_steps=2, smoothing=0.3), None
+    config = settings(threshold=0.02, window_steps=2, smoothing=0.3, vote_delay=vote_delay)
+    saved = None
     fired = 0
     for begin, end in ((0, stop), (stop, 20)):
         engine = world.attach(model, optimizer, config)
@@ -177,17 +193,19 @@ def resumed(world, stop):
     return fired, values(model)
 
 
-def test_a_resumed_run_votes_as_if_it_had_not_stopped():
-    whole, halves = in_process(resumed, 3, 20), in_process(resumed, 3, 9)
+@pytest.mark.parametrize("vote_delay", [0, 3])
+def test_a_resumed_run_votes_as_if_it_had_not_stopped(vote_delay):
+    whole, halves = (in_process(resumed, 3, stop, vote_delay) for stop in (20, 9))
+    assert 5 < whole[0][0] < 20
     for (fired, expected), (fired_too, found) in zip(whole, halves, strict=True):
         assert fired == fired_too
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def uneven(world):
+def uneven(world, vote_delay):
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)
-    config = settings(threshold=0.02, window_steps=2, smoothing=0.3)
+    config = settings(threshold=0.02, window_steps=2, smoothing=0.3, vote_delay=vote_delay)
     with world.attach(model, optimizer, config) as engine, engine.join():
         for step in range(6 + 3 * world.rank):
             CASES["toy"].local_loss(model, step, world.rank).backward()
@@ -196,11 +214,37 @@ def uneven(world):
     return engine.statistics["steps"], values(model)
 
 
-def test_ranks_that_ran_out_of_data_abstain(network):
-    results = network(uneven, 3)
+@pytest.mark.parametrize("vote_delay", [0, 1])
+def test_ranks_that_ran_out_of_data_abstain(network, vote_delay):
+    results = network(uneven, 3, vote_delay)
     assert [steps for steps, _ in results] == [12, 12, 12]
     for _, parameters in results:
         np.testing.assert_array_equal(parameters, results[0][1])
+
+
+def clock(group, vote_delay, compute):
+    """Virtual seconds of ten steps in which nothing is exchanged but votes."""
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = settings(threshold=1e9, window_steps=1, vote_delay=vote_delay)
+    with World(group.rank(), group.size(), group).attach(model, optimizer, config) as engine:
+        for step in range(14):
+            if step == 4:
+                begun = group.time()
+            group.sleep(compute)
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        seconds = group.time() - begun
+        engine.close(average=False)
+    return seconds
+
+
+@pytest.mark.parametrize(("vote_delay", "exposed"), [(0, 1.5), (1, 0.5), (2, 0)])
+def test_late_votes_hide_behind_steps(vote_delay, exposed):
+    link = Link(latency_seconds=1.5, bytes_per_second=1e12)
+    found = relaxcomm.simulate(lambda group: clock(group, vote_delay, 1.0), 3, link=link)
+    assert found == [pytest.approx(10 * (1.0 + exposed), rel=1e-3)] * 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""What the project aims at in each place, and by how much it is reached or missed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.lab.tables import Row, Table
+
+_OF_LIMIT = {"1gbit": 1.25, "100mbit": 1.5}
+_OVER_DDP = {("digits", "100mbit"): 30.0, ("digits", None): 1.0, ("charlm", None): 1.0, ("glyphs", None): 1.0}
+_SELSYNC_OVER_DDP = {("digits", "100mbit"): 14.0, ("glyphs", "100mbit"): 14.0}
+_OVER_RIVAL = 1.2
+_AUTO_OF_BEST = 1.1
+
+
+@dataclass(frozen=True)
+class Aim:
+    """One figure.
+
+    Args:
+        what: it says.
+        value: that was measured; infinity or NaN where a side never reached the target.
+        bound: that is aimed at, or None.
+        at_most: whether the value should be below the bound, rather than above.
+    """
+
+    what: str
+    value: float
+    bound: float | None
+    at_most: bool = False
+
+    def __str__(self) -> str:
+        if self.bound is None:
+            return f"{self.what}: {self.value:.2f}"
+        good = self.value <= self.bound if self.at_most else self.value >= self.bound
+        side = "at most" if self.at_most else "at least"
+        return f"{self.what}: {self.value:.2f} ({side} {self.bound:g}: {'reached' if good else 'missed'})"
+
+
+def aims(table: Table) -> Iterator[Aim]:
+    """The figures of one table; those whose sides did not take part are left out."""
+    workload, rate = table.place.workload, table.place.rate
+    ours = [row for row in table.rows if row.label.startswith("relaxcomm")]
+    rivals = [row for row in table.rows if row not in ours]
+    fixed = [row for row in ours if row.label != "relaxcomm auto"]
+    if not fixed:
+        return
+    best = _fastest(fixed)
+    if not math.isnan(table.limit):
+        yield Aim(f"{best.label}, of the limit", best.seconds / table.limit, _OF_LIMIT.get(rate or ""), True)
+    for row in rivals:
+        if row.label == "ddp":
+            yield Aim(
+                f"{best.label}, times as fast as DDP",
+                row.seconds / best.seconds,
+                _OVER_DDP.get((workload, rate)),
+            )
+            selsync = [one for one in ours if "selsync" in one.label]
+            if selsync:
+                quickest = _fastest(selsync)
+                bound = _SELSYNC_OVER_DDP.get((workload, rate))
+                yield Aim(f"{quickest.label}, times as fast as DDP", row.seconds / quickest.seconds, bound)
+    if rivals:
+        rival = _fastest(rivals)
+        what = f"{best.label}, times as fast as {rival.label}, the best rival"
+        yield Aim(what, rival.seconds / best.seconds, _OVER_RIVAL)
+    for row in ours:
+        if row.label == "relaxcomm auto":
+            yield Aim("auto, of the best fixed choice", row.seconds / best.seconds, _AUTO_OF_BEST, True)
+
+
+def _fastest(rows: list[Row]) -> Row:
+    return min(rows, key=lambda row: row.seconds)
