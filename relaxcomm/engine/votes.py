@@ -30,12 +30,14 @@ class _Ballot:
         triggers: that were voted on, in order.
         pending: brings how many voters there are, how many saw what is not finite, and each trigger's yeses.
         finite: whether this rank's gradients were.
+        spoilt: the parameters whose gradients were not.
     """
 
     step: int
     triggers: tuple[VotingTrigger, ...]
     pending: Pending
     finite: bool
+    spoilt: tuple[str, ...]
 
 
 class Votes:
@@ -88,7 +90,10 @@ class Votes:
                 self.slots[trigger].commit(finite)
         self._run.synchronised = True
         pending = self._run.transport.issue(Agree(ballot, "sum"), Label(step, "vote"))
-        self._out.append(_Ballot(step, active, pending, finite))
+        spoilt = (
+            () if finite else tuple(p.name for p in self._run.parameters if not _is_finite(p.tensor.grad))
+        )
+        self._out.append(_Ballot(step, active, pending, finite, spoilt))
         self._last = step
 
     def decided(self, trigger: VotingTrigger) -> bool:
@@ -158,8 +163,7 @@ class Votes:
             raise NonFiniteError(self._spoilt(ballot))
 
     def _spoilt(self, ballot: _Ballot) -> str:
-        names = [p.name for p in self._run.parameters if not _is_finite(p.tensor.grad)]
-        here = ", ".join(names[:3]) or "all of which are finite by now"
+        here = ", ".join(ballot.spoilt[:3]) or "entries whose squares overflow"
         where = "on another rank" if ballot.finite else f"here, of {here}"
         return (
             f"step {ballot.step}: the gradients hold NaN or infinity ({where}), so the ranks cannot vote; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from benchmarks.lab.aims import aims
 from benchmarks.lab.place import Place
 from benchmarks.lab.quality import Reached

@@ -9,8 +9,8 @@ import torch
 import relaxcomm
 from relaxcomm import relative_gradient_change
 from relaxcomm.protocol import Observation, agreed
-from tests import references
 from relaxcomm.transport.scheduler import Link
+from tests import references
 from tests.engine.harness import (
     World,
     assert_histories_agree,
@@ -132,7 +132,7 @@ def test_degenerate_gradients(kind, synchronisations):
 @pytest.mark.ranks
 @pytest.mark.parametrize("vote_delay", [0, 1])
 def test_a_nan_on_one_rank_is_an_error_on_all(vote_delay):
-    with pytest.raises(Exception, match="step 3: .* cannot vote") as caught:
+    with pytest.raises(Exception, match=r"step 3: .* cannot vote") as caught:
         on_gloo(awkward, 3, "nan", 6, vote_delay)
     kinds = {rank: (kind, text) for rank, (kind, text) in caught.value.errors.items()}
     assert {kind for kind, _ in kinds.values()} == {"NonFiniteError"}
