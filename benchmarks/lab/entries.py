@@ -108,7 +108,7 @@ _ALL = (
     _local("8 bits, late", EIGHT_BITS, _quarter),
     _local("sparse, late", FEW, _quarter, PERIODS[:3]),
     _relaxcomm("selsync", _SELSYNC),
-    _relaxcomm("selsync, sparse, late", {**_SELSYNC, "compressor": FEW, "delay": 1}),
+    _relaxcomm("selsync, sparse, late", {**_SELSYNC, "compressor": FEW, "delay": 1, "vote_delay": 1}),
     _relaxcomm("auto", {"name": "auto"}, adapts=True),
 )
 ENTRIES = {entry.label: entry for entry in _ALL}
