@@ -31,6 +31,11 @@ class Crew:
         self._hosts, self._processes, self._errors, self.network = on, processes, errors, network
         self._rate: str | None = None
 
+    @property
+    def workers(self) -> int:
+        """Number of ranks."""
+        return len(self._hosts)
+
     def run(self, job: Job, rate: str | None) -> dict[str, Any]:
         """Run a trial over links of a rate; what its ranks saw becomes one record.
 

@@ -21,6 +21,7 @@ class Entry:
         late: steps after a multiple of the period in which workers have what was averaged, for a period.
         same_as: label of the entry with the same arithmetic, whose steps to quality hold for this one too.
         adapts: its steps to quality depend on the network, so they are not known from unshaped links.
+        uneven: its steps do not all exchange, and not at regular intervals, so no step's time stands for all.
     """
 
     label: str
@@ -30,6 +31,7 @@ class Entry:
     late: Callable[[int], int] = lambda period: 0
     same_as: str | None = None
     adapts: bool = False
+    uneven: bool = False
 
 
 EIGHT_BITS = {"quantize": {"bits": 8}}
@@ -107,8 +109,10 @@ _ALL = (
     _local("8 bits", EIGHT_BITS, _at_once),
     _local("8 bits, late", EIGHT_BITS, _quarter),
     _local("sparse, late", FEW, _quarter, PERIODS[:3]),
-    _relaxcomm("selsync", _SELSYNC),
-    _relaxcomm("selsync, sparse, late", {**_SELSYNC, "compressor": FEW, "delay": 1, "vote_delay": 1}),
+    _relaxcomm("selsync", _SELSYNC, uneven=True),
+    _relaxcomm(
+        "selsync, sparse, late", {**_SELSYNC, "compressor": FEW, "delay": 1, "vote_delay": 1}, uneven=True
+    ),
     _relaxcomm("auto", {"name": "auto"}, adapts=True),
 )
 ENTRIES = {entry.label: entry for entry in _ALL}

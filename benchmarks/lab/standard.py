@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.lab.crew import Crew
 from benchmarks.lab.entries import ENTRIES, Entry
+from benchmarks.lab.throttle import bytes_per_second
 from benchmarks.lab.trial import Job
 from benchmarks.lab.tuning import Grid, Log, Rate, Tuned, job_of, tune
 from benchmarks.lab.workloads import WORKLOADS
@@ -87,6 +88,24 @@ def _final(crew: Crew, workload: str, entry: Entry, rate: Rate, seed: int, tuned
     job = job_of(entry, workload, tuned.learning_rate, tuned.period, seed, steps=steps)
     record = crew.run(job, None if derived else rate)
     if derived:
-        points = [(p[0], p[0] * tuned.step_seconds, *p[2:]) for p in record["points"]]
-        record |= {"points": points, "rate": rate, "seconds": steps * tuned.step_seconds}
+        record |= _derived(record, entry, tuned, rate, crew.workers)
     log("final", {"label": entry.label, "period": tuned.period, "derived": derived, **record})
+
+
+def _derived(
+    record: Mapping[str, Any], entry: Entry, tuned: Tuned, rate: Rate, workers: int
+) -> dict[str, Any]:
+    """What a trial on unshaped links would have been over links of a rate.
+
+    Each step takes as long as was measured there; or, where steps are uneven, what a host has sent takes the
+    link's time on top, as if nothing of it hid.
+    """
+
+    def seconds(step: int, unshaped: float, sent: float) -> float:
+        if entry.uneven:
+            return unshaped + sent / workers / bytes_per_second(rate)
+        return step * tuned.step_seconds
+
+    points = [(p[0], seconds(*p[:3]), *p[2:]) for p in record["points"]]
+    whole = seconds(record["steps"], record["seconds"], record["bytes_sent"])
+    return {"points": points, "rate": rate, "seconds": whole}
