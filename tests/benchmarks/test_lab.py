@@ -51,6 +51,8 @@ def test_lower_can_be_better():
 class MadeUpCrew:
     """Reaches the target in `8 / learning_rate` steps, and a step takes a second at "slow"."""
 
+    workers = 4
+
     def __init__(self):
         self.jobs = []
 
@@ -120,6 +122,20 @@ def test_what_takes_too_long_is_derived_and_says_so():
     assert one["derived"]
     assert one["rate"] == "slow"
     assert reached(one, 0.97, True).seconds == 80 * 1.0
+
+
+def test_uneven_steps_are_derived_from_bytes():
+    """All hosts send a byte a step, each a quarter of it over a link of a byte in 10 seconds."""
+    logged = []
+    tuned = Tuned(0.1, 1, 80, 1.0)
+    entry = ENTRIES["relaxcomm selsync"]
+    standard._final(
+        MadeUpCrew(), "digits", entry, "0.0008kbit", 0, tuned, lambda kind, one: logged.append(one)
+    )
+    (one,) = logged
+    assert one["derived"]
+    unshaped = (0.01 * one["steps"] + 0.001) / one["steps"]
+    assert reached(one, 0.97, True).seconds == pytest.approx(80 * (unshaped + 10 / 4))
 
 
 def finals():
