@@ -105,6 +105,7 @@ _ALL = (
     _averaging("torchft_diloco", same_as=None),
     _averaging("hivemind"),
     _relaxcomm("bsp", {"name": "bsp"}, same_as="ddp"),
+    _local("plain", None, _at_once),
     _local("late", None, _quarter),
     _local("8 bits", EIGHT_BITS, _at_once),
     _local("8 bits, late", EIGHT_BITS, _quarter),
