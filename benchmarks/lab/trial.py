@@ -63,7 +63,7 @@ class Snapshots:
         self._names = [name for name, value in state.items() if value.is_floating_point()]
         self._width = sum(state[name].numel() for name in self._names)
         self._own = self._open(dist.get_rank())
-        self._own.zero_()  # or the kernel would find its pages in the middle of training, and others would wait
+        self._own.zero_()  # or the kernel finds its pages in the middle of training, and others wait
         self.taken = 0
 
     def _open(self, rank: int) -> Tensor:
