@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.lab.network import Host
-from benchmarks.lab.networks import NETWORKS, Process
+from benchmarks.lab.network import Rank
+from benchmarks.lab.networks import NETWORKS
 from benchmarks.lab.trial import Job
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ class Crew:
     """One process on each host, running one trial after another."""
 
     def __init__(
-        self, on: Sequence[Host | Process], processes: list[subprocess.Popen[str]], errors: Path, network: str
+        self, on: Sequence[Rank], processes: list[subprocess.Popen[str]], errors: Path, network: str
     ) -> None:
         self._hosts, self._processes, self._errors, self.network = on, processes, errors, network
         self._rate: str | None = None

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,23 +14,29 @@ from pathlib import Path
 from typing import IO
 
 DEVICE = "eth0"  # of every host
+BURST_BYTES = 256 * 1024  # that pass a shaped link at once
 
 
 class NetworkUnavailableError(RuntimeError):
     """Hosts cannot be made here; the message says what is missing."""
 
 
-@dataclass(frozen=True)
-class Host:
-    """One namespace.
+class Rank(ABC):
+    """Where the command of a rank runs, behind a link that can be shaped."""
 
-    Args:
-        namespace: its name.
-        address: of its only link.
-    """
-
-    namespace: str
     address: str
+
+    @abstractmethod
+    def placed(self, command: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The command that runs another one there, and the variables that tell it where it is."""
+
+    @abstractmethod
+    def shape(self, rate: str | None) -> None:
+        """Limit what it sends.
+
+        Args:
+            rate: as `tc` writes it, such as "100mbit"; None takes the limit away.
+        """
 
     def popen(
         self,
@@ -40,42 +47,42 @@ class Host:
         stdin: int | None = None,
         stderr: int | IO[str] = subprocess.STDOUT,
     ) -> subprocess.Popen[str]:
-        """Start a command on this host; its output is a pipe."""
-        inside = ["ip", "netns", "exec", self.namespace, *command]
-        return start(inside, {"GLOO_SOCKET_IFNAME": DEVICE, **environment}, folder, stdin, stderr)
+        """Start a command there; its output is a pipe."""
+        placed, where = self.placed(command)
+        return subprocess.Popen(
+            placed,
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **where, **environment},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+
+
+@dataclass(frozen=True)
+class Host(Rank):
+    """One namespace.
+
+    Args:
+        namespace: its name.
+        address: of its only link.
+    """
+
+    namespace: str
+    address: str
+
+    def placed(self, command: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
+        return ["ip", "netns", "exec", self.namespace, *command], {"GLOO_SOCKET_IFNAME": DEVICE}
 
     def shape(self, rate: str | None) -> None:
-        """Limit what the host sends.
-
-        Args:
-            rate: as `tc` writes it, such as "100mbit"; None takes the limit away.
-        """
         inside = ["ip", "netns", "exec", self.namespace, "tc", "qdisc"]
         subprocess.run([*inside, "del", "dev", DEVICE, "root"], check=False, capture_output=True)
         if rate is not None:
-            bucket = ["tbf", "rate", rate, "burst", "256kb", "latency", "400ms"]
+            bucket = ["tbf", "rate", rate, "burst", str(BURST_BYTES), "latency", "400ms"]
             subprocess.run(
                 [*inside, "add", "dev", DEVICE, "root", *bucket], check=True, capture_output=True, text=True
             )
-
-
-def start(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    folder: Path | None,
-    stdin: int | None,
-    stderr: int | IO[str],
-) -> subprocess.Popen[str]:
-    """Start a rank's command; its output is a pipe."""
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-    )
 
 
 def sent_bytes() -> int:

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from benchmarks.lab.network import Host, NetworkUnavailableError, hosts, start
+from benchmarks.lab.network import NetworkUnavailableError, Rank, hosts
 
 RATE_FILE = "LAB_RATE_FILE"  # the variable that tells a throttled process where its rate stands
 
 
 @dataclass(frozen=True)
-class Process:
-    """A rank on the loopback device, which holds back its own results.
+class Process(Rank):
+    """A rank on the loopback device, which holds back its own results, at the rate set before a trial.
 
     Args:
         rate_file: where its rate stands; empty for none.
@@ -28,21 +27,10 @@ class Process:
     rate_file: Path
     address: str = "127.0.0.1"
 
-    def popen(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        folder: Path | None = None,
-        *,
-        stdin: int | None = None,
-        stderr: int | IO[str] = subprocess.STDOUT,
-    ) -> subprocess.Popen[str]:
-        """Start a command; its output is a pipe."""
-        mine = {"GLOO_SOCKET_IFNAME": "lo", RATE_FILE: str(self.rate_file)}
-        return start(command, {**mine, **environment}, folder, stdin, stderr)
+    def placed(self, command: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
+        return command, {"GLOO_SOCKET_IFNAME": "lo", RATE_FILE: str(self.rate_file)}
 
     def shape(self, rate: str | None) -> None:
-        """Set the rate of what begins next."""
         self.rate_file.write_text(rate or "")
 
 
@@ -66,7 +54,7 @@ class Network:
     """
 
     mark: str
-    make: Callable[[int], AbstractContextManager[Sequence[Host | Process]]]
+    make: Callable[[int], AbstractContextManager[Sequence[Rank]]]
 
 
 NETWORKS = {"namespaces": Network("namespaces", hosts), "throttle": Network("throttled", processes)}

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from benchmarks.lab.contenders import Contender, EveryStep, Nothing, Relaxcomm
+from benchmarks.lab.network import BURST_BYTES
 from relaxcomm.config import Config, load
 from relaxcomm.operations import AllReduce, Label, Operation, Received
 from relaxcomm.transport import ByteCounters, Pending, TorchTransport
 
-BURST_BYTES = 256 * 1024  # as of the hosts' links
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 

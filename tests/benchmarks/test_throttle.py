@@ -11,8 +11,9 @@ import relaxcomm
 from benchmarks.lab import __main__ as lab
 from benchmarks.lab import network, report
 from benchmarks.lab.crew import crew
+from benchmarks.lab.network import BURST_BYTES
 from benchmarks.lab.networks import usable
-from benchmarks.lab.throttle import BURST_BYTES, ThrottledTransport, TokenBucket, bytes_per_second
+from benchmarks.lab.throttle import ThrottledTransport, TokenBucket, bytes_per_second
 from benchmarks.lab.trial import Job
 from relaxcomm.config import load
 from relaxcomm.operations import AllReduce, Label
