@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import signal
 import sys
 from pathlib import Path
 
@@ -12,11 +10,13 @@ from benchmarks.lab import report, standard
 from benchmarks.lab.crew import crew
 from benchmarks.lab.entries import ENTRIES
 from benchmarks.lab.links import left_out
+from benchmarks.lab.network import end_in_order
 from benchmarks.lab.networks import NETWORKS, usable
+from benchmarks.lab.recording import begin
 from benchmarks.lab.rivals import CANNOT
 from benchmarks.lab.tuning import Grid
 from benchmarks.lab.workloads import WORKLOADS
-from benchmarks.report import dated, environment
+from benchmarks.report import dated
 
 _RATES = {"100mbit": "100mbit", "1gbit": "1gbit", "unshaped": None}
 
@@ -48,17 +48,12 @@ def _grid(arguments: argparse.Namespace) -> Grid:
 
 def _run(arguments: argparse.Namespace, output: Path) -> None:
     """Write what was asked for and where, then run it all."""
-    output.parent.mkdir(parents=True, exist_ok=True)
     network = usable(arguments.network)
     absent = left_out(network, {label: ENTRIES[label].contender for label in arguments.entries})
     entries = [label for label in arguments.entries if label not in absent]
     if not entries:
         sys.exit(f"nobody is left to train with --network {network}: {absent}")
-    facts = {**environment(), "network": NETWORKS[network].mark, "cannot": {**CANNOT, **absent}}
-    facts |= {"arguments": {k: str(v) for k, v in vars(arguments).items()}}
-    with output.open("a") as lines:
-        lines.write(json.dumps({"kind": "environment", **facts}) + "\n")
-    log = standard.writer(output)
+    log = begin(output, arguments, network=NETWORKS[network].mark, cannot={**CANNOT, **absent})
     for workload in arguments.workloads:
         for workers in arguments.workers:
             with crew(workers, network=network) as hosts:
@@ -75,8 +70,7 @@ def _run(arguments: argparse.Namespace, output: Path) -> None:
 
 def main() -> None:
     arguments = _parser().parse_args()
-    # As an exception, so that hosts and bridges are taken away.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    end_in_order()
     output = arguments.output or dated("lab").with_suffix(".jsonl")
     _run(arguments, output)
     report.write(output)

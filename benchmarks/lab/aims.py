@@ -50,18 +50,13 @@ def aims(table: Table) -> Iterator[Aim]:
     best = _fastest(fixed)
     if not math.isnan(table.limit):
         yield Aim(f"{best.label}, of the limit", best.seconds / table.limit, _OF_LIMIT.get(rate or ""), True)
-    for row in rivals:
-        if row.label == "ddp":
-            yield Aim(
-                f"{best.label}, times as fast as DDP",
-                row.seconds / best.seconds,
-                _OVER_DDP.get((workload, rate)),
-            )
-            selsync = [one for one in ours if "selsync" in one.label]
-            if selsync:
-                quickest = _fastest(selsync)
-                bound = _SELSYNC_OVER_DDP.get((workload, rate))
-                yield Aim(f"{quickest.label}, times as fast as DDP", row.seconds / quickest.seconds, bound)
+    bounds = [(best, _OVER_DDP)]
+    if selsync := [row for row in ours if "selsync" in row.label]:
+        bounds.append((_fastest(selsync), _SELSYNC_OVER_DDP))
+    for ddp in (row for row in rivals if row.label == "ddp"):
+        for row, bound in bounds:
+            what = f"{row.label}, times as fast as DDP"
+            yield Aim(what, ddp.seconds / row.seconds, bound.get((workload, rate)))
     if rivals:
         rival = _fastest(rivals)
         what = f"{best.label}, times as fast as {rival.label}, the best rival"

@@ -7,18 +7,16 @@ Contenders take turns; the first two exchanges of each, in which buffers and gro
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import scaling_report
 from benchmarks.lab.crew import Crew, crew
+from benchmarks.lab.network import end_in_order
+from benchmarks.lab.recording import begin
 from benchmarks.lab.scaling_model import REFERENCE
-from benchmarks.lab.standard import writer
-from benchmarks.report import dated, environment, positive
+from benchmarks.report import dated, positive
 
 RATES = {"1gbit": "1gbit", "unshaped": None}
 CONTENDERS = (
@@ -76,14 +74,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if REFERENCE not in arguments.contenders:
         parser.error(f"--contenders: {REFERENCE} must be among them, since the prediction is fitted to it")
-    # As an exception, so that hosts and bridges are taken away.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    end_in_order()
     output = arguments.output or dated("lab-scaling").with_suffix(".jsonl")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    facts = {**environment(), "arguments": {k: str(v) for k, v in vars(arguments).items()}}
-    with output.open("a") as lines:
-        lines.write(json.dumps({"kind": "environment", **facts}) + "\n")
-    log = writer(output)
+    log = begin(output, arguments)
     numels = [round(1e6 * size) for size in arguments.sizes]
     for workers in arguments.workers:
         with crew(workers, module="benchmarks.lab.scaling_worker") as hosts:

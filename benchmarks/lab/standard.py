@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.crew import Crew
 from benchmarks.lab.entries import ENTRIES, Entry
+from benchmarks.lab.recording import Log
 from benchmarks.lab.throttle import bytes_per_second
 from benchmarks.lab.trial import Job
-from benchmarks.lab.tuning import Grid, Log, Rate, Tuned, job_of, tune
+from benchmarks.lab.tuning import Grid, Rate, Tuned, job_of, tune
 from benchmarks.lab.workloads import WORKLOADS
 
 _LONGER = 2  # than while tuning, a final trial may take, in steps
 _LONGEST_SECONDS = 60.0  # of a trial; beyond, its time is derived
-
-
-def writer(path: Path) -> Log:
-    """Appends records to a file, one JSON object a line."""
-
-    def log(kind: str, record: Mapping[str, Any]) -> None:
-        with path.open("a") as lines:
-            lines.write(json.dumps({"kind": kind, **record}) + "\n")
-        points = record.get("points") or [[]]
-        print(
-            kind, record.get("label"), record.get("rate"), record.get("learning_rate"), points[-1], flush=True
-        )
-
-    return log
 
 
 def run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import median
@@ -12,11 +12,11 @@ from typing import Any
 from benchmarks.lab.crew import Crew
 from benchmarks.lab.entries import Entry
 from benchmarks.lab.quality import reached
+from benchmarks.lab.recording import Log
 from benchmarks.lab.trial import Job
 from benchmarks.lab.workloads import WORKLOADS
 
 Rate = str | None
-Log = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
