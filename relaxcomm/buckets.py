@@ -101,6 +101,13 @@ class Bucket:
         torch._foreach_copy_(self._views_of(out), self.tensors)
         return out
 
+    def subtract_from(self, flat: Tensor, out: Tensor) -> Tensor:
+        """Write `flat` less the tensors into `out`, which may be `flat`, and return it."""
+        self.check_unchanged()
+        for view, tensor, result in zip(self.views(flat), self.tensors, self._views_of(out), strict=True):
+            torch.sub(view, tensor, out=result)
+        return out
+
     def scatter(self, flat: Tensor) -> None:
         """Copy the flat buffer into the tensors."""
         torch._foreach_copy_(self.tensors, self._views_of(flat))

@@ -68,7 +68,7 @@ class parameters(Payload):
         if snapshot is None:
             bucket.scatter(value)
         else:
-            bucket.add(value - snapshot)
+            bucket.add(torch.sub(value, snapshot, out=snapshot))
 
 
 @frozen
@@ -104,7 +104,7 @@ class deltas(Payload):
         return {ANCHOR: bucket.gather(bucket.empty())}
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
-        return torch.sub(state[ANCHOR], bucket.gather(out), out=out)
+        return bucket.subtract_from(state[ANCHOR], out)
 
     def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:
         return state[ANCHOR]
@@ -118,7 +118,7 @@ class deltas(Payload):
         elif snapshot is None:
             bucket.scatter(value)
         else:
-            bucket.add(value - snapshot)
+            bucket.add(torch.sub(value, snapshot, out=snapshot))
 
 
 @frozen

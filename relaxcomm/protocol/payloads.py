@@ -59,4 +59,7 @@ class Payload(Primitive):
     def write(
         self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
     ) -> None:
-        """Apply `value`; `snapshot` is what the parameters were at `read` if the result comes late."""
+        """Apply `value`.
+
+        If the result comes late, `snapshot` is what the parameters were at `read`; it may be overwritten.
+        """

@@ -10,6 +10,8 @@ import torch
 
 from relaxcomm import cast, chain, chunk_top_k, dct_top_k, quantize, top_k
 from relaxcomm.layout import Layout
+from relaxcomm.primitives.compressors.maxima import largest
+from relaxcomm.segments import Blocks
 from tests.primitives.test_levels import AWKWARD, code, conserves
 
 SHAPES = (torch.Size([70, 33]), torch.Size([0]), torch.Size([100]), torch.Size([5, 4, 3]), torch.Size([1]))
@@ -130,3 +132,27 @@ def test_places_inside_blocks_take_fewer_bytes():
     scale_bytes = 8 * 63  # of 1024 values each
     assert coder.message_bytes(4096 * 1000, 4) == 64_000 * 2 + 32_000 + scale_bytes + 4
     assert top_k(density=64 / 4096).message_bytes(4096 * 1000, 4) == 64_000 * 8 + 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 16, 100, 256])
+def test_one_of_few_is_the_first_of_the_largest(size):
+    blocks = (Blocks(3, 1000, size, 1),)
+    flat = torch.randn(3 + 1000 * size, generator=torch.Generator().manual_seed(size)) * 10.0
+    flat[3 : 3 + size] = 0
+    flat[3 + size : 3 + 2 * size] = -2.0
+    values, places, count = largest(flat, blocks)
+    rows = flat[3:].view(1000, size)
+    chosen = rows.abs().gather(1, places.long().view(-1, 1)).view(-1)
+    torch.testing.assert_close(chosen, rows.abs().amax(1), rtol=2.0**-15, atol=0)  # the bits of the place
+    assert values.equal(rows.gather(1, places.long().view(-1, 1)).view(-1))
+    assert places[:2].tolist() == [0, 0]
+    assert count.item() == 1000
+
+
+@pytest.mark.parametrize("spoilt", [float("nan"), float("-inf")])
+def test_one_of_few_never_hides_what_is_not_finite(spoilt):
+    flat = torch.full((32,), 3e38)
+    flat[21] = spoilt
+    values, places, _ = largest(flat, (Blocks(0, 2, 16, 1),))
+    assert places.tolist() == [0, 5]
+    assert not values[1].isfinite()

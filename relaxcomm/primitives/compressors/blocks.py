@@ -14,7 +14,8 @@ from torch import Tensor
 
 from relaxcomm.frozen import Steps, frozen
 from relaxcomm.layout import Layout, one_tensor
-from relaxcomm.messages import SPARSE, BlockSparse, Coefficients, block_starts, index_dtype
+from relaxcomm.messages import SPARSE, BlockSparse, Coefficients, index_dtype
+from relaxcomm.primitives.compressors.maxima import largest
 from relaxcomm.primitives.compressors.sparse import COUNT_BYTES, sum_sparse
 from relaxcomm.protocol import Coding, Compressor, Context, State
 from relaxcomm.segments import Blocks
@@ -85,7 +86,7 @@ class chunk_top_k(BlockTop):
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         blocks = self.blocks(cx.layout_of(tensor.numel()))
-        message = BlockSparse(*_largest(tensor, blocks), blocks)
+        message = BlockSparse(*largest(tensor, blocks), blocks)
         parts = yield message
         return sum_sparse(parts, tensor), message if keep_own else None
 
@@ -132,7 +133,7 @@ class dct_top_k(BlockTop):
         regions, blocks = list(_regions(layout, self.chunk_size)), self.blocks(layout)
         wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
         coefficients = torch.cat([wide[:0], *(region.transformed(wide) for region in regions)])
-        message = Coefficients(*_largest(coefficients.to(tensor.dtype), blocks), blocks)
+        message = Coefficients(*largest(coefficients.to(tensor.dtype), blocks), blocks)
 
         def back(total: Tensor) -> Tensor:
             result = torch.empty_like(wide)
@@ -199,22 +200,6 @@ def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     matrix = torch.cos(math.pi / size * (places + 0.5) * places.view(-1, 1)) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
     return matrix.to(device, dtype)
-
-
-def _largest(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, places in their blocks and number of the largest entries; NaN counts as the largest."""
-    places = []
-    for run in blocks:
-        sizes = flat[run.start : run.stop].view(run.num, run.size).abs()
-        if run.num_kept == 1:  # six times as fast as topk
-            places.append(sizes.max(1, keepdim=True).indices)
-        else:
-            places.append(torch.topk(sizes, run.num_kept, dim=1, sorted=False).indices)
-    kind = index_dtype(blocks)
-    indices = torch.cat([flat.new_empty(0, dtype=kind), *(one.view(-1).to(kind) for one in places)])
-    values = flat.index_select(0, block_starts(blocks, flat.device) + indices)
-    count = torch.full((1,), indices.numel(), dtype=torch.int32, device=flat.device)
-    return values, indices, count
 
 
 def _capacity(blocks: Sequence[Blocks]) -> int:
