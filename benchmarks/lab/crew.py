@@ -39,8 +39,8 @@ class Crew:
     def run(self, job: Job, rate: str | None) -> dict[str, Any]:
         """Run a trial over links of a rate; what its ranks saw becomes one record.
 
-        Returns: the job, the network and the rate; `points`, a list of (step, seconds of the slowest rank,
-            bytes sent by all hosts, quality of the first rank's model, quality of the mean model); seconds,
+        Returns: the job, the network and the rate; `points`, those that were judged, a list of (step, seconds of the slowest
+            rank, bytes sent by all hosts, quality of the first rank's model, quality of the mean model); seconds,
             bytes and step times.
 
         Raises: RuntimeError if a rank fails, with what it printed.
@@ -71,12 +71,11 @@ class Crew:
 
 
 def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    qualities: dict[str, dict[str, float]] = {}
-    for answer in answers:
-        qualities |= answer["qualities"]
     points = []
     for index, ranks in enumerate(zip(*(answer["points"] for answer in answers), strict=True)):
-        found = qualities[str(index)]
+        found = answers[0]["qualities"].get(str(index))
+        if found is None:
+            continue
         seconds, sent = max(rank[1] for rank in ranks), sum(rank[2] for rank in ranks)
         points.append((ranks[0][0], round(seconds, 4), sent, round(found["own"], 4), round(found["mean"], 4)))
     return {

@@ -109,10 +109,13 @@ _ALL = (
     _local("late", None, _quarter),
     _local("8 bits", EIGHT_BITS, _at_once),
     _local("8 bits, late", EIGHT_BITS, _quarter),
-    _local("sparse, late", FEW, _quarter, PERIODS[:3]),
+    _local("sparse, late", FEW, _quarter, (2, *PERIODS[:3])),
     _relaxcomm("selsync", _SELSYNC, uneven=True),
     _relaxcomm(
-        "selsync, sparse, late", {**_SELSYNC, "compressor": FEW, "delay": 1, "vote_delay": 1}, uneven=True
+        "selsync, sparse, late",
+        # Smoothed less, it exchanges more often, which costs little when it is sparse.
+        {"name": "selsync", "smoothing": 0.5, "compressor": FEW, "delay": 1, "vote_delay": 1},
+        uneven=True,
     ),
     _relaxcomm("auto", {"name": "auto"}, adapts=True),
 )

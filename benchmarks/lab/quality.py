@@ -59,10 +59,16 @@ def reached(
 def _first(
     points: Sequence[Sequence[float]], column: int, target: float, higher_is_better: bool
 ) -> Sequence[float] | None:
+    index = holds_from([point[column] for point in points], target, higher_is_better)
+    return None if index is None else points[index]
+
+
+def holds_from(qualities: Sequence[float], target: float, higher_is_better: bool) -> int | None:
+    """Index of the first evaluation from which the quality holds, or None."""
     row = 0
-    for index, point in enumerate(points):
-        good = point[column] >= target if higher_is_better else point[column] <= target
+    for index, quality in enumerate(qualities):
+        good = quality >= target if higher_is_better else quality <= target
         row = row + 1 if good else 0
         if row == IN_A_ROW:
-            return points[index - IN_A_ROW + 1]
+            return index - IN_A_ROW + 1
     return None

@@ -6,10 +6,10 @@ The models are judged when the trial is over, so that an evaluation gives nobody
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from benchmarks.lab.contenders import Contender
 from benchmarks.lab.links import Link
+from benchmarks.lab.quality import holds_from
 from benchmarks.lab.workloads import WORKLOADS, Batches, task_of
 from relaxcomm.tasks import Task
 
@@ -46,6 +47,17 @@ class Job:
     every: int | None = None
     offset: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+_WHOSE = ("own", "mean")
+Quality: TypeAlias = dict[str, float]
+
+
+def _shared(found: dict[int, Quality]) -> dict[int, Quality]:
+    """What all ranks have found."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, found)
+    return {index: quality for one in every for index, quality in one.items()}
 
 
 class Snapshots:
@@ -79,15 +91,32 @@ class Snapshots:
         torch.cat([state[name].flatten() for name in self._names], out=self._own[self.taken])
         self.taken += 1
 
-    def judge(self) -> dict[int, dict[str, float]]:
-        """This rank's share of the evaluation points: quality of the first rank's model and of the mean."""
+    def judge(self, good_enough: Callable[[Sequence[float]], bool]) -> dict[int, Quality]:
+        """The quality at each evaluation point, ranks taking turns, until it is known when it is reached.
+
+        What comes after that is left out, but for the last point.
+        """
         rank, ranks = dist.get_rank(), dist.get_world_size()
         every = [self._open(other) for other in range(ranks)]
-        found = {}
-        for index in range(rank, self.taken, ranks):
-            rows = [one[index] for one in every]
-            found[index] = {"own": self._quality(rows[0]), "mean": self._quality(torch.stack(rows).mean(0))}
-        return found
+        found: dict[int, Quality] = {}
+        for first in range(0, self.taken, ranks):
+            turn = range(first, min(first + ranks, self.taken))
+            found |= _shared(
+                {index: self._qualities(every, index) for index in turn if index % ranks == rank}
+            )
+            if all(good_enough([found[index][whose] for index in sorted(found)]) for whose in _WHOSE):
+                break
+        last = self.taken - 1
+        missing = self.taken > 0 and last not in found
+        return found | _shared({last: self._qualities(every, last)} if missing and rank == 0 else {})
+
+    def _qualities(self, every: Sequence[Tensor], index: int) -> Quality:
+        """Of the first rank's model and of the mean, which may be the same."""
+        rows = [one[index] for one in every]
+        own = self._quality(rows[0])
+        if all(row.equal(rows[0]) for row in rows):
+            return {"own": own, "mean": own}
+        return {"own": own, "mean": self._quality(torch.stack(rows).mean(0))}
 
     def _quality(self, values: Tensor) -> float:
         model = self._task.model
@@ -104,7 +133,7 @@ def run(job: Job, folder: Path, link: Link) -> dict[str, Any]:
     """Run a trial on this rank, together with the others of the default process group.
 
     Returns: seconds and bytes sent by this host at each evaluation point and at the end, the qualities that
-        this rank judged, step times, and what the contender says of its communication.
+        were judged, step times, and what the contender says of its communication.
     """
     workload = WORKLOADS[job.workload]
     task = task_of(job.workload, job.seed, job.learning_rate, job.options)
@@ -119,7 +148,10 @@ def run(job: Job, folder: Path, link: Link) -> dict[str, Any]:
     timed |= {"communication": dict(contender.communication()), "note": contender.note()}
     contender.close()
     dist.barrier()
-    return {**timed, "qualities": snapshots.judge()}
+    judged = snapshots.judge(
+        lambda qualities: holds_from(qualities, workload.target, workload.higher_is_better) is not None
+    )
+    return {**timed, "qualities": judged}
 
 
 def _train(

@@ -60,7 +60,7 @@ WORKLOADS = {
         batch_size=32,
         every=8,
         target=0.5,
-        steps=160,
+        steps=128,
         learning_rates=(0.025, 0.05, 0.1),
     ),
 }
