@@ -39,9 +39,9 @@ class Crew:
     def run(self, job: Job, rate: str | None) -> dict[str, Any]:
         """Run a trial over links of a rate; what its ranks saw becomes one record.
 
-        Returns: the job, the network and the rate; `points`, those that were judged, a list of (step, seconds of the slowest
-            rank, bytes sent by all hosts, quality of the first rank's model, quality of the mean model); seconds,
-            bytes and step times.
+        Returns: the job, the network and the rate; `points`, those that were judged, as (step, seconds of
+            the slowest rank, bytes sent by all hosts, quality of the first rank's model, quality of the mean
+            model); seconds, bytes and step times.
 
         Raises: RuntimeError if a rank fails, with what it printed.
         """
