@@ -60,12 +60,19 @@ class Network:
 NETWORKS = {"namespaces": Network("namespaces", hosts), "throttle": Network("throttled", processes)}
 
 
-def usable(wanted: str) -> str:
-    """The network that is wanted or, where no hosts can be made, the throttle, with a line on stderr."""
+def missing(network: str) -> str | None:
+    """Why a network cannot be made here, or None."""
     try:
-        with NETWORKS[wanted].make(1) as (one,):
+        with NETWORKS[network].make(1) as (one,):
             one.shape("100mbit")  # which not every kernel can
     except (NetworkUnavailableError, subprocess.CalledProcessError) as error:
-        print(f"{error}; throttled at the transport instead, which is not a network", file=sys.stderr)
+        return str(error)
+    return None
+
+
+def usable(wanted: str) -> str:
+    """The network that is wanted or, where no hosts can be made, the throttle, with a line on stderr."""
+    if reason := missing(wanted):
+        print(f"{reason}; throttled at the transport instead, which is not a network", file=sys.stderr)
         return "throttle"
     return wanted

@@ -7,6 +7,7 @@ Contenders take turns; the first two exchanges of each, in which buffers and gro
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from benchmarks.lab import scaling_report
 from benchmarks.lab.crew import Crew, crew
 from benchmarks.lab.network import end_in_order
+from benchmarks.lab.networks import missing
 from benchmarks.lab.recording import begin
 from benchmarks.lab.scaling_model import REFERENCE
 from benchmarks.report import dated, positive
@@ -74,6 +76,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if REFERENCE not in arguments.contenders:
         parser.error(f"--contenders: {REFERENCE} must be among them, since the prediction is fitted to it")
+    if reason := missing("namespaces"):
+        sys.exit(
+            f"{reason}; cost as the work grows is measured between hosts of their own only, nothing was run"
+        )
     end_in_order()
     output = arguments.output or dated("lab-scaling").with_suffix(".jsonl")
     log = begin(output, arguments)

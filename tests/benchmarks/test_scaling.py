@@ -2,10 +2,11 @@
 
 import json
 import math
+import sys
 
 import pytest
 
-from benchmarks.lab import scaling, scaling_report
+from benchmarks.lab import network, scaling, scaling_report
 from benchmarks.lab.crew import crew
 from benchmarks.lab.network import NetworkUnavailableError
 from benchmarks.lab.scaling_model import costs, growths, predicted_seconds, slope
@@ -119,3 +120,12 @@ def test_hosts_send_what_is_declared(tmp_path):
     scaling_report.write(path)
     assert "| relaxcomm bsp | 1gbit | 2 | 0.3 |" in path.with_suffix(".md").read_text()
     assert path.with_suffix(".png").stat().st_size > 1000
+
+
+def test_without_hosts_it_ends_in_a_line_and_leaves_no_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(network.os, "geteuid", lambda: 1000)
+    output = tmp_path / "scaling.jsonl"
+    monkeypatch.setattr(sys, "argv", ["scaling", "--output", str(output)])
+    with pytest.raises(SystemExit, match=r"need root .*nothing was run"):
+        scaling.main()
+    assert not output.exists()
