@@ -56,8 +56,9 @@ class chunk_top_k(BlockTop):
     """The entries of largest size in each chunk of a tensor; the others count as 0.
 
     `||C(x) - x||^2 <= (1 - k / chunk_size) ||x||^2`. Each tensor is cut on its own; its last chunk may be
-    shorter. An index takes one byte in chunks of up to 256, two in those of up to 32768. Biased: use it in
-    `error_feedback`.
+    shorter. An index takes one byte in chunks of up to 256, two in those of up to 32768. One of up to 256
+    float32 entries is chosen on a CPU by all bits but the last eight or fewer, the first of those that agree.
+    Biased: use it in `error_feedback`.
 
     Args:
         num_kept: k, entries of each chunk.
