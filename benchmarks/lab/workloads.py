@@ -51,9 +51,9 @@ WORKLOADS = {
         batch_size=8,
         every=8,
         target=3.4,
-        steps=240,
+        steps=360,
         higher_is_better=False,
-        learning_rates=(0.001, 0.002, 0.004),
+        learning_rates=(0.0005, 0.001, 0.002),
     ),
     "glyphs": Workload(
         make=partial(glyphs.make, channels=8, hidden=3072),
