@@ -102,7 +102,7 @@ class Bucket:
         return out
 
     def subtract_from(self, flat: Tensor, out: Tensor) -> Tensor:
-        """Write `flat` less the tensors into `out`, which may be `flat`, and return it."""
+        """Write `flat` less the tensors into the flat buffer `out` and return it."""
         self.check_unchanged()
         for view, tensor, result in zip(self.views(flat), self.tensors, self._views_of(out), strict=True):
             torch.sub(view, tensor, out=result)

@@ -62,16 +62,17 @@ class Snapshots:
         rank, ranks = dist.get_rank(), dist.get_world_size()
         every = [self._open(other) for other in range(ranks)]
         found: dict[int, Quality] = {}
-        for first in range(0, self.taken, ranks):
-            turn = range(first, min(first + ranks, self.taken))
-            found |= _shared(
-                {index: self._qualities(every, index) for index in turn if index % ranks == rank}
-            )
+
+        def judged(points: range) -> dict[int, Quality]:
+            mine = [index for index in points if index % ranks == rank and index not in found]
+            return _shared({index: self._qualities(every, index) for index in mine})
+
+        points = range(self.taken)
+        for first in points[::ranks]:
+            found |= judged(points[first : first + ranks])
             if all(good_enough([found[index][whose] for index in sorted(found)]) for whose in _WHOSE):
                 break
-        last = self.taken - 1
-        missing = self.taken > 0 and last not in found
-        return found | _shared({last: self._qualities(every, last)} if missing and rank == 0 else {})
+        return found | judged(points[-1:])
 
     def _qualities(self, every: Sequence[Tensor], index: int) -> Quality:
         """Of the first rank's model and of the mean, which may be the same."""

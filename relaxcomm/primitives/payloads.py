@@ -17,6 +17,14 @@ from relaxcomm.protocol import Context, Payload, State
 ANCHOR = "anchor"
 
 
+def _take_in(bucket: Bucket, value: Tensor, snapshot: Tensor | None) -> None:
+    """Make a value the parameters or, if it comes late, keep what they have moved since the snapshot."""
+    if snapshot is None:
+        bucket.scatter(value)
+    else:
+        bucket.add(torch.sub(value, snapshot, out=snapshot))
+
+
 @frozen
 class gradients(Payload):
     """The gradients, bucket by bucket while backward goes on; the result becomes `.grad`.
@@ -65,10 +73,7 @@ class parameters(Payload):
     def write(
         self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
     ) -> None:
-        if snapshot is None:
-            bucket.scatter(value)
-        else:
-            bucket.add(torch.sub(value, snapshot, out=snapshot))
+        _take_in(bucket, value, snapshot)
 
 
 @frozen
@@ -115,10 +120,8 @@ class deltas(Payload):
         state[ANCHOR] = value
         if self.merge is not None:
             bucket.scatter(torch.lerp(value, bucket.gather(bucket.empty()), self.merge))
-        elif snapshot is None:
-            bucket.scatter(value)
         else:
-            bucket.add(torch.sub(value, snapshot, out=snapshot))
+            _take_in(bucket, value, snapshot)
 
 
 @frozen
