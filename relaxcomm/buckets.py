@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relaxcomm import memory
 from relaxcomm.errors import UsageError
 from relaxcomm.layout import Layout
 
@@ -71,6 +72,10 @@ class Bucket:
     def empty(self) -> Tensor:
         """A new flat buffer, `[numel]`."""
         return torch.empty(self.numel, dtype=self.dtype, device=self.device)
+
+    def temporary(self) -> Tensor:
+        """A flat buffer for one exchange, `[numel]`, perhaps in memory that an earlier one used."""
+        return memory.empty(self.numel, self.dtype, self.device)
 
     def zeros(self) -> Tensor:
         """A new flat buffer of zeros, `[numel]`."""

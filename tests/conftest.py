@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from relaxcomm import memory
+
+memory.LEAST_BYTES = 1  # so that what is used again is, with the small models of most tests, used again
+
 
 @pytest.fixture(params=[pytest.param(False, id="plain"), pytest.param(True, id="detail")])
 def debug(request: pytest.FixtureRequest) -> bool:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.lab import report, standard
+from benchmarks.lab import counted, report, standard
 from benchmarks.lab.crew import crew
 from benchmarks.lab.entries import ENTRIES
 from benchmarks.lab.links import left_out
@@ -31,6 +31,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--learning-rates", nargs="+", type=float, help="to try, instead of the workload's")
     parser.add_argument("--periods", nargs="+", type=int, help="to try, of those that a contender has")
     parser.add_argument("--tuning-seeds", type=int, default=2)
+    parser.add_argument(
+        "--counted",
+        nargs="+",
+        type=Path,
+        default=[],
+        help="earlier results, whose tuning trials need not be run again",
+    )
     parser.add_argument("--output", type=Path, default=None, help="a .jsonl file; its plots lie beside it")
     parser.add_argument(
         "--network", choices=list(NETWORKS), default="namespaces", help="how links are slowed"
@@ -43,6 +50,7 @@ def _grid(arguments: argparse.Namespace) -> Grid:
         arguments.learning_rates and tuple(arguments.learning_rates),
         arguments.periods and tuple(arguments.periods),
         tuple(range(100, 100 + arguments.tuning_seeds)),
+        counted.read(arguments.counted),
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from statistics import median
 from typing import Any
 
+from benchmarks.lab.counted import Counted, find
 from benchmarks.lab.crew import Crew
 from benchmarks.lab.entries import Entry
 from benchmarks.lab.quality import reached
@@ -27,11 +28,13 @@ class Grid:
         learning_rates: of the task's optimizer; None for the workload's.
         periods: that are left out of those of an entry if they are not here; None for all.
         seeds: of the trials; others than the final ones.
+        counted: trials of earlier results, which are taken as they are.
     """
 
     learning_rates: tuple[float, ...] | None = None
     periods: tuple[int, ...] | None = None
     seeds: tuple[int, ...] = (100, 101)
+    counted: Counted = field(default_factory=dict)
 
     def rates_of(self, workload: str) -> tuple[float, ...]:
         return self.learning_rates or WORKLOADS[workload].learning_rates
@@ -84,23 +87,17 @@ def steps_to_target(
 
     Entries with the same arithmetic share a row of the table.
     """
-    found = {}
+    found, job = {}, WORKLOADS[workload]
     for entry in (one for one in entries if one.same_as is None):
         for learning_rate, period in product(grid.rates_of(workload), grid.periods_of(entry)):
-            counts = [
-                _counted(crew, workload, entry, (learning_rate, period, seed), log) for seed in grid.seeds
-            ]
+            counts = []
+            for seed in grid.seeds:
+                trial = job_of(entry, workload, learning_rate, period, seed)
+                record = find(grid.counted, crew.workers, trial) or crew.run(trial, None)
+                log("tuning", {"label": entry.label, "period": period, **record})
+                counts.append(reached(record, job.target, job.higher_is_better).steps)
             found[entry.label, learning_rate, period] = median(counts)
     return found
-
-
-def _counted(crew: Crew, workload: str, entry: Entry, tried: tuple[float, int, int], log: Log) -> float:
-    """Steps to the target of one trial, of a learning rate, a period and a seed."""
-    learning_rate, period, seed = tried
-    record = crew.run(job_of(entry, workload, learning_rate, period, seed), None)
-    log("tuning", {"label": entry.label, "period": period, **record})
-    job = WORKLOADS[workload]
-    return reached(record, job.target, job.higher_is_better).steps
 
 
 def step_seconds(

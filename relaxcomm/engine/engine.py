@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from relaxcomm import memory
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
@@ -317,5 +318,6 @@ class Engine:
         self._window.backward.release()
         self._run.transport.announce(status)
         self._run.transport.close()
+        memory.release()
         if self._owns_default_group and not status.startswith("failed"):
             dist.destroy_process_group()

@@ -114,7 +114,9 @@ class StepExchanges:
     ) -> Exchange:
         late = bool(rule.delay)
         cx = self.run.context(rule, round)
-        tensor = rule.payload.read(cx, bucket, state["payload"], bucket.empty() if late else bucket.scratch())
+        tensor = rule.payload.read(
+            cx, bucket, state["payload"], bucket.temporary() if late else bucket.scratch()
+        )
         is_good = rule.exchange.same_result or is_finite(tensor)
         if not rule.exchange.collective and not is_good:
             raise non_finite_error("parameters", [(bucket, tensor)], self.run.step)
@@ -135,7 +137,7 @@ class StepExchanges:
             flight.launch(self.run.transport, self.run.statistics)
         else:
             pipeline.launch(flight)
-        snapshot = bucket.gather(bucket.empty()) if late else None
+        snapshot = bucket.gather(bucket.temporary()) if late else None
         due, sent = rule.due(self.run.step), self.run.step if late else None
         return Exchange(due, index, rule, state, bucket, flight, snapshot, of_buffers, is_good, sent, mine)
 

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from relaxcomm import memory
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import Fraction, Rate, frozen
 from relaxcomm.protocol import Context, Outer, State
@@ -30,7 +31,7 @@ class average(Outer):
     """
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
-        return result if base is None else base - result
+        return result if base is None else torch.sub(base, result, out=memory.empty_like(base))
 
 
 @frozen

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from relaxcomm import memory
 from relaxcomm.messages import QUANTIZED, Quantized
 from relaxcomm.packing import pack_codes, packed_bytes
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
@@ -64,7 +65,7 @@ class Quantizer(Compressor):
         wide = torch.promote_types(tensor.dtype, torch.float32)
         steps = torch.empty(segments.count, dtype=wide, device=tensor.device)
         lows = torch.empty(segments.count if self.has_lows else 0, dtype=wide, device=tensor.device)
-        codes = torch.empty(tensor.numel(), dtype=torch.uint8, device=tensor.device)
+        codes = memory.empty_like(tensor, torch.uint8)
         rounding = _Rounding(self.num_codes, min(size, tensor.numel()), steps)
         generator = draws(cx, self.seed, tensor) if self.stochastic else None
         for group in segments.groups(size):
@@ -129,7 +130,7 @@ def tensor_segments(cx: Context, numel: int) -> Segments:
 
 def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
     """The weighted sum of quantised messages, taken in at least float32, as a tensor like `like`."""
-    total = torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+    total = memory.zeros_like(like, torch.promote_types(like.dtype, torch.float32))
     for weight, message in parts:
         assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
         message.add_to(total, weight)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from relaxcomm import memory
 from relaxcomm.messages import SPARSE, Sparse
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 from relaxcomm.schedules import largest, piecewise, value_at
@@ -91,7 +92,7 @@ def pack_selected(tensor: Tensor, indices: Tensor, capacity: int) -> Sparse:
 
 def sum_sparse(parts: Parts, like: Tensor) -> Tensor:
     """The weighted sum of sparse messages as a dense tensor."""
-    total = torch.zeros_like(like)
+    total = memory.zeros_like(like)
     for weight, message in parts:
         assert isinstance(message, Sparse), f"expected a sparse message, got {message!r}"
         message.add_to(total, weight)

@@ -1,0 +1,62 @@
+"""Large buffers on the CPU, used again when no tensor looks at them any more.
+
+Fresh memory is what an exchange of a large model took most of its time for: the operating system hands it
+out page by page, and the C library gives buffers of more than 32 MB back at once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+LEAST_BYTES = 1 << 20  # smaller ones the C library keeps itself
+_free: defaultdict[int, list[Tensor]] = defaultdict(list)
+
+
+def empty(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What `torch.empty` makes, perhaps in memory that was used before.
+
+    Args:
+        numel: entries.
+        dtype: of the entries.
+        device: only the CPU's memory is kept here; for a GPU's torch does so.
+
+    Returns: a tensor `[numel]`, whose memory is free again when it and all its views are gone.
+
+    Example:
+        >>> empty(3, torch.float32, torch.device("cpu")).shape
+        torch.Size([3])
+    """
+    num_bytes = numel * dtype.itemsize
+    if device.type != "cpu" or num_bytes < LEAST_BYTES:
+        return torch.empty(numel, dtype=dtype, device=device)
+    free = _free[num_bytes]
+    try:
+        kept = free.pop()
+    except IndexError:
+        kept = _fresh(num_bytes)
+    window = kept.numpy().data  # which the tensor holds, and nobody else
+    weakref.finalize(window, free.append, kept).atexit = False
+    return torch.frombuffer(window, dtype=dtype)
+
+
+def _fresh(num_bytes: int) -> Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
+def empty_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The same for the entries of a flat tensor, `[numel]`."""
+    return empty(like.numel(), dtype or like.dtype, like.device)
+
+
+def zeros_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The same, of zeros."""
+    return empty_like(like, dtype).zero_()
+
+
+def release() -> None:
+    """Give the operating system back what no tensor uses now."""
+    _free.clear()
