@@ -64,7 +64,11 @@ def _relaxcomm(label: str, algorithm: Settings, **options: Any) -> Entry:
 
 
 def _local(
-    label: str, compressor: Any, late: Callable[[int], int], periods: tuple[int, ...] = PERIODS
+    label: str,
+    compressor: Any,
+    late: Callable[[int], int],
+    periods: tuple[int, ...] = PERIODS,
+    same_as: str | None = None,
 ) -> Entry:
     def settings(period: int) -> Settings:
         own = {"steps": period, "compressor": compressor, "delay": late(period)}
@@ -76,6 +80,7 @@ def _local(
         settings=settings,
         periods=periods,
         late=late,
+        same_as=same_as,
     )
 
 
@@ -105,7 +110,7 @@ _ALL = (
     _averaging("torchft_diloco", same_as=None),
     _averaging("hivemind"),
     _relaxcomm("bsp", {"name": "bsp"}, same_as="ddp"),
-    _local("plain", None, _at_once),
+    _local("plain", None, _at_once, same_as="periodic_averaging"),
     _local("late", None, _quarter),
     _local("8 bits", EIGHT_BITS, _at_once),
     _local("8 bits, late", EIGHT_BITS, _quarter),

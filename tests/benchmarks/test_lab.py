@@ -1,11 +1,13 @@
 """The lab's arithmetic on made-up records, and a small crew on real hosts."""
 
+import json
 import math
 import subprocess
+from dataclasses import asdict
 
 import pytest
 
-from benchmarks.lab import compare, report, standard
+from benchmarks.lab import compare, counted, report, standard
 from benchmarks.lab.crew import crew
 from benchmarks.lab.entries import ENTRIES
 from benchmarks.lab.network import NetworkUnavailableError
@@ -96,6 +98,27 @@ def test_tuning_takes_the_setting_that_promises_the_least_time():
     assert chosen["ddp_fp16", "slow"].steps == chosen["ddp", "slow"].steps == 40
     assert logged.count("tuning") == 2, "DDP in half precision takes as many steps"
     assert chosen["ddp", "slow"].seconds == pytest.approx(40 * 16.001 / 16)
+
+
+def test_trials_of_earlier_results_are_not_run_again(tmp_path):
+    """The same rate and seed are taken from the file, another rate and other settings are run."""
+    job = job_of(ENTRIES["ddp"], "digits", 0.1, 1, 7)
+    earlier = {**record([0.0] * 9 + [1.0] * 3, [0.0] * 12), **asdict(job), "label": "ddp"}
+    other = {**earlier, "contender": "periodic_averaging"}
+    lines = [{"kind": "environment"}, {"kind": "tuning", **earlier}, {"kind": "tuning", **other}]
+    lines.append({"kind": "final", **earlier, "learning_rate": 0.2})
+    path = tmp_path / "lab-before.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    hosts, logged = MadeUpCrew(), []
+    grid = Grid((0.1, 0.2), seeds=(7,), counted=counted.read([path]))
+    chosen = tune(hosts, "digits", [ENTRIES["ddp"]], ["slow"], grid, lambda kind, one: logged.append(one))
+    assert chosen["ddp", "slow"].steps == 40
+    assert [one.get("counted_in") for one in logged[:2]] == ["lab-before.jsonl", None]
+    assert [job.learning_rate for job, rate in hosts.jobs if rate is None] == [0.2]
+    again = MadeUpCrew()
+    again.workers = 8
+    tune(again, "digits", [ENTRIES["ddp"]], ["slow"], grid, lambda kind, one: None)
+    assert [job.learning_rate for job, rate in again.jobs if rate is None] == [0.1, 0.2]
 
 
 def test_a_grid_leaves_out_periods():
