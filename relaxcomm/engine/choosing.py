@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable
 
 import torch
+from torch.optim import Optimizer
 
 from relaxcomm.engine.run import Run
 from relaxcomm.operations import Agree, AllReduce, Label, Operation
@@ -14,6 +15,8 @@ from relaxcomm.protocol import Measured
 
 _SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 22
 _PROBE_SECONDS = 0.02  # what a probe of the link has to take
+# How torch's Adam, Adamax, Adagrad, RMSprop, Adadelta and their like name an entry's usual size.
+_ENTRY_SIZES = frozenset({"exp_avg_sq", "exp_inf", "sum", "square_avg"})
 _NORMAL = 1.4826  # median deviations in a standard deviation
 
 
@@ -66,6 +69,7 @@ class FirstSteps:
             world_size=run.transport.membership.world_size,
             latency_seconds=latency,
             bytes_per_second=self._speed(latency),
+            adaptive_optimizer=_is_adaptive(run.optimizer),
         )
 
     def _speed(self, latency: float) -> float:
@@ -92,6 +96,12 @@ class FirstSteps:
             received = self._run.transport.issue(operation, Label(self._run.common_step, "probe")).wait()
         assert isinstance(received, torch.Tensor)
         return received
+
+
+def _is_adaptive(optimizer: Optimizer | None) -> bool:
+    """By what it keeps of each parameter, which those of other libraries call alike."""
+    states = optimizer.state.values() if optimizer is not None else ()
+    return any(not _ENTRY_SIZES.isdisjoint(state) for state in states)
 
 
 def _message(num_bytes: int, run: Run) -> torch.Tensor:

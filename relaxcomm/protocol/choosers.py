@@ -23,6 +23,8 @@ class Measured:
         latency_seconds: an all-reduce of one element.
         bytes_per_second: at which the slowest worker's bytes leave it in an all-reduce; infinity if there
             is one worker.
+        adaptive_optimizer: whether the optimizer divides each entry of a gradient by that entry's usual size,
+            as Adam does; then what parameters move differs little in size.
     """
 
     step_seconds: float
@@ -32,6 +34,7 @@ class Measured:
     world_size: int
     latency_seconds: float
     bytes_per_second: float
+    adaptive_optimizer: bool = False
 
 
 class Chooser(Primitive):

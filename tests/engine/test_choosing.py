@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.optim import Optimizer
 
 import relaxcomm
 from relaxcomm import (
@@ -27,6 +28,7 @@ from relaxcomm import (
     gradients,
     parameters,
 )
+from relaxcomm_algorithms.auto import least_time
 from relaxcomm_algorithms.local_sgd import local_sgd
 from tests.engine.harness import (
     World,
@@ -84,11 +86,15 @@ def chosen_by(chooser: Chooser, period: int = 4) -> Algorithm:
 class Rank:
     """One simulated rank in training, whose step computes for `seconds` in virtual time."""
 
-    def __init__(self, group: Any, settings: Any, seconds: float = 0.002) -> None:
+    def __init__(
+        self, group: Any, settings: Any, seconds: float = 0.002, optimizer: type[Optimizer] | None = None
+    ) -> None:
         self.group, self.world, self.seconds = group, World(group.rank(), group.size(), group), seconds
         self.settings = settings if isinstance(settings, dict) else {"algorithm": settings}
         self.model = CASES["toy"].model(seed=group.rank())
         self.optimizer = make_optimizer("momentum", self.model)
+        if optimizer is not None:
+            self.optimizer = optimizer(self.optimizer.param_groups[0]["params"], lr=1e-3)
         self.history: list[Any] = []
         self.begin()
 
@@ -153,6 +159,48 @@ def test_how_much_steps_vary_is_measured():
         assert seen["jitter_seconds"] == pytest.approx(
             0.0015 / statistics.NormalDist().inv_cdf(0.75), rel=1e-4
         )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "is_adaptive"),
+    [
+        (torch.optim.SGD, False),
+        (torch.optim.Adam, True),
+        (torch.optim.AdamW, True),
+        (torch.optim.Adamax, True),
+        (torch.optim.NAdam, True),
+        (torch.optim.RAdam, True),
+        (torch.optim.RMSprop, True),
+        (torch.optim.Adagrad, True),
+        (torch.optim.Adadelta, True),
+    ],
+)
+def test_an_adaptive_optimizer_is_known_by_what_it_keeps(optimizer, is_adaptive):
+    def program(group):
+        rank = Rank(group, "auto", optimizer=optimizer)
+        rank.train(0, 9)
+        return rank.engine.state_dict()["measured"]["adaptive_optimizer"]
+
+    assert relaxcomm.simulate(program, 3, link=LINK) == [is_adaptive] * 3
+
+
+@pytest.mark.parametrize("rate", [1e7, 6e7, 1e9])
+def test_with_an_adaptive_optimizer_averages_are_no_rarer(rate):
+    """Ten million parameters on four workers: where two periods are close, the rarer one costs it too many steps."""
+    facts = {
+        "step_seconds": 0.2,
+        "jitter_seconds": 0.01,
+        "num_parameters": 10_000_000,
+        "parameter_bytes": 40_000_000,
+        "world_size": 4,
+        "latency_seconds": 0.001,
+        "bytes_per_second": rate,
+    }
+    plain, adaptive = (
+        least_time().choose(Measured(**facts, adaptive_optimizer=kind))[0] for kind in (False, True)
+    )
+    periods = [one.get("steps", 1) for one in (plain, adaptive)]
+    assert periods == ([8, 4] if rate == 6e7 else [periods[0]] * 2)
 
 
 def of_a_float(link):
