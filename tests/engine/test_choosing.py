@@ -186,7 +186,7 @@ def test_an_adaptive_optimizer_is_known_by_what_it_keeps(optimizer, is_adaptive)
 
 @pytest.mark.parametrize("rate", [1e7, 6e7, 1e9])
 def test_with_an_adaptive_optimizer_averages_are_no_rarer(rate):
-    """Ten million parameters, four workers: where two periods are close, the rarer one costs too many steps."""
+    """Ten million parameters, four workers; where two periods are close the rarer costs too many steps."""
     facts = {
         "step_seconds": 0.2,
         "jitter_seconds": 0.01,
