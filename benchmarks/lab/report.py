@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.lab.aims import aims
 from benchmarks.lab.split import HEADERS, cells
-from benchmarks.lab.tables import Row, Table, read, tables
+from benchmarks.lab.tables import Row, Table, read, synchronous_row, tables
 from benchmarks.lab.workloads import WORKLOADS
 
 
@@ -25,16 +25,18 @@ def markdown(found: Sequence[Table], remarks: Sequence[str] = ()) -> str:
     parts = [line for remark in remarks for line in (remark, "")]
     for table in found:
         target = WORKLOADS[table.place.workload].target
-        ddp = next((row.seconds for row in table.rows if row.label == "ddp"), math.nan)
+        synchronous = synchronous_row(table.rows)
+        name = "DDP" if synchronous is None or synchronous.label == "ddp" else synchronous.label
+        seconds = synchronous.seconds if synchronous else math.nan
         parts += [
             f"### {table.place.title()}",
             "",
-            f"Target {target:g}; limit (DDP's steps, nothing exchanged): {table.limit:.2f} s.",
+            f"Target {target:g}; limit ({name}'s steps, nothing exchanged): {table.limit:.2f} s.",
             "",
-            "| contender | setting | seconds to target, median [all] | of limit | DDP over it | MB sent | "
-            f"steps | final | {' | '.join(HEADERS)} |",
+            f"| contender | setting | seconds to target, median [all] | of limit | {name} over it | "
+            f"MB sent | steps | final | {' | '.join(HEADERS)} |",
             "|---" * (8 + len(HEADERS)) + "|",
-            *(_line(row, table.limit, ddp) for row in table.rows),
+            *(_line(row, table.limit, seconds) for row in table.rows),
             "",
             *(f"- {aim}" for aim in aims(table)),
             *(f"- {row.label}: {row.note}" for row in table.rows if row.note),
@@ -43,7 +45,7 @@ def markdown(found: Sequence[Table], remarks: Sequence[str] = ()) -> str:
     return "\n".join(parts)
 
 
-def _line(row: Row, limit: float, ddp: float) -> str:
+def _line(row: Row, limit: float, synchronous: float) -> str:
     every = " ".join(f"{one.seconds:.3g}" for one in row.reached)
     sent = median(one.bytes_sent for one in row.reached) / 1e6
     steps = median(one.steps for one in row.reached)
@@ -51,7 +53,7 @@ def _line(row: Row, limit: float, ddp: float) -> str:
     derived = " (derived)" if row.derived else ""
     return (
         f"| {row.label} | {row.setting} | {row.seconds:.3g} [{every}]{derived} | {row.seconds / limit:.2f} | "
-        f"{ddp / row.seconds:.1f} | {sent:,.0f} | {steps:.0f} | {row.end:.4f} | {times} |"
+        f"{synchronous / row.seconds:.1f} | {sent:,.0f} | {steps:.0f} | {row.end:.4f} | {times} |"
     )
 
 

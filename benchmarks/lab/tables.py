@@ -53,13 +53,19 @@ class Table:
 
     Args:
         place: where.
-        limit: seconds of DDP's steps without any communication.
+        limit: seconds of a synchronous run's steps without any communication.
         rows: fastest first.
     """
 
     place: Place
     limit: float
     rows: tuple[Row, ...]
+
+
+def synchronous_row(rows: Iterable[Row]) -> Row | None:
+    """DDP's or, where peers take no part, that of our `bsp`, which takes the same steps."""
+    found = {row.label: row for row in rows}
+    return found.get("ddp") or found.get("relaxcomm bsp")
 
 
 def read(path: Path) -> list[Record]:
@@ -88,8 +94,8 @@ def _table(place: Place, runs: Mapping[str, Sequence[Record]], last_average: tup
     rows = [
         _row(label, records, last_average, alone) for label, records in runs.items() if label != "nothing"
     ]
-    steps = [one.steps for row in rows if row.label == "ddp" for one in row.reached]
-    limit = alone * median(steps) if steps else math.nan
+    synchronous = synchronous_row(rows)
+    limit = alone * median(one.steps for one in synchronous.reached) if synchronous else math.nan
     return Table(place, limit, tuple(sorted(rows, key=lambda row: row.seconds)))
 
 

@@ -183,6 +183,17 @@ def test_the_report_orders_by_time_and_shows_the_limit(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("with_ddp", [True, False])
+def test_without_peers_the_limit_has_the_steps_of_our_own_bsp(with_ddp):
+    own = record([0.9, 0.9, 0.98, 0.98, 0.98], [0.9] * 5, kind="final", label="relaxcomm bsp")
+    records = [*finals(), own]
+    (table,) = report.tables([one for one in records if with_ddp or one.get("label") != "ddp"])
+    assert table.limit == pytest.approx((8 if with_ddp else 12) * 0.1)
+    text = report.markdown([table])
+    assert ("(DDP's steps" if with_ddp else "(relaxcomm bsp's steps") in text
+    assert "nan" not in text
+
+
 def trials(label, seconds, hidden=None, **more):
     """Trials of 40 steps; the median step and the exposed time that is told are not those of the table."""
     told = [{}] * len(seconds) if hidden is None else [{"exposed": 9.0, "hidden": one} for one in hidden]
