@@ -59,17 +59,18 @@ class FirstSteps:
         times = self.step_times[1:] or self.step_times  # the first step makes what later ones only use
         usual = statistics.median(times)
         jitter = _NORMAL * statistics.median(abs(one - usual) for one in times)
-        latency = self._slowest(min(self._probe(4) for _ in range(5)))
+        latency = self._largest(min(self._probe(4) for _ in range(5)))
         tensors = [item.tensor for item in run.parameters]
         return Measured(
-            step_seconds=self._slowest(usual),
-            jitter_seconds=self._slowest(jitter),
+            step_seconds=self._largest(usual),
+            jitter_seconds=self._largest(jitter),
             num_parameters=sum(tensor.numel() for tensor in tensors),
             parameter_bytes=sum(tensor.nbytes for tensor in tensors),
             world_size=run.transport.membership.world_size,
             latency_seconds=latency,
             bytes_per_second=self._speed(latency),
-            adaptive_optimizer=_is_adaptive(run.optimizer),
+            # A worker whose GradScaler skipped all steps so far keeps nothing yet.
+            adaptive_optimizer=self._largest(_is_adaptive(run.optimizer)) > 0,
         )
 
     def _speed(self, latency: float) -> float:
@@ -78,12 +79,13 @@ class FirstSteps:
         while seconds < _PROBE_SECONDS and num_bytes < _LARGE_BYTES:
             # Links let a burst pass faster than they can go on, so a probe has to take a while.
             num_bytes *= 2
-            seconds = self._slowest(self._probe(num_bytes))
+            seconds = self._largest(self._probe(num_bytes))
         sent = self._run.transport.traffic(AllReduce(_message(num_bytes, self._run)))[0]
         return sent / max(seconds - latency, 1e-9) if sent else math.inf
 
-    def _slowest(self, seconds: float) -> float:
-        operation = Agree(torch.tensor([seconds], dtype=torch.float64), "max")
+    def _largest(self, mine: float) -> float:
+        """Of all workers' numbers."""
+        operation = Agree(torch.tensor([mine], dtype=torch.float64), "max")
         return float(self._waited(operation).item())
 
     def _probe(self, num_bytes: int) -> float:

@@ -184,6 +184,18 @@ def test_an_adaptive_optimizer_is_known_by_what_it_keeps(optimizer, is_adaptive)
     assert relaxcomm.simulate(program, 3, link=LINK) == [is_adaptive] * 3
 
 
+def test_workers_agree_on_it_when_one_has_taken_no_step_yet():
+    """As with a GradScaler that has skipped all of them."""
+
+    def program(group):
+        kind = torch.optim.SGD if group.rank() == 1 else torch.optim.Adam
+        rank = Rank(group, "auto", optimizer=kind)
+        rank.train(0, 9)
+        return rank.engine.state_dict()["measured"]["adaptive_optimizer"]
+
+    assert relaxcomm.simulate(program, 3, link=LINK) == [True] * 3
+
+
 @pytest.mark.parametrize("rate", [1e7, 6e7, 1e9])
 def test_with_an_adaptive_optimizer_averages_are_no_rarer(rate):
     """Ten million parameters, four workers; where two periods are close the rarer costs too many steps."""
