@@ -8,9 +8,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lab import tables
 from benchmarks.lab.trial import Job
 
 Counted = Mapping[str, Mapping[str, Any]]
+_LOGGED_ANEW = ("kind", "workers", "label")  # by the run that takes a trial over
 _KEYS = [field.name for field in fields(Job)]
 
 
@@ -19,23 +21,17 @@ def key_of(workers: int, job: Mapping[str, Any]) -> str:
     return json.dumps([workers, *(job[name] for name in _KEYS)], sort_keys=True)
 
 
-def find(counted: Counted, workers: int, job: Job) -> dict[str, Any] | None:
+def find(counted: Counted, workers: int, job: Job) -> Mapping[str, Any] | None:
     """The record of a trial like this one, with the file it comes from, or None."""
-    found = counted.get(key_of(workers, asdict(job)))
-    return None if found is None else dict(found)
+    return counted.get(key_of(workers, asdict(job)))
 
 
 def read(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
     """The tuning trials in result files, by `key_of`; of equal ones the last."""
     found = {}
     for path in paths:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
+        for record in tables.read(path):
             if record["kind"] == "tuning":
-                key = key_of(record["workers"], record)
-                found[key] = {"counted_in": path.name, **_without(record, "kind", "workers", "label")}
+                kept = {name: value for name, value in record.items() if name not in _LOGGED_ANEW}
+                found[key_of(record["workers"], record)] = {"counted_in": path.name, **kept}
     return found
-
-
-def _without(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in names}

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from relaxcomm.messages import Message, Quantized, Sparse
 from relaxcomm.primitives.compressors.levels import sum_quantized
+from relaxcomm.primitives.compressors.sparse import sum_sparse
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 
 
@@ -31,8 +32,4 @@ def read(compressor: Compressor, cx: Context, like: Tensor, state: State, messag
 
 def as_dense(own: Tensor | Sparse, like: Tensor) -> Tensor:
     """An own part as a tensor like `like`."""
-    if isinstance(own, Tensor):
-        return own
-    total = torch.zeros_like(like)
-    own.add_to(total, 1.0)
-    return total
+    return own if isinstance(own, Tensor) else sum_sparse(((1.0, own),), like)
