@@ -16,8 +16,10 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd
 
+# Two tests at a time: those that start ranks use two cores already, the many small ones do not.
+TEST_ARGS ?= --numprocesses 2 --dist loadfile
 test: $(STAMP) prometheus
-	$(BIN)/python -m pytest -m "not slow" --durations=30
+	$(BIN)/python -m pytest -m "not slow" --durations=30 $(TEST_ARGS)
 
 test-slow: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m slow
