@@ -41,8 +41,8 @@ class FirstSteps:
         step = self._run.step
         if self._last is None or self._last[0] < step:
             now = self._now()
-            # The last of the steps has an exchange in it.
-            if self._last is not None and not self._last[0] < chooser.after_steps <= step:
+            # Only the last of the steps may have an exchange in it.
+            if self._last is not None and not self._run.has_exchanged:
                 self.step_times.append((now - self._last[1]) / (step - self._last[0]))
             self._last = step, now
         return self._measure() if step >= chooser.after_steps and self.step_times else None

@@ -84,14 +84,14 @@ class Course:
         """Be where a run is in which so many phases have begun."""
         self._num_begun = num_begun
         phase = self._phases[num_begun - 1]
-        self._switch(phase.algorithm, residuals=phase.residuals)
+        self._switch(phase.algorithm, phase.residuals)
 
     def _choose(self, measured: Measured) -> None:
         """Go on with what the chooser says; the same on all ranks."""
         before = self._window.run.algorithm
         assert before.chooser is not None, "nothing is measured without one"
         algorithm, reason = before.chooser.choose(measured)
-        self._switch(algorithm)
+        self._switch(algorithm, from_start=True)
         run = self._window.run
         self._measured, self.choice = measured, f"{before.name} chose {run.algorithm!r}: {reason}"
         if run.transport.membership.rank == 0:

@@ -45,7 +45,7 @@ class Engine:
         self._window = Window(run)
         self._closed = False
         self._window.hook()
-        self._course = Course(self._window, settings.phases, self.switch)
+        self._course = Course(self._window, settings.phases, self._go_on_with)
         attached.add(run.model)
 
     @property
@@ -238,10 +238,16 @@ class Engine:
         """
         self._check_open()
         switching.check_between_steps(self._window)
+        self._go_on_with(algorithm, residuals)
+
+    def _go_on_with(
+        self, algorithm: object, residuals: switching.Residuals = "carry", *, from_start: bool = False
+    ) -> None:
+        """Change the algorithm; `from_start` as if the new one had run all the time, where that can be."""
         following = switching.choose(self._run, self._settings, algorithm, residuals)
         switching.leave(self._window)
         self._metering.settle()
-        self._run = switching.follow(self._run, following, residuals)
+        self._run = switching.follow(self._run, following, residuals, from_start=from_start)
         self._window = Window(self._run)
         self._window.hook()
         self._metering.follow(self._run)

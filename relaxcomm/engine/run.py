@@ -170,6 +170,11 @@ class Run:
             self.control.see(index, cx, Seen(bucket.index, local, result, micro))
 
     @property
+    def has_exchanged(self) -> bool:
+        """Whether a rule has exchanged anything since this algorithm began."""
+        return any(self.rounds.values())
+
+    @property
     def common_step(self) -> int:
         """The step that labels what all ranks do together; 0 where each has a clock of its own."""
         return self.step if self.algorithm.keeps_step else 0

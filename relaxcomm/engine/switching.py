@@ -97,16 +97,27 @@ def _gradients_kept(run: Run) -> Iterator[None]:
         tensor.grad = gradient
 
 
-def follow(old: Run, algorithm: Algorithm, residuals: Residuals) -> Run:
-    """A run of another algorithm on the same model, with what it takes over from the old one."""
-    if old.algorithm.lets_replicas_differ:
+def follow(old: Run, algorithm: Algorithm, residuals: Residuals, *, from_start: bool = False) -> Run:
+    """A run of another algorithm on the same model, with what it takes over from the old one.
+
+    Args:
+        old: which has come to rest.
+        algorithm: to go on with.
+        residuals: whether compressors' are carried over.
+        from_start: go on as if it had run all the time, if that can be: then replicas stay as they are.
+    """
+    goes_on = from_start and _could_have_run(old, algorithm)
+    if old.algorithm.lets_replicas_differ and not goes_on:
         replicas.equalise(old, moments=not algorithm.lets_replicas_differ)
     new = old.succeeded_by(algorithm)
     if old.buckets is not None and new.buckets is None:
         new.lay_out([name for bucket in old.buckets for name in bucket.names])
+    if goes_on:
+        new.step = old.step
+        _move(old, new, "payload")
     left = _residuals(old)
-    if residuals == "carry" and new.buckets is not None:
-        _carry(old, new, left)
+    if residuals == "carry":
+        left -= _move(old, new, "compressor")
     if left:
         warnings.warn(
             f"switching from {old.algorithm.name} to {algorithm.name} drops what was left to send of "
@@ -117,35 +128,59 @@ def follow(old: Run, algorithm: Algorithm, residuals: Residuals) -> Run:
     return new
 
 
-def _carry(old: Run, new: Run, left: set[str]) -> None:
-    """Move slots of compressors between rules of the same payload; what is moved is out of `left`."""
-    assert new.buckets is not None
+def _could_have_run(old: Run, algorithm: Algorithm) -> bool:
+    """Whether nothing was exchanged yet, and all that other rules build on is there: local progress alone."""
+    return (
+        algorithm.lets_replicas_differ
+        and not old.has_exchanged
+        and all(
+            _has_base(old, item.name, algorithm.rules[index])
+            for item in old.parameters
+            for index in algorithm.covering(item.name)
+        )
+    )
+
+
+def _has_base(old: Run, name: str, rule: Rule) -> bool:
+    """Whether a rule could begin with a parameter as it is, or as it was kept since the start."""
+    payloads = {type(old.algorithm.rules[index].payload) for index in old.algorithm.covering(name)}
+    payload = rule.payload
+    return rule.exchange.same_result and (
+        payload.is_model or (payload.has_base and type(payload) in payloads)
+    )
+
+
+def _move(old: Run, new: Run, role: str) -> set[str]:
+    """Move slots of a role between rules of the same payload; names of the parameters whose slots are."""
     before: dict[type[Payload], list[Kept]] = defaultdict(list)
-    for rule, kept in _kept(old):
+    for rule, kept in _kept(old, role):
         before[type(rule.payload)].append(kept)
+    carried = set()
     for (index, unit), state in new.state.items():
+        assert new.buckets is not None, "state is made with the buckets"
         same = before[type(new.algorithm.rules[index].payload)]
-        bucket, slots = new.buckets[unit], state["compressor"]
+        bucket, slots = new.buckets[unit], state[role]
         for name in slots:
             if is_buffer(name):
                 continue
             slots[name], found = moved(name, slots[name], bucket, same)
-            left -= found
+            carried |= found
         state.commit(True)
+    return carried
 
 
-def _kept(run: Run) -> Iterator[tuple[Rule, Kept]]:
-    """The slots of compressors, which mean the same under another algorithm."""
+def _kept(run: Run, role: str) -> Iterator[tuple[Rule, Kept]]:
+    """The slots of a role, which mean the same under another algorithm."""
     for (index, unit), state in run.state.items():
         assert run.buckets is not None, "state is made with the buckets"
-        yield run.algorithm.rules[index], (run.buckets[unit], state["compressor"])
+        yield run.algorithm.rules[index], (run.buckets[unit], state[role])
 
 
 def _residuals(run: Run) -> set[str]:
     """Names of the parameters of which something is left to send."""
     return {
         name
-        for rule, (bucket, slots) in _kept(run)
+        for rule, (bucket, slots) in _kept(run, "compressor")
         if rule.compressor.keeps_rest
         for slot, value in slots.items()
         if not is_buffer(slot) and value.numel() == bucket.numel

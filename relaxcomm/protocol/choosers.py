@@ -38,7 +38,12 @@ class Measured:
 
 
 class Chooser(Primitive):
-    """Says with which algorithm to go on, once the first steps have been measured."""
+    """Says with which algorithm to go on, once the first steps have been measured.
+
+    If nothing was exchanged yet, and what was chosen averages parameters, or deltas for which the first
+    algorithm kept an anchor, it goes on as if it had run from the start. Otherwise replicas that differ are
+    averaged and its clock begins at 0, as after `engine.switch`.
+    """
 
     role: ClassVar[str] = "chooser"
 

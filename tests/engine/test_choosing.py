@@ -22,14 +22,22 @@ from relaxcomm import (
     Rule,
     all_reduce,
     deltas,
+    error_feedback,
     every,
     every_step,
     frozen,
     gradients,
     parameters,
+    quantize,
+    top_k,
 )
 from relaxcomm_algorithms.auto import least_time
+from relaxcomm_algorithms.bsp import bsp
+from relaxcomm_algorithms.d_psgd import d_psgd
+from relaxcomm_algorithms.diloco import diloco
 from relaxcomm_algorithms.local_sgd import local_sgd
+from relaxcomm_algorithms.post_local_sgd import post_local_sgd
+from relaxcomm_algorithms.ssp import ssp
 from tests.engine.harness import (
     World,
     assert_histories_agree,
@@ -75,6 +83,20 @@ class always(Chooser):
         if not self.name:
             raise ConfigError(f"nothing suits {measured.world_size} workers")
         return self.name, "it always does"
+
+
+@frozen
+class instance(Chooser):
+    """An algorithm made in Python, whatever was measured."""
+
+    algorithm: Algorithm
+
+    @property
+    def after_steps(self) -> int:
+        return 4
+
+    def choose(self, measured: Measured) -> tuple[object, str]:
+        return self.algorithm, "it was given"
 
 
 def chosen_by(chooser: Chooser, period: int = 4) -> Algorithm:
@@ -258,7 +280,7 @@ def choices(group, algorithm):
     return seen
 
 
-@pytest.mark.parametrize(("algorithm", "steps"), [("auto", 8), (chosen_by(by_step_time(steps=4)), 4)])
+@pytest.mark.parametrize(("algorithm", "steps"), [("auto", 7), (chosen_by(by_step_time(steps=4)), 4)])
 def test_nothing_is_chosen_before_enough_steps_and_then_it_stays(algorithm, steps):
     for seen in relaxcomm.simulate(lambda group: choices(group, algorithm), 3, link=LINK):
         assert seen[:steps] == [None] * steps
@@ -274,22 +296,26 @@ def test_rank_0_says_once_what_was_chosen(capsys):
     assert (out, err) == ("", f"relaxcomm: {choice}\n")
 
 
-def averaging_reference(first, period):
-    """The mean after `first` steps, and then after every `period`."""
+def averaging_reference(averages):
+    """The mean after each of these numbers of steps."""
     workers = simulated_workers(3)
     history = []
     for step in range(STEPS):
-        if step == 4:  # the switch averages, and does nothing to replicas that are equal
-            workers.parameters = workers.parameters.mean(axis=0)
         workers.update(workers.gradients(step))
-        if step + 1 == first or (step >= 4 and (step - 3) % period == 0):
+        if step + 1 in averages:
             workers.parameters = workers.parameters.mean(axis=0)
         history.append(workers.parameters)
     return history
 
 
-@pytest.mark.parametrize("first", [4, 6])
-def test_replicas_are_equal_at_the_choice_and_what_was_chosen_runs(first):
+@pytest.mark.parametrize(
+    ("first", "averages"),
+    [
+        pytest.param(4, [4, 7, 10, 13, 16, 19], id="has averaged, so the clock begins at the choice"),
+        pytest.param(6, [6, 9, 12, 15, 18], id="has exchanged nothing, so what is chosen takes its place"),
+    ],
+)
+def test_what_was_chosen_runs(first, averages):
     """Three milliseconds a step: three local steps."""
     algorithm = chosen_by(by_step_time(), period=first)
 
@@ -299,13 +325,78 @@ def test_replicas_are_equal_at_the_choice_and_what_was_chosen_runs(first):
         rank.engine.close()
         return history
 
-    expected = averaging_reference(4 if first == 4 else -1, 3)
-    assert_histories_agree(relaxcomm.simulate(program, 3, link=LINK), expected)
+    assert_histories_agree(relaxcomm.simulate(program, 3, link=LINK), averaging_reference(averages))
 
 
-def counted(group, period):
+FEW = error_feedback(compressor=top_k(density=0.1))
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        local_sgd(steps=6),
+        local_sgd(steps=6, delay=2),
+        local_sgd(steps=6, compressor=quantize(bits=8, rounding="nearest"), delay=1),
+        local_sgd(steps=9, compressor=FEW),
+        diloco(steps=6),
+    ],
+)
+@pytest.mark.parametrize("at", [None, 2, 4, 5])
+def test_it_goes_on_as_if_it_had_run_from_the_start(chosen, at):
+    """Bit for bit, with the anchor that was there before the first step, also when a run is resumed."""
+
+    def program(group, algorithm):
+        rank = Rank(group, algorithm)
+        rank.train(0, at or 0)
+        if at is not None:
+            rank.restart()
+        history = [*rank.train(at or 0, STEPS)]
+        assert rank.engine.algorithm == chosen
+        rank.engine.close()
+        return [*history, values(rank.model)]
+
+    rule = Rule(trigger=every(steps=6), payload=deltas(), exchange=all_reduce())
+    measuring = Algorithm((rule,), name="measuring", chooser=instance(algorithm=chosen))
+    measured, alone = (
+        relaxcomm.simulate(lambda group, one=one: program(group, one), 3, link=LINK)
+        for one in (measuring, chosen)
+    )
+    for one, other in zip(measured, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not np.array_equal(measured[0][4], measured[1][4])
+    np.testing.assert_array_equal(measured[0][-1], measured[1][-1])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "measuring"),
+    [
+        pytest.param(bsp(), deltas(), id="replicas have to be equal"),
+        pytest.param(ssp(), deltas(), id="a server begins with them"),
+        pytest.param(d_psgd(), deltas(), id="gossip"),
+        pytest.param(diloco(steps=6), parameters(), id="there is no anchor to take over"),
+        pytest.param(post_local_sgd(after_steps=9), deltas(), id="later"),
+    ],
+)
+def test_what_could_not_have_run_begins_with_an_average(chosen, measuring):
+    def program(group):
+        rank = Rank(group, algorithm)
+        rank.train(0, 4)
+        before = values(rank.model)
+        CASES["toy"].local_loss(rank.model, 4, group.rank())  # its forward chooses
+        return before, values(rank.model), rank.engine.algorithm
+
+    rule = Rule(trigger=every(steps=6), payload=measuring, exchange=all_reduce())
+    algorithm = Algorithm((rule,), name="measuring", chooser=instance(algorithm=chosen))
+    found = relaxcomm.simulate(program, 3, link=LINK)
+    mean = np.mean([before for before, _, _ in found], axis=0)
+    for _, after, runs in found:
+        assert runs == chosen
+        np.testing.assert_allclose(after, mean, rtol=1e-6, atol=1e-9)
+
+
+def counted(group, chooser, period):
     """Bytes, synchronisations and steps before the choice, with it, and from there on."""
-    rank = Rank(group, chosen_by(by_step_time(), period), 0.003)
+    rank = Rank(group, chosen_by(chooser, period), 0.003)
     broadcast, found = rank.engine.statistics["bytes_sent"], []
     for begin, end in ((0, 4), (4, 5), (5, STEPS)):
         rank.train(begin, end)
@@ -318,7 +409,9 @@ def counted(group, period):
 
 def test_bytes_are_those_of_the_chosen_algorithm():
     exchange = 2 * 2 / 3 * 8 * ENTRIES
-    for before, at, after in relaxcomm.simulate(lambda group: counted(group, 4), 3, link=LINK):
+    for before, at, after in relaxcomm.simulate(
+        lambda group: counted(group, by_step_time(), 4), 3, link=LINK
+    ):
         assert before == (exchange, 1, 4)
         assert at[1:] == (1, 5)
         assert after == (at[0] + 5 * exchange, 6, STEPS)
@@ -327,7 +420,7 @@ def test_bytes_are_those_of_the_chosen_algorithm():
 def test_replicas_are_averaged_at_the_choice_only_if_they_differ():
     """The rule of 6 steps has not run yet when 4 are measured."""
     equal, differing = (
-        relaxcomm.simulate(lambda group, period=period: counted(group, period), 3, link=LINK)[0]
+        relaxcomm.simulate(lambda group, period=period: counted(group, always(), period), 3, link=LINK)[0]
         for period in (4, 6)
     )
     probes, probes_and_average = (at[0] - before[0] for before, at, _ in (equal, differing))
@@ -377,8 +470,8 @@ def test_passes_that_are_no_steps_are_not_counted(name):
 
     found = relaxcomm.simulate(program, 3, link=LINK)
     for seen, seconds, last in found:
-        assert seen[:8] == [None] * 8
-        assert seen[8] is not None
+        assert seen[:7] == [None] * 7
+        assert seen[7] is not None
         assert seconds == pytest.approx(0.004)
         np.testing.assert_array_equal(last, found[0][2])
 
@@ -440,8 +533,8 @@ def phased(group, first, phase, after_steps):
     ("first", "phase", "after_steps", "expected"),
     [
         ("auto", "slowmo", 5, [("auto", False)] * 5 + [("slowmo", False)] * 15),
-        ("auto", "slowmo", 11, [("auto", False)] * 8 + [("bsp", True)] * 3 + [("slowmo", False)] * 9),
-        ("slowmo", "auto", 5, [("slowmo", False)] * 5 + [("auto", False)] * 8 + [("bsp", True)] * 7),
+        ("auto", "slowmo", 11, [("auto", False)] * 7 + [("bsp", True)] * 4 + [("slowmo", False)] * 9),
+        ("slowmo", "auto", 5, [("slowmo", False)] * 5 + [("auto", False)] * 7 + [("bsp", True)] * 8),
     ],
 )
 def test_phases_end_the_measuring_and_begin_it(capsys, first, phase, after_steps, expected):
