@@ -96,6 +96,11 @@ def _quarter(period: int) -> int:
     return max(1, period // 4)
 
 
+def _soon(period: int) -> int:
+    """At or soon after the averages of what is chosen: every 8 steps, two late, or oftener and less late."""
+    return 2
+
+
 _ALL = (
     _rival("ddp"),
     _rival("ddp_fp16", same_as="ddp"),
@@ -130,6 +135,6 @@ _ALL = (
         },
         uneven=True,
     ),
-    _relaxcomm("auto", {"name": "auto"}, adapts=True),
+    _relaxcomm("auto", {"name": "auto"}, late=_soon, adapts=True),
 )
 ENTRIES = {entry.label: entry for entry in _ALL}

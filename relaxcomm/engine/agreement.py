@@ -33,7 +33,10 @@ def share(transport: Transport, problem: RelaxcommError | None, mine: T) -> list
     return [value for _, value in reports]
 
 
-def compare(everyone: Sequence[Mapping[str, str]]) -> None:
+def compare(
+    everyone: Sequence[Mapping[str, str]],
+    advice: str = "give every rank the same model and configuration",
+) -> None:
     """Raise the same error on every rank if what one has is not what rank 0 has."""
     first = everyone[0]
     for rank, theirs in enumerate(everyone):
@@ -41,5 +44,5 @@ def compare(everyone: Sequence[Mapping[str, str]]) -> None:
             if first.get(key) != theirs.get(key):
                 raise ConfigError(
                     f"ranks disagree on {key}: rank 0 has {first.get(key, 'none')}, rank {rank} has "
-                    f"{theirs.get(key, 'none')}; give every rank the same model and configuration"
+                    f"{theirs.get(key, 'none')}; {advice}"
                 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from relaxcomm.engine.agreement import compare, share
 from relaxcomm.engine.bucket_rules import LateGradient
 from relaxcomm.engine.flights import Flight
 from relaxcomm.engine.run import Run
@@ -17,6 +18,7 @@ from relaxcomm.engine.window import Window
 from relaxcomm.errors import ConfigError
 
 SCHEMA = 1
+_TOGETHER = ("algorithm", "phase", "measured")
 
 
 def export(window: Window) -> dict[str, Any]:
@@ -25,13 +27,46 @@ def export(window: Window) -> dict[str, Any]:
         return _export(window)
 
 
-def restore(window: Window, saved: Mapping[str, Any]) -> None:
-    """Put a rank's state back.
+def check_together(run: Run, saved: Mapping[str, Any]) -> None:
+    """Refuse, on all ranks, states that they did not save together; every rank must call it.
 
-    Raises: ConfigError for a state of another schema, algorithm, rank, world size or model.
+    Raises: ConfigError for a state of another schema, rank, world size, algorithm or phase.
     """
-    with _nobody_asking(window.run):
+    membership = run.transport.membership
+    here = {"schema": SCHEMA, "rank": membership.rank, "world_size": membership.world_size}
+    _agree(run, _difference(here, saved), {key: str(saved.get(key)) for key in _TOGETHER})
+
+
+def restore(window: Window, saved: Mapping[str, Any]) -> None:
+    """Put a rank's state back; every rank must call it.
+
+    Raises: ConfigError, on all ranks, for a state of another algorithm or model, or of another step than the
+        others' where they keep step.
+    """
+    run = window.run
+    problem = _difference({"algorithm": repr(run.algorithm)}, saved)
+    if saved.get("layout") is not None:
+        names = [name for bucket in saved["layout"] for name in bucket]
+        if sorted(names) != sorted(item.name for item in run.parameters):
+            problem = ConfigError("the saved engine state is of a model with other trainable parameters")
+    _agree(run, problem, {"step": str(saved.get("step"))} if run.algorithm.keeps_step else {})
+    with _nobody_asking(run):
         _restore(window, saved)
+
+
+def _agree(run: Run, problem: ConfigError | None, together: Mapping[str, str]) -> None:
+    compare(share(run.transport, problem, together), "load the states that were saved together")
+
+
+def _difference(here: Mapping[str, object], saved: Mapping[str, Any]) -> ConfigError | None:
+    """What a saved state says otherwise than this run."""
+    for key, value in here.items():
+        if saved.get(key) != value:
+            return ConfigError(
+                f"the saved engine state has {key} {saved.get(key)!r}, this run has {value!r}; load the "
+                "state that this rank saved"
+            )
+    return None
 
 
 @contextmanager
@@ -72,19 +107,6 @@ def _export(window: Window) -> dict[str, Any]:
 
 def _restore(window: Window, saved: Mapping[str, Any]) -> None:
     run = window.run
-    membership = run.transport.membership
-    here = {
-        "schema": SCHEMA,
-        "algorithm": repr(run.algorithm),
-        "rank": membership.rank,
-        "world_size": membership.world_size,
-    }
-    for key, value in here.items():
-        if saved.get(key) != value:
-            raise ConfigError(
-                f"the saved engine state has {key} {saved.get(key)!r}, this run has {value!r}; load the "
-                "state that this rank saved"
-            )
     run.step = saved["step"]
     run.statistics.restore(saved["statistics"])
     run.votes.restore(saved["votes"])
@@ -96,9 +118,6 @@ def _restore(window: Window, saved: Mapping[str, Any]) -> None:
     run.control.restore(saved["values"])
     if saved["layout"] is None:
         return
-    names = [name for bucket in saved["layout"] for name in bucket]
-    if sorted(names) != sorted(item.name for item in run.parameters):
-        raise ConfigError("the saved engine state is of a model with other trainable parameters")
     run.lay_out_as(saved["layout"])
     for rule, unit, slots in saved["slots"]:
         run.state[rule, unit].restore(slots)

@@ -264,11 +264,13 @@ class Engine:
         return {**checkpoint.export(self._window), **self._course.export()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that this rank saved; load model and optimizer first.
+        """Go on from a state that this rank saved; load model and optimizer first. Every rank must call it.
 
-        Raises: ConfigError if it belongs to another algorithm, model, rank or world size.
+        Raises: ConfigError, on every rank, if one's belongs to another algorithm, model, rank, world size or
+            moment.
         """
         self._check_open()
+        checkpoint.check_together(self._run, state)
         with replicas.kept(self._run):  # they were loaded; a switch would average them
             self._course.resume(state)
         checkpoint.restore(self._window, state)

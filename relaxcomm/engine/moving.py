@@ -28,6 +28,10 @@ def moved(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> t
     """
     if fresh.numel() != bucket.numel:
         return fresh, set()
+    for old, slots in reversed(before):
+        kept = slots.get(name)
+        if kept is not None and _looks_like(kept, fresh) and _same_items(old, bucket):
+            return kept, set(bucket.names)  # nobody needs the old one any more
     olds: dict[Tensor, Tensor] = {}
     for old, slots in before:
         kept = slots.get(name)
@@ -39,3 +43,13 @@ def moved(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> t
             view.copy_(olds[item.tensor])
             found.add(item.name)
     return result, found
+
+
+def _looks_like(one: Tensor, other: Tensor) -> bool:
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+
+
+def _same_items(one: Bucket, other: Bucket) -> bool:
+    return len(one.items) == len(other.items) and all(
+        a.tensor is b.tensor for a, b in zip(one.items, other.items, strict=True)
+    )

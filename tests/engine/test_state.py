@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 
 import numpy as np
 import pytest
 import torch
 
-from tests.engine.harness import World, values
+from tests.engine.harness import World, on_gloo, values
 from tests.engine.test_compositions import COMPOSITIONS
 from tests.models import CASES, make_optimizer
 
@@ -84,14 +85,62 @@ def load_into_another(world: World):
     with world.attach(model, make_optimizer("plain", model), {"algorithm": CONFIGS["diloco"]}) as engine:
         state = engine.state_dict()
     other = torch.nn.Linear(3, 2)
-    with world.attach(other, make_optimizer("plain", other), {"algorithm": CONFIGS["slowmo"]}) as engine:
+    with world.attach(other, make_optimizer("plain", other), {"algorithm": CONFIGS["diloco"]}) as engine:
         engine.load_state_dict(state)
 
 
-def test_the_state_of_another_algorithm_or_model_is_refused(network):
-    with pytest.raises(Exception, match=r"[Aa]lgorithm|[Mm]odel|rules|parameters") as caught:
-        network(load_into_another, 3)
+def load_one_wrong(world: World, algorithm, wrong: str):
+    """Rank 1 has the state of another run, moment or rank, in a run of a few steps; all go on with theirs."""
+    model = CASES["toy"].model()
+    optimizer, case = make_optimizer("plain", model), CASES["toy"]
+    with world.attach(model, optimizer, {"algorithm": "local_sgd"}) as engine:
+        another_run = engine.state_dict()
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        older = engine.state_dict()
+        steps(case, model, optimizer, world.rank, range(3), [])
+        state = engine.state_dict()
     kinds = {
-        kind for kind, _ in getattr(caught.value, "errors", {0: (type(caught.value).__name__, "")}).values()
+        "run": another_run,
+        "moment": older,
+        "rank": {**state, "rank": 0},
+        "schema": {**state, "schema": 0},
     }
-    assert kinds & {"ConfigError", "UsageError", "CompositionError"}, caught.value
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        engine.load_state_dict(kinds[wrong] if world.rank == 1 else state)
+
+
+def errors_of(network, *args) -> dict[int, tuple[str, str]]:
+    with pytest.raises(Exception, match="state") as caught:
+        network(*args)
+    same = (type(caught.value).__name__, str(caught.value))
+    return getattr(caught.value, "errors", dict.fromkeys(range(3), same))
+
+
+def test_the_state_of_another_model_is_refused(network):
+    for kind, text in errors_of(network, load_into_another, 3).values():
+        assert kind == "ConfigError"
+        assert "other trainable parameters" in text
+
+
+WRONG = {
+    "run": r"ranks disagree on algorithm: rank 0 .* rank 1 has .*local_sgd.* saved together",
+    "moment": r"ranks disagree on step: rank 0 has 3, rank 1 has 0; load the states .* saved together",
+    "rank": r"rank 1: the saved engine state has rank 0, this run has 1; load",
+    "schema": r"rank 1: the saved engine state has schema 0, this run has 1; load",
+}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "wrong"),
+    [
+        *((algorithm, wrong) for algorithm in ("bsp", "diloco") for wrong in WRONG),
+        *(("ssp", wrong) for wrong in ("run", "rank", "schema")),  # its ranks need not be in the same step
+    ],
+)
+@pytest.mark.ranks
+def test_one_rank_with_the_wrong_state_is_an_error_on_all(algorithm, wrong):
+    errors = errors_of(on_gloo, load_one_wrong, 3, algorithm, wrong)
+    assert len(errors) == 3
+    for kind, text in errors.values():
+        assert kind == "ConfigError"
+        assert re.search(WRONG[wrong], text, re.DOTALL), text
