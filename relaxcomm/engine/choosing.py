@@ -33,27 +33,27 @@ class FirstSteps:
         """Go on timing steps where a run was that has timed so many."""
         self.step_times, self._last = list(step_times), None
 
-    def forward_begins(self) -> Measured | None:
-        """What the chooser is to know, when there were enough steps; to be called between steps."""
-        chooser = self._run.algorithm.chooser
-        if chooser is None:
-            return None
+    def forward_begins(self) -> None:
+        """Time a step; to be called between steps."""
         step = self._run.step
-        if self._last is None or self._last[0] < step:
-            now = self._now()
-            # Only the last of the steps may have an exchange in it.
-            if self._last is not None and not self._run.has_exchanged:
-                self.step_times.append((now - self._last[1]) / (step - self._last[0]))
-            self._last = step, now
-        return self._measure() if step >= chooser.after_steps and self.step_times else None
+        if self._run.algorithm.chooser is None or (self._last is not None and self._last[0] >= step):
+            return
+        now = self._now()
+        # Only the last of the steps may have an exchange in it.
+        if self._last is not None and not self._run.has_exchanged:
+            self.step_times.append((now - self._last[1]) / (step - self._last[0]))
+        self._last = step, now
 
-    def _now(self) -> float:
-        device = self._run.parameters[0].tensor.device
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return self._run.transport.now()
+    def stop(self) -> None:
+        """Time no more; a rank that timed nothing has been no slower than the others."""
+        self.step_times = self.step_times or [0.0]
 
-    def _measure(self) -> Measured:
+    def are_over(self) -> bool:
+        """Whether enough steps were timed."""
+        chooser = self._run.algorithm.chooser
+        return chooser is not None and bool(self.step_times) and self._run.step >= chooser.after_steps
+
+    def measure(self) -> Measured:
         """The slowest worker's step and the slowest link; every rank calls this in the same step."""
         run = self._run
         times = self.step_times[1:] or self.step_times  # the first step makes what later ones only use
@@ -72,6 +72,12 @@ class FirstSteps:
             # A worker whose GradScaler skipped all steps so far keeps nothing yet.
             adaptive_optimizer=self._largest(_is_adaptive(run.optimizer)) > 0,
         )
+
+    def _now(self) -> float:
+        device = self._run.parameters[0].tensor.device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return self._run.transport.now()
 
     def _speed(self, latency: float) -> float:
         """Bytes a second on the slowest link."""

@@ -40,7 +40,7 @@ class Course:
         self._measured: Measured | None = None
         self.choice: str | None = None
         """What was chosen and why."""
-        if self._num_begun < len(self._phases) or window.run.algorithm.chooser is not None:
+        if self.is_ahead():
             begins = uncompiled(self._forward_begins)
             self._handle = window.run.model.register_forward_pre_hook(begins, prepend=True)
 
@@ -66,17 +66,34 @@ class Course:
             self._choose(Measured(**measured))
         self._first_steps.resume(saved.get("step_times", ()))
 
+    def is_ahead(self) -> bool:
+        """Whether a switch is still to come."""
+        return self._num_begun < len(self._phases) or self._window.run.algorithm.chooser is not None
+
+    def is_due(self) -> bool:
+        """Whether it is time for one."""
+        return self._first_steps.are_over() or self._is_phase_due()
+
+    def go_on(self) -> None:
+        """Make the one that is due; every rank calls this in the same step."""
+        if self._first_steps.are_over():
+            self._choose(self._first_steps.measure())
+        else:
+            self._begin(self._num_begun + 1)
+
+    def stop_timing(self) -> None:
+        """This rank trains no more, but takes part in what the others do."""
+        self._first_steps.stop()
+
     def _forward_begins(self, module: object, inputs: object) -> None:
         if not torch.is_grad_enabled() or not is_between_steps(self._window):
             return
-        measured = self._first_steps.forward_begins()
-        if measured is not None:
-            self._choose(measured)
-        while self._is_due():
-            self._begin(self._num_begun + 1)
+        self._first_steps.forward_begins()
+        while self.is_due():
+            self._window.joining.take_part()
+            self.go_on()
 
-    def _is_due(self) -> bool:
-        """Whether it is time for the next phase."""
+    def _is_phase_due(self) -> bool:
         steps = self._window.run.statistics.steps
         return self._num_begun < len(self._phases) and steps >= self._phases[self._num_begun].after_steps
 

@@ -19,6 +19,7 @@ from relaxcomm.config import Config
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
 from relaxcomm.engine import checkpoint, replicas, switching
 from relaxcomm.engine.course import Course
+from relaxcomm.engine.joining import Shadow
 from relaxcomm.engine.loading import attach_loader
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run
@@ -129,20 +130,19 @@ class Engine:
 
         A rank that leaves the block shadows the others: it contributes zero gradients (the mean is
         still over all ranks, as in DDP) or its own parameters. In the end all have the model of a
-        rank that trained longest.
+        rank that trained longest. Phases and choosers go on inside, but `switch` must be called outside.
         """
         self._check_open()
         if not self.algorithm.keeps_step:  # nobody waits in a step for a rank that has finished
             yield
             return
-        joining = self._window.joining
-        joining.active = True
+        self._window.joining.active = True
         try:
             yield
             self._window.settle()
-            joining.shadow()
+            Shadow(lambda: self._window.joining, self._course).follow()
         finally:
-            joining.active = False
+            self._window.joining.active = False
 
     def loader(
         self,
@@ -230,14 +230,15 @@ class Engine:
                 parameter by parameter, or "drop" it; what cannot be carried is dropped with a warning.
 
         Raises: ConfigError, CompositionError, on every rank and before anything has changed, also if only one
-            rank's algorithm is wrong or differs; UsageError inside a step, or where one of the two chooses
-            the batches.
+            rank's algorithm is wrong or differs; UsageError inside a step or `join`, or where one of the two
+            chooses the batches.
 
         Example:
             >>> engine.switch({"name": "local_sgd", "steps": 8})
         """
         self._check_open()
         switching.check_between_steps(self._window)
+        self._window.joining.check_left()
         self._go_on_with(algorithm, residuals)
 
     def _go_on_with(
@@ -248,7 +249,8 @@ class Engine:
         switching.leave(self._window)
         self._metering.settle()
         self._run = switching.follow(self._run, following, residuals, from_start=from_start)
-        self._window = Window(self._run)
+        before, self._window = self._window, Window(self._run)
+        self._window.joining.follow(before.joining)
         self._window.hook()
         self._metering.follow(self._run)
         self._course.follow(self._window)

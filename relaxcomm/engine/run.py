@@ -225,11 +225,11 @@ class Run:
         """The GradScaler's scale as a number, or 1; on a GPU the host waits for it."""
         return 1.0 if self.gradient_scale is None else self.gradient_scale.item()
 
-    def rewind(self, step: int) -> None:
-        """Set the clock back over steps in which nothing was trained or exchanged."""
-        self.statistics.steps -= self.step - step
-        self.statistics.bytes_uncompressed -= (self.step - step) * self._uncompressed_bytes
-        self.step = step
+    def rewind(self, steps: int) -> None:
+        """Set the clock back by steps in which nothing was trained or exchanged."""
+        self.statistics.steps -= steps
+        self.statistics.bytes_uncompressed -= steps * self._uncompressed_bytes
+        self.step -= steps
 
     def check_parameters(self) -> None:
         """Raise UsageError if a parameter was unfrozen or added to the optimizer after attach."""

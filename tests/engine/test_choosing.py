@@ -367,6 +367,33 @@ def test_it_goes_on_as_if_it_had_run_from_the_start(chosen, at):
     np.testing.assert_array_equal(measured[0][-1], measured[1][-1])
 
 
+@pytest.mark.parametrize("batches", [(12, 12, 9), (12, 12, 3), (0, 12, 7), (4, 4, 4)])
+@pytest.mark.parametrize("chosen", [local_sgd(steps=6), local_sgd(steps=5, compressor=FEW, delay=1)])
+def test_ranks_that_have_run_out_of_data_take_part_in_the_choice(chosen, batches):
+    """Inside `join()`, bit for bit what is chosen does by itself."""
+
+    def program(group, algorithm):
+        rank = Rank(group, algorithm)
+        with rank.engine.join():
+            rank.train(0, batches[group.rank()])
+        ends = values(rank.model)
+        with rank.engine.join():
+            rank.train(20, 20 + batches[group.rank()])
+        rank.engine.close()
+        return ends, values(rank.model), rank.engine.algorithm
+
+    rule = Rule(trigger=every(steps=6), payload=deltas(), exchange=all_reduce())
+    measuring = Algorithm((rule,), name="measuring", chooser=instance(algorithm=chosen))
+    measured, alone = (
+        relaxcomm.simulate(lambda group, one=one: program(group, one), 3, link=LINK)
+        for one in (measuring, chosen)
+    )
+    for (first, second, runs), (wanted, wanted_second, _) in zip(measured, alone, strict=True):
+        assert runs == chosen
+        np.testing.assert_array_equal(first, wanted)
+        np.testing.assert_array_equal(second, wanted_second)
+
+
 @pytest.mark.parametrize(
     ("chosen", "measuring"),
     [

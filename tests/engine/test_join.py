@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from relaxcomm import UsageError
 from tests.engine.harness import World, simulated_workers, values
 from tests.models import CASES, make_optimizer
 
@@ -102,3 +103,63 @@ def test_a_rank_without_any_batch_shadows_from_the_start(network):
         workers.update(np.where([[False], [True], [True]], workers.gradients(step), 0.0).mean(axis=0))
     for end in network(without_data, 3):
         np.testing.assert_allclose(end, workers.parameters[0], rtol=1e-9, atol=1e-9)
+
+
+PHASES = {
+    "algorithm": {"name": "local_sgd", "steps": 2},
+    "phases": [{"after_steps": 6, "algorithm": "bsp"}],
+}
+
+
+def with_phases(world: World, batches: tuple[int, ...]):
+    case = CASES["toy"]
+    model = case.model(seed=world.rank)
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, PHASES) as engine:
+        with engine.join():
+            for step in range(batches[world.rank]):
+                case.local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return values(model), engine.algorithm.name, engine.statistics["steps"]
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        pytest.param((4, 7, 9), id="a shadow takes part in the switch"),
+        pytest.param((7, 8, 9), id="shadows after it"),
+        pytest.param((9, 6, 0), id="one has run out just then, one has no data"),
+        pytest.param((3, 6, 5), id="nobody comes so far"),
+    ],
+)
+def test_a_switch_inside_it_is_followed_by_who_has_run_out(network, batches):
+    workers = simulated_workers(3, "plain")
+    for step in range(max(batches)):
+        active = np.array([[step < count] for count in batches])
+        if step == 6:  # a switch averages all replicas, those of shadows with them
+            workers.parameters = workers.parameters.mean(axis=0)
+        gradients = np.where(active, workers.gradients(step), 0.0)
+        held = workers.parameters
+        workers.update(gradients.mean(axis=0) if step >= 6 else gradients)
+        workers.parameters = np.where(active, workers.parameters, held)
+        if step < 6 and step % 2:
+            workers.parameters = workers.parameters.mean(axis=0)
+    longest = batches.index(max(batches))
+    for end, name, steps in network(with_phases, 3, batches):
+        assert (name, steps) == ("bsp" if max(batches) > 6 else "local_sgd", max(batches))
+        np.testing.assert_allclose(end, workers.parameters[longest], rtol=1e-9, atol=1e-9)
+
+
+def switches_inside(world: World):
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+        with engine.join(), pytest.raises(UsageError, match=r"switch\(\) inside join\(\): .*`phases`"):
+            engine.switch("local_sgd")
+        engine.switch("local_sgd")
+        return engine.algorithm.name
+
+
+def test_a_switch_of_ones_own_is_refused_inside_it(network):
+    assert network(switches_inside, 3) == ["local_sgd"] * 3
