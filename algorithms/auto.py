@@ -25,10 +25,10 @@ from relaxcomm import (
 )
 from relaxcomm.topology import complete
 
-_HIDDEN = 0.5  # of a step's computing, in which gradients are on their way already
-_WORK = 0.3  # of an exchange, which takes a worker's own time even where it hides
-_CODING_SECONDS = 1.5e-8  # of an entry, there and back
-_CODING_BASE = 4e-3  # seconds of a coded exchange, of however few entries
+_HIDDEN = 0.5  # of a step's computing, in which the gradients of many buckets are on their way already
+_SHOWN = 0.3  # of an exchange, even where it hides: workers wait for each other
+_WORK_BASE, _WORK = 3e-3, 1e-9  # processor's seconds of an exchange, and of a byte that is sent
+_CODING_BASE, _CODING = 5e-3, 8e-9  # of coding, there and back, and of an entry
 _PRICES = 0.03, 0.05  # of a local step, in steps to quality: of all entries, and of few
 _ADAPTIVE_PRICES = 0.05, 0.12
 _PERIODS = (2, 4, 8, 16, 32, 64, 128)
@@ -62,9 +62,10 @@ class _Plan:
 class least_time(Chooser):
     """The composition whose predicted time to quality is least.
 
-    That is the time of a step, of computing and what is not hidden of communication, times the number of
-    steps: `1 + c H + (d / H)^2 / 2` of those of bsp for an average every H steps, d late. c is 0.03, with
-    only one entry in 16 sent 0.05, and with an adaptive optimizer, such as Adam, 0.05 and 0.12.
+    That is the time of a step, of computing and what is not hidden of communication and of the processor's
+    work for it, times the number of steps: `1 + c H + (d / H)^2 / 2` of those of bsp for an average every H
+    steps, d late. c is 0.03, with only one entry in 16 sent 0.05, and with an adaptive optimizer, such as
+    Adam, 0.05 and 0.12.
 
     Args:
         steps: that are measured.
@@ -91,34 +92,57 @@ class least_time(Chooser):
 
 
 def _bsp(measured: Measured) -> _Plan:
-    exchange = _seconds(measured, _FULL, 1)
-    exposed = max(exchange - _HIDDEN * measured.step_seconds, measured.latency_seconds, _WORK * exchange)
-    return _Plan({"name": "bsp"}, measured.step_seconds + exposed, 1.0)
+    exchange = _Exchange(measured, _FULL)
+    hiding = _HIDDEN * measured.step_seconds * (1 - 1 / measured.num_buckets)
+    shown = max(exchange.shown(1, hiding), measured.latency_seconds)
+    return _Plan({"name": "bsp"}, measured.step_seconds + shown, 1.0)
 
 
 def _local(measured: Measured) -> Iterator[_Plan]:
     """Averages in full precision, of all entries in 8 bits, and of one in 16 in 4 bits, which costs steps."""
     all_entries, few = _ADAPTIVE_PRICES if measured.adaptive_optimizer else _PRICES
     for compressor, price in ((None, all_entries), (_EIGHT_BITS, all_entries), (_FEW, few)):
-        coding = _CODING_BASE + _CODING_SECONDS * measured.num_parameters if compressor else 0.0
+        exchange = _Exchange(measured, compressor or _FULL)
         for period in _PERIODS:
-            exchange = _seconds(measured, compressor or _FULL, period)
             for delay in sorted({0, 1, period // 4}):
-                exposed = max(exchange - delay * measured.step_seconds, _WORK * exchange) + coding
+                shown = exchange.shown(period, delay * measured.step_seconds)
                 yield _Plan(
                     {"name": "local_sgd", "steps": period, "compressor": compressor, "delay": delay},
-                    measured.step_seconds + exposed / period,
+                    measured.step_seconds + shown / period,
                     1 + price * period + 0.5 * (delay / period) ** 2,
                 )
 
 
-def _seconds(measured: Measured, coder: Compressor, period: int) -> float:
-    """From when a worker sends until it has all: it waits for the last one, for the link and its latency."""
-    exchange, numel = exchange_for(coder), measured.num_parameters
-    message_bytes = coder.message_bytes(numel, measured.parameter_bytes // numel)
-    sent = exchange.bytes_sent(message_bytes, measured.world_size, complete())
-    latency = exchange.operations * measured.latency_seconds
-    return latency + sent / measured.bytes_per_second + measured.jitter_seconds * math.sqrt(period)
+class _Exchange:
+    """What an exchange of all parameters costs.
+
+    Args:
+        measured: of the run.
+        coder: of what is sent.
+    """
+
+    def __init__(self, measured: Measured, coder: Compressor) -> None:
+        exchange, numel = exchange_for(coder), measured.num_parameters
+        message_bytes = coder.message_bytes(numel, measured.parameter_bytes // numel)
+        sent = exchange.bytes_sent(message_bytes, measured.world_size, complete())
+        self._seconds = exchange.operations * measured.latency_seconds + sent / measured.bytes_per_second
+        self._work = measured.crowding * (_WORK_BASE + _WORK * sent)
+        coding = 0.0 if coder == _FULL else _CODING_BASE + _CODING * numel
+        self._coding = max(1.0, measured.crowding) * coding
+        self._jitter = measured.jitter_seconds
+
+    def shown(self, period: int, hiding: float) -> float:
+        """Seconds by which it makes training longer.
+
+        It lasts as long as the last worker, the link and its latency let it. The processor's work for it
+        hides behind nothing.
+
+        Args:
+            period: steps since the last one, over which workers have come apart.
+            hiding: seconds of training that go on meanwhile.
+        """
+        exchange = self._seconds + self._jitter * math.sqrt(period)
+        return max(exchange - hiding, _SHOWN * exchange, self._work) + self._coding
 
 
 def auto() -> Algorithm:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch.optim import Optimizer
@@ -25,28 +25,30 @@ class FirstSteps:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.step_times: list[float] = []
-        """Seconds of the steps so far, a step without a forward shared out over its neighbours."""
-        self._last: tuple[int, float] | None = None  # a step, and when its first forward began
+        self.step_times: list[tuple[float, float]] = []
+        """Seconds of the steps so far, and this thread's processor seconds in them; a step without a forward
+        is shared out over its neighbours."""
+        self._last: tuple[int, float, float] | None = None  # a step, and when its first forward began
 
-    def resume(self, step_times: Iterable[float]) -> None:
+    def resume(self, step_times: Iterable[Sequence[float]]) -> None:
         """Go on timing steps where a run was that has timed so many."""
-        self.step_times, self._last = list(step_times), None
+        self.step_times, self._last = [(wall, busy) for wall, busy in step_times], None
 
     def forward_begins(self) -> None:
         """Time a step; to be called between steps."""
         step = self._run.step
         if self._run.algorithm.chooser is None or (self._last is not None and self._last[0] >= step):
             return
-        now = self._now()
+        now, busy = self._now(), self._run.transport.processor_seconds()
         # Only the last of the steps may have an exchange in it.
         if self._last is not None and not self._run.has_exchanged:
-            self.step_times.append((now - self._last[1]) / (step - self._last[0]))
-        self._last = step, now
+            steps = step - self._last[0]
+            self.step_times.append(((now - self._last[1]) / steps, (busy - self._last[2]) / steps))
+        self._last = step, now, busy
 
     def stop(self) -> None:
         """Time no more; a rank that timed nothing has been no slower than the others."""
-        self.step_times = self.step_times or [0.0]
+        self.step_times = self.step_times or [(0.0, 0.0)]
 
     def are_over(self) -> bool:
         """Whether enough steps were timed."""
@@ -56,7 +58,8 @@ class FirstSteps:
     def measure(self) -> Measured:
         """The slowest worker's step and the slowest link; every rank calls this in the same step."""
         run = self._run
-        times = self.step_times[1:] or self.step_times  # the first step makes what later ones only use
+        measured = self.step_times[1:] or self.step_times  # the first step makes what later ones only use
+        times, busy = [wall for wall, _ in measured], sum(busy for _, busy in measured)
         usual = statistics.median(times)
         jitter = _NORMAL * statistics.median(abs(one - usual) for one in times)
         latency = self._largest(min(self._probe(4) for _ in range(5)))
@@ -71,6 +74,8 @@ class FirstSteps:
             bytes_per_second=self._speed(latency),
             # A worker whose GradScaler skipped all steps so far keeps nothing yet.
             adaptive_optimizer=self._largest(_is_adaptive(run.optimizer)) > 0,
+            num_buckets=len(run.buckets or ()) or 1,
+            crowding=self._largest(sum(times) / busy if busy and tensors[0].device.type == "cpu" else 0.0),
         )
 
     def _now(self) -> float:

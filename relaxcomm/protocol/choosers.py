@@ -25,6 +25,9 @@ class Measured:
             is one worker.
         adaptive_optimizer: whether the optimizer divides each entry of a gradient by that entry's usual size,
             as Adam does; then what parameters move differs little in size.
+        num_buckets: in which gradients are exchanged; all but the last begin before backward has ended.
+        crowding: seconds that a second of a worker's processor time takes: 1 where it has a core of its own,
+            2 where two share one; 0 where its time costs none, on a GPU or simulated.
     """
 
     step_seconds: float
@@ -35,6 +38,8 @@ class Measured:
     latency_seconds: float
     bytes_per_second: float
     adaptive_optimizer: bool = False
+    num_buckets: int = 1
+    crowding: float = 0.0
 
 
 class Chooser(Primitive):

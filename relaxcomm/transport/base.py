@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,6 +109,10 @@ class Transport(ABC):
     @abstractmethod
     def now(self) -> float:
         """Seconds on the clock on which operations take time."""
+
+    def processor_seconds(self) -> float:
+        """Of this thread's work so far; always 0 where the clock does not run by itself."""
+        return time.thread_time()
 
     @abstractmethod
     def issue(self, operation: Operation, label: Label) -> Pending:

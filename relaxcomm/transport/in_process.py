@@ -73,6 +73,9 @@ class InProcessTransport(Transport):
     def now(self) -> float:
         return self._world.clocks[self._rank]
 
+    def processor_seconds(self) -> float:
+        return 0.0
+
     def issue(self, operation: Operation, label: Label) -> Pending:
         for tensor in _tensors(operation):
             if tensor.device.type != "cpu":

@@ -164,6 +164,7 @@ def test_what_is_measured_is_the_link_and_the_slowest_workers_step(link):
         assert seen["bytes_per_second"] == pytest.approx(link.bytes_per_second, rel=1e-3)
         assert (seen["num_parameters"], seen["parameter_bytes"]) == (ENTRIES, 8 * ENTRIES)
         assert seen["world_size"] == 3
+        assert seen["crowding"] == 0, "simulated workers' own time is none"
 
 
 def uneven(group):
@@ -229,12 +230,45 @@ def test_with_an_adaptive_optimizer_averages_are_no_rarer(rate):
         "world_size": 4,
         "latency_seconds": 0.001,
         "bytes_per_second": rate,
+        "crowding": 2.0,
     }
     plain, adaptive = (
         least_time().choose(Measured(**facts, adaptive_optimizer=kind))[0] for kind in (False, True)
     )
     periods = [one.get("steps", 1) for one in (plain, adaptive)]
     assert periods == ([8, 4] if rate == 6e7 else [periods[0]] * 2)
+
+
+FAST = {
+    "step_seconds": 0.03,
+    "jitter_seconds": 0.0,
+    "num_parameters": 400_000,
+    "parameter_bytes": 1_600_000,
+    "world_size": 4,
+    "latency_seconds": 1e-4,
+    "bytes_per_second": 1e9,
+}
+
+
+def name_chosen(**facts):
+    algorithm, _ = least_time().choose(Measured(**{**FAST, **facts}))
+    assert isinstance(algorithm, dict)
+    return algorithm["name"]
+
+
+def test_where_workers_share_cores_the_work_of_an_exchange_counts():
+    assert [name_chosen(crowding=crowding) for crowding in (0.0, 1.0, 4.0)] == [
+        "bsp",
+        "local_sgd",
+        "local_sgd",
+    ]
+    assert name_chosen(crowding=1.0, step_seconds=0.3) == "bsp", "beside a long step it is little"
+
+
+def test_gradients_of_one_bucket_hide_behind_nothing():
+    """Ten milliseconds an exchange, behind a third of which the rest of a step of thirty could hide."""
+    slower = {"bytes_per_second": 1.5 * 1_600_000 / 0.01}
+    assert [name_chosen(num_buckets=count, **slower) for count in (1, 8)] == ["local_sgd", "bsp"]
 
 
 def of_a_float(link):
@@ -673,4 +707,6 @@ def test_on_gloo():
         assert 0 < seen["step_seconds"] < 10
         assert 0 < seen["latency_seconds"] < 1
         assert 1e5 < seen["bytes_per_second"] < 1e12
+        assert 0.5 < seen["crowding"] < 100
+        assert seen["num_buckets"] == 4
         np.testing.assert_array_equal(last, found[0][2])
