@@ -12,12 +12,15 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.lab.aims import aims
 from benchmarks.lab.split import HEADERS, cells
 from benchmarks.lab.tables import Row, Table, read, synchronous_row, tables
 from benchmarks.lab.workloads import WORKLOADS
+
+_MUCH = 5  # times between the slowest and the fastest, from where on an axis is logarithmic
 
 
 def markdown(found: Sequence[Table], remarks: Sequence[str] = ()) -> str:
@@ -58,31 +61,51 @@ def _line(row: Row, limit: float, synchronous: float) -> str:
 
 
 def plot(found: Sequence[Table], path: Path) -> None:
-    """Bars of the time to the target, one panel a place, with the limit as a line."""
+    """Times to the target, all repetitions and the median, one panel a place, with the limit as a line."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(6.2 * columns, 4.4 * rows), squeeze=False)
     for axis, table in zip(axes.flat, found, strict=False):
-        shown = list(reversed(table.rows))
-        colours = ["#1f77b4" if row.label.startswith("relaxcomm") else "#b0b0b0" for row in shown]
-        widths = [row.seconds if math.isfinite(row.seconds) else 0.0 for row in shown]
-        labels = [
-            row.label if width else f"{row.label} (not reached)"
-            for row, width in zip(shown, widths, strict=True)
-        ]
-        axis.barh(labels, widths, color=colours)
-        axis.axvline(table.limit, color="black", linestyle="--", linewidth=1)
-        axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.set_xlabel("seconds to the target (dashed: no communication)")
-        axis.set_title(table.place.title().replace(" (", "\n("))
+        _panel(axis, table)
     for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _panel(axis: Axes, table: Table) -> None:
+    shown = list(reversed(table.rows))
+    for place, row in enumerate(shown):
+        colour = "#1f77b4" if row.label.startswith("relaxcomm") else "#6e6e6e"
+        every = [one.seconds for one in row.reached if math.isfinite(one.seconds)]
+        inside = "none" if row.derived else colour
+        axis.scatter(every, [place] * len(every), s=26, facecolors=inside, edgecolors=colour, alpha=0.5)
+        if math.isfinite(row.seconds):
+            axis.scatter([row.seconds], [place], s=260, marker="|", color=colour, linewidths=2.5)
+            axis.annotate(
+                f"{row.seconds:.3g}", (row.seconds, place), (0, 11), textcoords="offset points", ha="center"
+            )
+    axis.set_yticks(range(len(shown)), [_told(row) for row in shown])
+    axis.set_ylim(-0.6, len(shown) - 0.3)
+    axis.grid(axis="x", alpha=0.25)
+    axis.axvline(table.limit, color="black", linestyle="--", linewidth=1)
+    times = [one.seconds for row in shown for one in row.reached if math.isfinite(one.seconds)]
+    if times and max(times) > _MUCH * min(times):
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    elif times:
+        axis.set_xlim(0, 1.08 * max(times))
+    axis.set_xlabel("seconds to the target (bar: median, dashed: limit)")
+    axis.set_title(table.place.title().replace(" (", "\n("))
+
+
+def _told(row: Row) -> str:
+    if not math.isfinite(row.seconds):
+        return f"{row.label} (not reached)"
+    return f"{row.label} (derived)" if row.derived else row.label
 
 
 def write(path: Path) -> None:
