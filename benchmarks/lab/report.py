@@ -64,7 +64,8 @@ def plot(found: Sequence[Table], path: Path) -> None:
     """Times to the target, all repetitions and the median, one panel a place, with the limit as a line."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(6.2 * columns, 4.4 * rows), squeeze=False)
+    height = 1.2 + 0.36 * max(len(table.rows) for table in found)
+    figure, axes = plt.subplots(rows, columns, figsize=(6.6 * columns, height * rows), squeeze=False)
     for axis, table in zip(axes.flat, found, strict=False):
         _panel(axis, table)
     for axis in axes.flat[len(found) :]:
@@ -82,12 +83,10 @@ def _panel(axis: Axes, table: Table) -> None:
         inside = "none" if row.derived else colour
         axis.scatter(every, [place] * len(every), s=26, facecolors=inside, edgecolors=colour, alpha=0.5)
         if math.isfinite(row.seconds):
-            axis.scatter([row.seconds], [place], s=260, marker="|", color=colour, linewidths=2.5)
-            axis.annotate(
-                f"{row.seconds:.3g}", (row.seconds, place), (0, 11), textcoords="offset points", ha="center"
-            )
+            axis.scatter([row.seconds], [place], s=160, marker="|", color=colour, linewidths=2.5)
+            axis.text(1.02, place, f"{row.seconds:.3g}", transform=axis.get_yaxis_transform(), va="center")
     axis.set_yticks(range(len(shown)), [_told(row) for row in shown])
-    axis.set_ylim(-0.6, len(shown) - 0.3)
+    axis.set_ylim(-0.6, len(shown) - 0.4)
     axis.grid(axis="x", alpha=0.25)
     axis.axvline(table.limit, color="black", linestyle="--", linewidth=1)
     times = [one.seconds for row in shown for one in row.reached if math.isfinite(one.seconds)]
@@ -98,7 +97,7 @@ def _panel(axis: Axes, table: Table) -> None:
         axis.xaxis.set_minor_formatter(NullFormatter())
     elif times:
         axis.set_xlim(0, 1.08 * max(times))
-    axis.set_xlabel("seconds to the target (bar: median, dashed: limit)")
+    axis.set_xlabel("seconds to the target (bar and number: median, dashed: limit)")
     axis.set_title(table.place.title().replace(" (", "\n("))
 
 
