@@ -50,7 +50,7 @@ def test_an_algorithm():
 def test_an_algorithm_that_chooses_another():
     shown = facts("auto")
     assert shown["chooser"].startswith("least_time(): The composition whose predicted time")
-    assert shown["chooser.facts"] == "after_steps: 8"
+    assert shown["chooser.facts"] == "after_steps: 7"
 
 
 def test_what_depends_on_shapes_is_counted_for_a_matrix_and_said_so():
