@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -78,6 +79,7 @@ class _Served:
         self._heard = time.monotonic()
         self._lock = threading.Lock()
         self._error: Exception | None = None
+        self._goodbyes = ThreadedWork([], _FOR_EVER)
         self._others = [rank for rank in range(len(home.ranks)) if rank != home.rank]
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"relaxcomm-service-{tag}")
         self._thread.start()
@@ -105,21 +107,28 @@ class _Served:
         with self._lock:
             self._left.add(self._home.rank)
             self._deliver(self._service.leave(self._home.rank))
-        for work in goodbyes:
-            work.wait()
+        self._goodbyes = ThreadedWork(goodbyes, _FOR_EVER)  # a rank that is stopped takes none in
 
     def finish(self, limit_seconds: float, check: Callable[[], None]) -> None:
         self._heard = time.monotonic()
         while self._thread.is_alive():
             self._thread.join(_SLICE_SECONDS)
-            check()
-            if time.monotonic() - self._heard > limit_seconds:
-                silent = sorted(set(self._others) - self._left)
-                raise TimeoutError(
-                    f"nothing heard of ranks {silent} for {limit_seconds:g} s, and they still train"
-                )
+            self._look(limit_seconds, check)
         if self._error is not None:
             raise self._error
+        while not self._goodbyes.is_completed():
+            with suppress(RuntimeError):  # the slice was too short, or see below
+                self._goodbyes.wait(timedelta(seconds=_SLICE_SECONDS))
+            self._look(limit_seconds, check)
+        self._goodbyes.wait(timedelta(0))
+
+    def _look(self, limit_seconds: float, check: Callable[[], None]) -> None:
+        check()
+        if time.monotonic() - self._heard > limit_seconds:
+            silent = sorted(set(self._others) - self._left) or self._others
+            raise TimeoutError(
+                f"nothing heard of ranks {silent} for {limit_seconds:g} s, and they still train"
+            )
 
     def _send(self, kind: int, payload: Tensor, other: int) -> Any:
         message = torch.empty(payload.numel() + 1, dtype=torch.uint8)
