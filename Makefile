@@ -22,7 +22,7 @@ test: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m "not slow" --durations=30 $(TEST_ARGS)
 
 test-slow: $(STAMP) prometheus
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
 
 # Tests start a real Prometheus. RUNLEVEL keeps the package from starting a service of its own.
 prometheus:

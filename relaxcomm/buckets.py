@@ -69,6 +69,12 @@ class Bucket:
         """The tensors themselves, in flat order, outside autograd."""
         return [item.tensor.detach() for item in self.items]
 
+    def holds(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether it is a layout of just these tensors, in this order."""
+        return len(tensors) == len(self.items) and all(
+            item.tensor is tensor for item, tensor in zip(self.items, tensors, strict=True)
+        )
+
     def empty(self) -> Tensor:
         """A new flat buffer, `[numel]`."""
         return torch.empty(self.numel, dtype=self.dtype, device=self.device)

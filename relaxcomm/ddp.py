@@ -98,10 +98,6 @@ class _Unit:
     bucket: Bucket
     slots: Slots
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        return [item.tensor for item in self.bucket.items]
-
 
 @dataclass
 class _Waiting:
@@ -188,7 +184,7 @@ class _Averager:
         """The unit of these parameters; DDP makes other buckets once, and residuals move to them."""
         known = self._units.get(index)
         if known is not None:
-            if _same(known.parameters, parameters):
+            if known.bucket.holds(parameters):
                 return known
             self._before, self._units = list(self._units.values()), {}
         items = [Item(self._names.get(p, f"parameter {at}"), p) for at, p in enumerate(parameters)]
@@ -217,10 +213,6 @@ class _Averager:
 
 def _no_rate(bucket: Bucket) -> float:
     raise CompositionError("a hook knows no learning rate, for which this compressor asks")
-
-
-def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
 
 
 def _by_dtype(waiting: Sequence[_Waiting]) -> list[list[_Waiting]]:

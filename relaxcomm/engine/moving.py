@@ -28,9 +28,10 @@ def moved(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> t
     """
     if fresh.numel() != bucket.numel:
         return fresh, set()
+    tensors = [item.tensor for item in bucket.items]
     for old, slots in reversed(before):
         kept = slots.get(name)
-        if kept is not None and _looks_like(kept, fresh) and _same_items(old, bucket):
+        if kept is not None and _looks_like(kept, fresh) and old.holds(tensors):
             return kept, set(bucket.names)  # nobody needs the old one any more
     olds: dict[Tensor, Tensor] = {}
     for old, slots in before:
@@ -47,9 +48,3 @@ def moved(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> t
 
 def _looks_like(one: Tensor, other: Tensor) -> bool:
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-
-
-def _same_items(one: Bucket, other: Bucket) -> bool:
-    return len(one.items) == len(other.items) and all(
-        a.tensor is b.tensor for a, b in zip(one.items, other.items, strict=True)
-    )

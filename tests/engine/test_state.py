@@ -80,12 +80,21 @@ def test_resumed_run_is_bit_identical(network, name, stop):
             )
 
 
-def load_into_another(world: World):
+def load_into_another(world: World, algorithm: str):
     model = CASES["toy"].model(seed=0)
     with world.attach(model, make_optimizer("plain", model), {"algorithm": CONFIGS["diloco"]}) as engine:
         state = engine.state_dict()
     other = torch.nn.Linear(3, 2)
-    with world.attach(other, make_optimizer("plain", other), {"algorithm": CONFIGS["diloco"]}) as engine:
+    with world.attach(other, make_optimizer("plain", other), {"algorithm": CONFIGS[algorithm]}) as engine:
+        engine.load_state_dict(state)
+
+
+def load_of_another_algorithm(world: World):
+    model = CASES["toy"].model(seed=0)
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": CONFIGS["diloco"]}) as engine:
+        state = engine.state_dict()
+    with world.attach(model, optimizer, {"algorithm": CONFIGS["slowmo"]}) as engine:
         engine.load_state_dict(state)
 
 
@@ -116,10 +125,17 @@ def errors_of(network, *args) -> dict[int, tuple[str, str]]:
     return getattr(caught.value, "errors", dict.fromkeys(range(3), same))
 
 
-def test_the_state_of_another_model_is_refused(network):
-    for kind, text in errors_of(network, load_into_another, 3).values():
+@pytest.mark.parametrize("algorithm", ["diloco", "slowmo"])
+def test_the_state_of_another_algorithm_or_model_is_refused(network, algorithm):
+    for kind, text in errors_of(network, load_into_another, 3, algorithm).values():
         assert kind == "ConfigError"
         assert "other trainable parameters" in text
+
+
+def test_the_state_of_another_algorithm_is_refused_where_all_load_it(network):
+    for kind, text in errors_of(network, load_of_another_algorithm, 3).values():
+        assert kind == "ConfigError"
+        assert re.search(r"has algorithm .*diloco.*, this run has .*slowmo", text, re.DOTALL), text
 
 
 WRONG = {
