@@ -30,6 +30,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--learning-rates", nargs="+", type=float, help="to try, instead of the workload's")
     parser.add_argument("--periods", nargs="+", type=int, help="to try, of those that a contender has")
+    parser.add_argument(
+        "--steps", type=int, help="of a trial at most, instead of the workload's: fewer workers need more"
+    )
     parser.add_argument("--tuning-seeds", type=int, default=2)
     parser.add_argument(
         "--counted",
@@ -50,6 +53,7 @@ def _grid(arguments: argparse.Namespace) -> Grid:
         arguments.learning_rates and tuple(arguments.learning_rates),
         arguments.periods and tuple(arguments.periods),
         tuple(range(100, 100 + arguments.tuning_seeds)),
+        arguments.steps,
         counted.read(arguments.counted),
     )
 

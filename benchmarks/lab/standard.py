@@ -43,12 +43,13 @@ def run(
     for rate in rates:
         average = Job(workload=workload, contender="every_step", learning_rate=1e-3, steps=5, every=0)
         log("last average", crew.run(average, rate))
+    longest = grid.steps or WORKLOADS[workload].steps
     for seed in seeds:
         for rate in rates:
             log("final", {"label": "nothing", **crew.run(_alone(workload, seed), rate)})
             turn = seed % len(entries)  # nobody is always first
             for entry in entries[turn:] + entries[:turn]:
-                _final(crew, workload, entry, rate, seed, tuned[entry.label, rate], log)
+                _final(crew, workload, entry, rate, seed, tuned[entry.label, rate], longest, log)
 
 
 def _alone(workload: str, seed: int, steps: int = 40) -> Job:
@@ -62,10 +63,19 @@ def _alone(workload: str, seed: int, steps: int = 40) -> Job:
     )
 
 
-def _final(crew: Crew, workload: str, entry: Entry, rate: Rate, seed: int, tuned: Tuned, log: Log) -> None:
+def _final(
+    crew: Crew,
+    workload: str,
+    entry: Entry,
+    rate: Rate,
+    seed: int,
+    tuned: Tuned,
+    longest: int,
+    log: Log,
+) -> None:
     """A trial at the tuned setting; where it would take too long, on unshaped links, its time derived."""
     every = WORKLOADS[workload].every
-    steps = WORKLOADS[workload].steps
+    steps = longest
     if math.isfinite(tuned.steps) and not entry.adapts:
         most = _LONGER * tuned.steps + 4 * max(every, tuned.period)
         steps = min(steps, math.ceil(most / every) * every)

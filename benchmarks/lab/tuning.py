@@ -28,12 +28,14 @@ class Grid:
         learning_rates: of the task's optimizer; None for the workload's.
         periods: that are left out of those of an entry if they are not here; None for all.
         seeds: of the trials; others than the final ones.
+        steps: of a trial, optimizer steps; None for the workload's.
         counted: trials of earlier results, which are taken as they are.
     """
 
     learning_rates: tuple[float, ...] | None = None
     periods: tuple[int, ...] | None = None
     seeds: tuple[int, ...] = (100, 101)
+    steps: int | None = None
     counted: Counted = field(default_factory=dict)
 
     def rates_of(self, workload: str) -> tuple[float, ...]:
@@ -92,7 +94,7 @@ def steps_to_target(
         for learning_rate, period in product(grid.rates_of(workload), grid.periods_of(entry)):
             counts = []
             for seed in grid.seeds:
-                trial = job_of(entry, workload, learning_rate, period, seed)
+                trial = job_of(entry, workload, learning_rate, period, seed, steps=grid.steps)
                 record = find(grid.counted, crew.workers, trial) or crew.run(trial, None)
                 log("tuning", {"label": entry.label, "period": period, **record})
                 counts.append(reached(record, job.target, job.higher_is_better).steps)

@@ -128,6 +128,12 @@ def test_a_grid_leaves_out_periods():
     assert Grid().periods_of(entry) == entry.periods
 
 
+def test_trials_may_be_longer_than_the_workload_says():
+    hosts = MadeUpCrew()
+    tune(hosts, "digits", [ENTRIES["ddp"]], ["slow"], Grid((0.1,), seeds=(7,), steps=500), lambda *_: None)
+    assert [job.steps for job, rate in hosts.jobs if rate is None] == [500]
+
+
 def test_workers_are_judged_where_they_have_just_averaged():
     job = job_of(ENTRIES["relaxcomm local_sgd, 8 bits, late"], "digits", 0.1, 16, 0)
     assert (job.every, job.offset) == (16, 4)
@@ -139,7 +145,7 @@ def test_what_takes_too_long_is_derived_and_says_so():
     logged = []
     tuned = Tuned(0.1, 1, 80, 1.0)
     standard._final(
-        MadeUpCrew(), "digits", ENTRIES["ddp"], "slow", 0, tuned, lambda kind, one: logged.append(one)
+        MadeUpCrew(), "digits", ENTRIES["ddp"], "slow", 0, tuned, 240, lambda kind, one: logged.append(one)
     )
     (one,) = logged
     assert one["derived"]
@@ -153,7 +159,7 @@ def test_uneven_steps_are_derived_from_bytes():
     tuned = Tuned(0.1, 1, 80, 1.0)
     entry = ENTRIES["relaxcomm selsync"]
     standard._final(
-        MadeUpCrew(), "digits", entry, "0.0008kbit", 0, tuned, lambda kind, one: logged.append(one)
+        MadeUpCrew(), "digits", entry, "0.0008kbit", 0, tuned, 240, lambda kind, one: logged.append(one)
     )
     (one,) = logged
     assert one["derived"]
