@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from relaxcomm.packing import unpack_codes
+from relaxcomm.packing import unpack_codes, unpack_places
 from relaxcomm.segments import Blocks, Segments, chunk_size
 
 DENSE = "dense"
@@ -136,14 +136,15 @@ class BlockSparse(Sparse):
     """As many entries of each block, so that an index needs only to tell its place in the block.
 
     Args:
-        indices: `[capacity]` of `index_dtype(blocks)`, all of which are used.
+        indices: places in the blocks, all of which are used, as `pack_places` packs them.
         blocks: in the order of the indices.
     """
 
     blocks: tuple[Blocks, ...]
 
     def places(self) -> Tensor:
-        return block_starts(self.blocks, self.indices.device) + self.indices
+        found = unpack_places(self.indices, self.values.numel(), largest_block(self.blocks))
+        return block_starts(self.blocks, self.indices.device) + found
 
 
 @functools.lru_cache(maxsize=256)
@@ -163,12 +164,9 @@ class Coefficients(BlockSparse):
     is_direct: ClassVar[bool] = False
 
 
-def index_dtype(blocks: Sequence[Blocks]) -> torch.dtype:
-    """The shortest type that tells places in the largest of the blocks apart."""
-    largest = max((run.size for run in blocks), default=1)
-    if largest <= 1 << 8:
-        return torch.uint8
-    return torch.int16 if largest <= 1 << 15 else torch.int32
+def largest_block(blocks: Sequence[Blocks]) -> int:
+    """Entries of the largest block: below that lie all places."""
+    return max((run.size for run in blocks), default=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +175,7 @@ class SparseOf(Message):
 
     Args:
         values: of `[capacity]` values.
-        indices: `[capacity]` int32.
+        indices: as that message has them.
         count: `[1]` int32.
     """
 

@@ -82,6 +82,55 @@ def unpack_codes(packed: Tensor, numel: int, num_codes: int) -> Tensor:
     return total
 
 
+def places_bytes(numel: int, size: int) -> int:
+    """Bytes of `numel` places among `size` entries.
+
+    Example:
+        >>> places_bytes(100, 16), places_bytes(100, 4096)
+        (50, 150)
+    """
+    return sum(packed_bytes(numel, 1 << bits) for _, bits in _planes(size))
+
+
+def pack_places(places: Tensor, size: int) -> Tensor:
+    """Places among `size` entries in `ceil(log2 size)` bits each.
+
+    Args:
+        places: `[numel]`, whole numbers below `size`.
+        size: entries.
+
+    Returns: `[places_bytes(numel, size)]` uint8.
+
+    Example:
+        >>> pack_places(torch.tensor([3, 1]), 16)
+        tensor([19], dtype=torch.uint8)
+    """
+    planes = [
+        pack_codes((places >> shift).bitwise_and_((1 << bits) - 1).to(torch.uint8), 1 << bits)
+        for shift, bits in _planes(size)
+    ]
+    return planes[0] if len(planes) == 1 else torch.cat([places.new_empty(0, dtype=torch.uint8), *planes])
+
+
+def unpack_places(packed: Tensor, numel: int, size: int) -> Tensor:
+    """What `pack_places` packed, `[numel]` uint8 or int32."""
+    total = torch.zeros(numel, dtype=torch.uint8, device=packed.device)
+    start = 0
+    for shift, bits in _planes(size):
+        stop = start + packed_bytes(numel, 1 << bits)
+        plane = unpack_codes(packed[start:stop], numel, 1 << bits)
+        total = total.int() + (plane.int() << shift) if shift else plane
+        start = stop
+    return total
+
+
+def _planes(size: int) -> Iterator[tuple[int, int]]:
+    """From which bit on, and how many bits, of a place below `size` are packed together."""
+    bits = (size - 1).bit_length() if size > 1 else 0
+    for shift in range(0, bits, 8):
+        yield shift, min(8, bits - shift)
+
+
 def _layers(num_codes: int) -> Iterator[tuple[int, int, int]]:
     """Base and place value of each digit that is packed apart, and how many of them share a byte."""
     if num_codes == 3:

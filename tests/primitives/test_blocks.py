@@ -10,6 +10,7 @@ import torch
 
 from relaxcomm import cast, chain, chunk_top_k, dct_top_k, quantize, top_k
 from relaxcomm.layout import Layout
+from relaxcomm.packing import unpack_places
 from relaxcomm.primitives.compressors.maxima import largest
 from relaxcomm.segments import Blocks
 from tests.primitives.test_levels import AWKWARD, code, conserves
@@ -127,10 +128,10 @@ def test_a_chain_codes_coefficients():
 
 
 def test_places_inside_blocks_take_fewer_bytes():
-    """Two bytes for a place and half a byte for a value, where top-k takes four and four."""
+    """Twelve bits for a place and half a byte for a value, where top-k takes four bytes and four."""
     coder = chain(compressors=(chunk_top_k(num_kept=64), quantize(bits=4)))
     scale_bytes = 8 * 63  # of 1024 values each
-    assert coder.message_bytes(4096 * 1000, 4) == 64_000 * 2 + 32_000 + scale_bytes + 4
+    assert coder.message_bytes(4096 * 1000, 4) == 96_000 + 32_000 + scale_bytes + 4
     assert top_k(density=64 / 4096).message_bytes(4096 * 1000, 4) == 64_000 * 8 + 4
 
 
@@ -140,7 +141,8 @@ def test_one_of_few_is_the_first_of_the_largest(size):
     flat = torch.randn(3 + 1000 * size, generator=torch.Generator().manual_seed(size)) * 10.0
     flat[3 : 3 + size] = 0
     flat[3 + size : 3 + 2 * size] = -2.0
-    values, places, count = largest(flat, blocks)
+    values, packed, count = largest(flat, blocks)
+    places = unpack_places(packed, 1000, size)
     rows = flat[3:].view(1000, size)
     chosen = rows.abs().gather(1, places.long().view(-1, 1)).view(-1)
     torch.testing.assert_close(chosen, rows.abs().amax(1), rtol=2.0**-15, atol=0)  # the bits of the place
@@ -153,6 +155,6 @@ def test_one_of_few_is_the_first_of_the_largest(size):
 def test_one_of_few_never_hides_what_is_not_finite(spoilt):
     flat = torch.full((32,), 3e38)
     flat[21] = spoilt
-    values, places, _ = largest(flat, (Blocks(0, 2, 16, 1),))
-    assert places.tolist() == [0, 5]
+    values, packed, _ = largest(flat, (Blocks(0, 2, 16, 1),))
+    assert unpack_places(packed, 2, 16).tolist() == [0, 5]
     assert not values[1].isfinite()

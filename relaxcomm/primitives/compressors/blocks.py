@@ -14,7 +14,8 @@ from torch import Tensor
 
 from relaxcomm.frozen import Steps, frozen
 from relaxcomm.layout import Layout, one_tensor
-from relaxcomm.messages import SPARSE, BlockSparse, Coefficients, index_dtype
+from relaxcomm.messages import SPARSE, BlockSparse, Coefficients, largest_block
+from relaxcomm.packing import places_bytes
 from relaxcomm.primitives.compressors.maxima import largest
 from relaxcomm.primitives.compressors.sparse import COUNT_BYTES, sum_sparse
 from relaxcomm.protocol import Coding, Compressor, Context, State
@@ -48,7 +49,8 @@ class BlockTop(Compressor):
 
     def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
         blocks = self.blocks(layout)
-        return _capacity(blocks) * (element_bytes + index_dtype(blocks).itemsize) + COUNT_BYTES
+        capacity = _capacity(blocks)
+        return capacity * element_bytes + places_bytes(capacity, largest_block(blocks)) + COUNT_BYTES
 
 
 @frozen
@@ -56,9 +58,9 @@ class chunk_top_k(BlockTop):
     """The entries of largest size in each chunk of a tensor; the others count as 0.
 
     `||C(x) - x||^2 <= (1 - k / chunk_size) ||x||^2`. Each tensor is cut on its own; its last chunk may be
-    shorter. An index takes one byte in chunks of up to 256, two in those of up to 32768. One of up to 256
-    float32 entries is chosen on a CPU by all bits but the last eight or fewer, the first of those that agree.
-    Biased: use it in `error_feedback`.
+    shorter. An index takes `ceil(log2 chunk_size)` bits. One of up to 256 float32 entries is chosen on a CPU
+    by all bits but the last eight or fewer, the first of those that agree. Biased: use it in
+    `error_feedback`.
 
     Args:
         num_kept: k, entries of each chunk.

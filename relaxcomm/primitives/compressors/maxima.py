@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.messages import block_starts, index_dtype
+from relaxcomm.messages import block_starts, largest_block
+from relaxcomm.packing import pack_places
 from relaxcomm.segments import Blocks
 
 _ROWS = 1 << 15  # entries whose copy stays in a core's own cache
@@ -13,13 +14,12 @@ _SIZE_BITS = 0x7FFFFFFF  # of a float32: all but its sign
 
 
 def largest(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, places in their blocks and number of the largest entries; NaN counts as the largest."""
-    kind = index_dtype(blocks)
-    places = [_places(flat[run.start : run.stop].view(run.num, run.size), run.num_kept) for run in blocks]
-    indices = torch.cat([flat.new_empty(0, dtype=kind), *(one.view(-1).to(kind) for one in places)])
-    values = flat.index_select(0, block_starts(blocks, flat.device) + indices)
-    count = torch.full((1,), indices.numel(), dtype=torch.int32, device=flat.device)
-    return values, indices, count
+    """Values, packed places in their blocks and number of the largest entries; NaN counts as the largest."""
+    found = [_places(flat[run.start : run.stop].view(run.num, run.size), run.num_kept) for run in blocks]
+    places = torch.cat([flat.new_empty(0, dtype=torch.int32), *(one.view(-1).int() for one in found)])
+    values = flat.index_select(0, block_starts(blocks, flat.device) + places)
+    count = torch.full((1,), places.numel(), dtype=torch.int32, device=flat.device)
+    return values, pack_places(places, largest_block(blocks)), count
 
 
 def _places(rows: Tensor, num_kept: int) -> Tensor:
