@@ -29,8 +29,9 @@ _HIDDEN = 0.5  # of a step's computing, in which the gradients of many buckets a
 _SHOWN = 0.3  # of an exchange, even where it hides: workers wait for each other
 _WORK_BASE, _WORK = 3e-3, 1e-9  # processor's seconds of an exchange, and of a byte that is sent
 _CODING_BASE, _CODING = 5e-3, 8e-9  # of coding, there and back, and of an entry
-_PRICES = 0.03, 0.05  # of a local step, in steps to quality: of all entries, and of few
-_ADAPTIVE_PRICES = 0.05, 0.12
+_PRICES = 0.03, 0.09  # of a local step, in steps to quality: of all entries, and of few
+_ADAPTIVE_PRICES = 0.05, 0.16
+_LATE = 0.05  # of a step by which an average is late
 _PERIODS = (2, 4, 8, 16, 32, 64, 128)
 _FULL = identity()
 _EIGHT_BITS = quantize(bits=8)
@@ -63,9 +64,9 @@ class least_time(Chooser):
     """The composition whose predicted time to quality is least.
 
     That is the time of a step, of computing and what is not hidden of communication and of the processor's
-    work for it, times the number of steps: `1 + c H + (d / H)^2 / 2` of those of bsp for an average every H
-    steps, d late. c is 0.03, with only one entry in 16 sent 0.05, and with an adaptive optimizer, such as
-    Adam, 0.05 and 0.12.
+    work for it, times the number of steps: `1 + (1 - 1/N) (c H + 0.05 d)` of those of bsp for an average of N
+    workers every H steps, d late. c is 0.03, with only one entry in 16 sent 0.09, and with an adaptive
+    optimizer, such as Adam, 0.05 and 0.16.
 
     Args:
         steps: that are measured.
@@ -101,6 +102,7 @@ def _bsp(measured: Measured) -> _Plan:
 def _local(measured: Measured) -> Iterator[_Plan]:
     """Averages in full precision, of all entries in 8 bits, and of one in 16 in 4 bits, which costs steps."""
     all_entries, few = _ADAPTIVE_PRICES if measured.adaptive_optimizer else _PRICES
+    noise = 1 - 1 / measured.world_size  # the share of a gradient's noise that an average takes away
     for compressor, price in ((None, all_entries), (_EIGHT_BITS, all_entries), (_FEW, few)):
         exchange = _Exchange(measured, compressor or _FULL)
         for period in _PERIODS:
@@ -109,7 +111,7 @@ def _local(measured: Measured) -> Iterator[_Plan]:
                 yield _Plan(
                     {"name": "local_sgd", "steps": period, "compressor": compressor, "delay": delay},
                     measured.step_seconds + shown / period,
-                    1 + price * period + 0.5 * (delay / period) ** 2,
+                    1 + noise * (price * period + _LATE * delay),
                 )
 
 
