@@ -125,9 +125,13 @@ class _Served:
     def _look(self, limit_seconds: float, check: Callable[[], None]) -> None:
         check()
         if time.monotonic() - self._heard > limit_seconds:
-            silent = sorted(set(self._others) - self._left) or self._others
+            if silent := sorted(set(self._others) - self._left):
+                raise TimeoutError(
+                    f"nothing heard of ranks {silent} for {limit_seconds:g} s, and they still train"
+                )
             raise TimeoutError(
-                f"nothing heard of ranks {silent} for {limit_seconds:g} s, and they still train"
+                f"all others have finished, but some of {self._others} took in no goodbye for "
+                f"{limit_seconds:g} s: is a process stopped?"
             )
 
     def _send(self, kind: int, payload: Tensor, other: int) -> Any:
