@@ -44,10 +44,9 @@ def aims(table: Table) -> Iterator[Aim]:
     workload, rate = table.place.workload, table.place.rate
     ours = [row for row in table.rows if row.label.startswith("relaxcomm")]
     rivals = [row for row in table.rows if row not in ours]
-    fixed = [row for row in ours if row.label != "relaxcomm auto"]
-    if not fixed:
+    if not ours:
         return
-    best = _fastest(fixed)
+    best = _fastest(ours)
     if not math.isnan(table.limit):
         yield Aim(f"{best.label}, of the limit", best.seconds / table.limit, _OF_LIMIT.get(rate or ""), True)
     bounds = [(best, _OVER_DDP)]
@@ -61,9 +60,11 @@ def aims(table: Table) -> Iterator[Aim]:
         rival = _fastest(rivals)
         what = f"{best.label}, times as fast as {rival.label}, the best rival"
         yield Aim(what, rival.seconds / best.seconds, _OVER_RIVAL)
-    for row in ours:
-        if row.label == "relaxcomm auto":
-            yield Aim("auto, of the best fixed choice", row.seconds / best.seconds, _AUTO_OF_BEST, True)
+    chosen = [row for row in ours if row.label == "relaxcomm auto"]
+    fixed = [row for row in ours if row not in chosen]
+    if chosen and fixed:
+        of_best = chosen[0].seconds / _fastest(fixed).seconds
+        yield Aim("auto, of the best fixed choice", of_best, _AUTO_OF_BEST, True)
 
 
 def _fastest(rows: list[Row]) -> Row:

@@ -56,3 +56,11 @@ def test_without_ddp_there_is_no_limit(rivals):
 
 def test_without_ours_there_is_nothing_to_tell():
     assert lines("digits", "1gbit", 1.0, ddp=2.0) == []
+
+
+def test_auto_may_be_the_best_of_ours_and_is_compared_with_the_others():
+    assert lines("digits", "1gbit", 1.0, torchft=3.0, relaxcomm_local_sgd=2.0, relaxcomm_auto=1.5) == [
+        "relaxcomm auto, of the limit: 1.50 (at most 1.25: missed)",
+        "relaxcomm auto, times as fast as torchft, the best rival: 2.00 (at least 1.2: reached)",
+        "auto, of the best fixed choice: 0.75 (at most 1.1: reached)",
+    ]
