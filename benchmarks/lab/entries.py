@@ -128,7 +128,7 @@ _ALL = (
         {
             "name": "selsync",
             "window_steps": 8,
-            "smoothing": 0.5,
+            "smoothing": 0.7,
             "compressor": FEW,
             "delay": 1,
             "vote_delay": 1,
