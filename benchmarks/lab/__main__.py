@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.lab import counted, report, standard
+from benchmarks.lab import counted, report, resuming, standard
 from benchmarks.lab.crew import crew
 from benchmarks.lab.entries import ENTRIES
 from benchmarks.lab.links import left_out
@@ -41,20 +41,25 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="earlier results, whose tuning trials need not be run again",
     )
-    parser.add_argument("--output", type=Path, default=None, help="a .jsonl file; its plots lie beside it")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        help="a .jsonl file, beside which its plots lie; if it is there, the run goes on where it was ended",
+    )
     parser.add_argument(
         "--network", choices=list(NETWORKS), default="namespaces", help="how links are slowed"
     )
     return parser
 
 
-def _grid(arguments: argparse.Namespace) -> Grid:
+def _grid(arguments: argparse.Namespace, output: Path) -> Grid:
     return Grid(
         arguments.learning_rates and tuple(arguments.learning_rates),
         arguments.periods and tuple(arguments.periods),
         tuple(range(100, 100 + arguments.tuning_seeds)),
         arguments.steps,
-        counted.read(arguments.counted),
+        counted.read([*arguments.counted, *([output] if output.exists() else [])]),
     )
 
 
@@ -65,6 +70,7 @@ def _run(arguments: argparse.Namespace, output: Path) -> None:
     entries = [label for label in arguments.entries if label not in absent]
     if not entries:
         sys.exit(f"nobody is left to train with --network {network}: {absent}")
+    grid, earlier = _grid(arguments, output), resuming.read(output)
     log = begin(output, arguments, network=NETWORKS[network].mark, cannot={**CANNOT, **absent})
     for workload in arguments.workloads:
         for workers in arguments.workers:
@@ -75,8 +81,9 @@ def _run(arguments: argparse.Namespace, output: Path) -> None:
                     entries,
                     [_RATES[name] for name in arguments.rates],
                     range(arguments.seeds),
-                    _grid(arguments),
+                    grid,
                     lambda kind, record, workers=workers: log(kind, {"workers": workers, **record}),
+                    resuming.Before(earlier, workload, workers, hosts.network),
                 )
 
 

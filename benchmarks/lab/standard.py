@@ -10,11 +10,13 @@ from typing import Any
 from benchmarks.lab.crew import Crew
 from benchmarks.lab.entries import ENTRIES, Entry
 from benchmarks.lab.recording import Log
+from benchmarks.lab.resuming import Before
 from benchmarks.lab.throttle import bytes_per_second
 from benchmarks.lab.trial import Job
 from benchmarks.lab.tuning import Grid, Rate, Tuned, job_of, tune
 from benchmarks.lab.workloads import WORKLOADS
 
+_NOTHING = "nothing"
 _LONGER = 2  # than while tuning, a final trial may take, in steps
 _LONGEST_SECONDS = 90.0  # of a trial; beyond, its time is derived
 
@@ -27,29 +29,50 @@ def run(
     seeds: Sequence[int],
     grid: Grid,
     log: Log,
+    before: Before | None = None,
 ) -> None:
-    """Tune, measure and log everything for one workload."""
+    """Tune, measure and log everything for one workload, but for what was there `before`."""
+    before = before or Before((), workload, crew.workers, crew.network)
     # Whose row of steps is not counted here counts its own.
     entries = [
         e if e.same_as in labels else replace(e, same_as=None) for e in map(ENTRIES.__getitem__, labels)
     ]
     crew.run(_alone(workload, 0, steps=8), None)  # the first use of a model is slow
-    tuned = tune(crew, workload, entries, rates, grid, log)
-    for (label, rate), one in tuned.items():
-        log(
-            "tuned",
-            {"network": crew.network, "label": label, "rate": rate, "workload": workload, **asdict(one)},
-        )
+    tuned = _tuned(crew, workload, entries, rates, grid, log, before)
     for rate in rates:
-        average = Job(workload=workload, contender="every_step", learning_rate=1e-3, steps=5, every=0)
-        log("last average", crew.run(average, rate))
+        if not before.has_average(rate):
+            average = Job(workload=workload, contender="every_step", learning_rate=1e-3, steps=5, every=0)
+            log("last average", crew.run(average, rate))
     longest = grid.steps or WORKLOADS[workload].steps
     for seed in seeds:
         for rate in rates:
-            log("final", {"label": "nothing", **crew.run(_alone(workload, seed), rate)})
+            if not before.has_final(_NOTHING, rate, seed):
+                log("final", {"label": _NOTHING, **crew.run(_alone(workload, seed), rate)})
             turn = seed % len(entries)  # nobody is always first
             for entry in entries[turn:] + entries[:turn]:
-                _final(crew, workload, entry, rate, seed, tuned[entry.label, rate], longest, log)
+                if not before.has_final(entry.label, rate, seed):
+                    _final(crew, workload, entry, rate, seed, tuned[entry.label, rate], longest, log)
+
+
+def _tuned(
+    crew: Crew,
+    workload: str,
+    entries: Sequence[Entry],
+    rates: Sequence[Rate],
+    grid: Grid,
+    log: Log,
+    before: Before,
+) -> dict[tuple[str, Rate], Tuned]:
+    """Everybody's setting at every rate; all is tuned if one is missing, but those from before hold."""
+    found = dict(before.tuned)
+    if all((entry.label, rate) in found for entry in entries for rate in rates):
+        return found
+    for (label, rate), one in tune(crew, workload, entries, rates, grid, log).items():
+        if (label, rate) not in found:
+            found[label, rate] = one
+            told = {"network": crew.network, "label": label, "rate": rate, "workload": workload}
+            log("tuned", {**told, **asdict(one)})
+    return found
 
 
 def _alone(workload: str, seed: int, steps: int = 40) -> Job:
