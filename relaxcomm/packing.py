@@ -114,14 +114,14 @@ def pack_places(places: Tensor, size: int) -> Tensor:
 
 def unpack_places(packed: Tensor, numel: int, size: int) -> Tensor:
     """What `pack_places` packed, `[numel]` uint8 or int32."""
-    total = torch.zeros(numel, dtype=torch.uint8, device=packed.device)
+    total: Tensor | None = None
     start = 0
     for shift, bits in _planes(size):
         stop = start + packed_bytes(numel, 1 << bits)
         plane = unpack_codes(packed[start:stop], numel, 1 << bits)
-        total = total.int() + (plane.int() << shift) if shift else plane
+        total = plane if total is None else total.int().add_(plane.int() << shift)
         start = stop
-    return total
+    return packed.new_zeros(numel) if total is None else total
 
 
 def _planes(size: int) -> Iterator[tuple[int, int]]:
