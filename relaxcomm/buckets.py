@@ -44,20 +44,18 @@ class Bucket:
     def __init__(self, index: int, items: Sequence[Item]) -> None:
         self.index = index
         self.items = tuple(items)
+        self.names = tuple(item.name for item in self.items)
         first = self.items[0].tensor
         self.dtype, self.device = first.dtype, first.device
         self.offsets: list[int] = []
         self.numel = 0
+        self._strides: list[tuple[int, ...] | None] = []  # asked for once: an exchange makes views many times
         for item in self.items:
             self.offsets.append(self.numel)
             self.numel += item.tensor.numel()
+            self._strides.append(item.tensor.stride() if _dense_strides(item.tensor) else None)
         self._scratch: Tensor | None = None
         self._scratch_views: list[Tensor] = []
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the tensors, in flat order."""
-        return tuple(item.name for item in self.items)
 
     @property
     def layout(self) -> Layout:
@@ -90,12 +88,13 @@ class Bucket:
     def views(self, flat: Tensor) -> list[Tensor]:
         """One view of `flat` for each tensor, with its shape and, where they are dense, its strides."""
         result = []
-        for item, offset in zip(self.items, self.offsets, strict=True):
-            tensor = item.tensor
-            if _dense_strides(tensor) and tensor.numel():
-                view = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset() + offset)
+        begin = flat.storage_offset()
+        for item, offset, strides in zip(self.items, self.offsets, self._strides, strict=True):
+            shape = item.tensor.shape
+            if strides is None:
+                view = flat[offset : offset + shape.numel()].view(shape)
             else:
-                view = flat[offset : offset + tensor.numel()].view(tensor.shape)
+                view = flat.as_strided(shape, strides, begin + offset)
             result.append(view)
         return result
 

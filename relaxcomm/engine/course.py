@@ -90,7 +90,7 @@ class Course:
             return
         self._first_steps.forward_begins()
         while self.is_due():
-            self._window.joining.take_part()
+            self._window.joining.take_part(self.is_due)
             self.go_on()
 
     def _is_phase_due(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,12 +33,12 @@ class Drift:
         self._run, self._guard = run, guard
         self._next = guard.every_steps if guard else 0
 
-    def check(self, equal: bool) -> None:
+    def check(self, should_be_equal: Callable[[], bool]) -> None:
         """Compare, if it is time and replicas should be equal now; at the same place on all ranks.
 
         Raises: DriftError if the policy says so.
         """
-        if self._guard is None or not equal or self._run.step + 1 < self._next:
+        if self._guard is None or self._run.step + 1 < self._next or not should_be_equal():
             return
         self._next = self._run.step + 1 + self._guard.every_steps
         differing = self._differing()

@@ -44,9 +44,13 @@ class Joining:
                 "after join(), or name the switch in `phases`, which all ranks follow"
             )
 
-    def take_part(self) -> None:
-        """Say that this rank still trains, where an exchange is about to begin or a late result to land."""
-        if not self.active or self.shadowing:
+    def take_part(self, is_due: Callable[[], bool]) -> None:
+        """Say that this rank still trains, where an exchange is about to begin or a late result to land.
+
+        Args:
+            is_due: whether that is so; asked only inside join().
+        """
+        if not self.active or self.shadowing or not is_due():
             return
         if self.run.synchronised and self._backward.begun:
             raise UsageError(

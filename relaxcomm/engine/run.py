@@ -63,6 +63,8 @@ class Run:
         self.parameters = trainable(model)
         self.frozen = [Item(name, p) for name, p in named_parameters(model) if not p.requires_grad]
         self.buckets: list[Bucket] | None = None
+        self._rules_of: list[tuple[int, ...]] = []  # by the bucket's index
+        self._covered: list[list[Bucket]] = [[] for _ in algorithm.rules]
         self.state: dict[tuple[int, int], RuleState] = {}
         self.rounds: dict[tuple[int, int], int] = {}
         self.services: dict[tuple[int, int], Service] = {}
@@ -114,6 +116,11 @@ class Run:
         self.buckets = [
             Bucket(index, [by_name[name] for name in content]) for index, content in enumerate(names)
         ]
+        self._rules_of = [self.algorithm.covering(bucket.names[0]) for bucket in self.buckets]
+        self._covered = [
+            [bucket for bucket in self.buckets if index in self.rules_of(bucket)]
+            for index in range(len(self.algorithm.rules))
+        ]
         for bucket in self.buckets:
             for index in self.rules_of(bucket):
                 self._set_up(index, bucket)
@@ -140,7 +147,11 @@ class Run:
 
     def rules_of(self, bucket: Bucket) -> tuple[int, ...]:
         """Indices of the rules that cover a bucket."""
-        return self.algorithm.covering(bucket.names[0])
+        return self._rules_of[bucket.index]
+
+    def covered(self, index: int) -> list[Bucket]:
+        """The buckets that a rule covers; none before the layout is made."""
+        return self._covered[index]
 
     def firing(self, rule: Rule, bucket: Bucket) -> bool:
         """Whether a rule exchanges a bucket in this step."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from relaxcomm.buckets import Bucket
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.step_exchanges import Exchange, StepExchanges
+from relaxcomm.protocol import Payload
 
 
 class Step:
@@ -15,13 +16,18 @@ class Step:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.rules = run.algorithm.at("step")
+        self._changing = [
+            (index, rule)
+            for index, rule in self.rules
+            if type(rule.payload).before_step is not Payload.before_step
+        ]
         self.exchanges = StepExchanges(run)
         self.late: list[Exchange] = []
 
     def is_due(self) -> bool:
         """Whether anything is exchanged in this step, the same on all ranks where they keep step."""
         return any(
-            self.run.firing(rule, bucket) for index, rule in self.rules for bucket in self._covered(index)
+            self.run.firing(rule, bucket) for index, rule in self.rules for bucket in self.run.covered(index)
         )
 
     def lands(self) -> bool:
@@ -40,8 +46,8 @@ class Step:
 
     def before(self) -> None:
         """Let payloads change the gradients just before the optimizer's step."""
-        for index, rule in self.rules:
-            for bucket in self._covered(index):
+        for index, rule in self._changing:
+            for bucket in self.run.covered(index):
                 if rule.is_active(self.run.step):
                     state = self.run.state[index, bucket.index]
                     rule.payload.before_step(self.run.context(rule), bucket, state["payload"])
@@ -49,7 +55,7 @@ class Step:
     def mark(self, event: str, facts: Mapping[str, float]) -> None:
         """Tell the payloads of an event and run the rules that wait for it."""
         for index, rule in self.rules:
-            for bucket in self._covered(index):
+            for bucket in self.run.covered(index):
                 state = self.run.state[index, bucket.index]
                 rule.payload.event(self.run.context(rule), bucket, state["payload"], event, facts)
                 state.commit(True)
@@ -69,7 +75,7 @@ class Step:
         if not self.rules:
             return
         for index, rule in self.rules:
-            fired = [bucket for bucket in self._covered(index) if self.run.firing(rule, bucket)]
+            fired = [bucket for bucket in self.run.covered(index) if self.run.firing(rule, bucket)]
             if fired and not (rule.delay == "unbounded" and self._out(index)):
                 self._launch(index, fired)
 
@@ -106,22 +112,19 @@ class Step:
         for index, sent, most in zip(unbounded, ours, map(max, theirs), strict=True):
             if sent < most:
                 self._land(index)
-                self._launch(index, self._covered(index))
+                self._launch(index, self.run.covered(index))
             self._land(index)
 
     def _land(self, index: int) -> None:
         for late in self._out(index):
             late.flight.land(self.run.transport, self.run.statistics)
 
-    def _covered(self, index: int) -> list[Bucket]:
-        return [bucket for bucket in self.run.buckets or [] if index in self.run.rules_of(bucket)]
-
     def _out(self, index: int) -> list[Exchange]:
         return [late for late in self.late if late.index == index]
 
     def _sent(self, index: int) -> int:
         """How often a rule has sent its buckets."""
-        return max((self.run.rounds[index, bucket.index] for bucket in self._covered(index)), default=0)
+        return max((self.run.rounds[index, bucket.index] for bucket in self.run.covered(index)), default=0)
 
     def _launch(self, index: int, buckets: list[Bucket]) -> None:
         self.run.check_parameters()

@@ -34,6 +34,7 @@ class Window:
         self.joining = Joining(run, self.backward, self.step)
         self._pending = False
         self._awaiting_end = False
+        self._end_of_backward = self._reported(self._backward_ended)
         self._handles: list[RemovableHandle] = []
 
     def hook(self) -> None:
@@ -93,15 +94,14 @@ class Window:
     def _backward_begins(self, gradient: Tensor) -> None:
         if not self._awaiting_end:
             self._awaiting_end = True
-            Variable._execution_engine.queue_callback(self._reported(self._backward_ended))
+            Variable._execution_engine.queue_callback(self._end_of_backward)
 
     def _begin(self) -> None:
         """A backward that reaches parameters; `autograd.grad` does not come here."""
         if not self._awaiting_end:
             self._backward_begins(torch.empty(0))
         self._remember_scale()
-        if self.backward.is_due():
-            self.joining.take_part()
+        self.joining.take_part(self.backward.is_due)
 
     def _backward_ended(self) -> None:
         self._awaiting_end = False
@@ -136,8 +136,7 @@ class Window:
         self._exchange_and_tick()
 
     def _apply_due(self) -> None:
-        if self.step.lands():
-            self.joining.take_part()
+        self.joining.take_part(self.step.lands)
         self.step.apply_due()
 
     def _close_step(self) -> None:
@@ -145,10 +144,9 @@ class Window:
         self._exchange_and_tick()
 
     def _exchange_and_tick(self) -> None:
-        if self.step.is_due():
-            self.joining.take_part()
+        self.joining.take_part(self.step.is_due)
         self.step.exchange()
-        self.run.drift.check(self.step.made_equal())
+        self.run.drift.check(self.step.made_equal)
         self.run.tick()
 
     def _remember_scale(self) -> None:
