@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import relaxcomm
-from relaxcomm import all_reduce, cast, error_feedback, quantize, scatter_gather, top_k
+from relaxcomm import Algorithm, all_reduce, cast, error_feedback, every, quantize, scatter_gather, top_k
 from relaxcomm_algorithms.local_sgd import local_sgd
 from tests import references
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
@@ -102,3 +102,31 @@ def test_a_resumed_run_takes_the_late_average_in():
     for whole, again in zip(in_process(resumed, 3, False), in_process(resumed, 3, True), strict=True):
         for one, other in zip(whole, again, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def counted(calls, name, called):
+    def count(*args):
+        calls[name] += 1
+        return called(*args)
+
+    return count
+
+
+def in_between(world):
+    """Calls in eight steps of which none exchanges, by name; one rank's."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    calls = {"fires": 0, "covering": 0}
+    with pytest.MonkeyPatch.context() as patch, world.attach(model, optimizer, settings(steps=100)):
+        for owner, name in ((every, "fires"), (Algorithm, "covering")):
+            patch.setattr(owner, name, counted(calls, name, getattr(owner, name)))
+        for step in range(8):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return calls
+
+
+def test_a_step_in_between_asks_only_whether_its_rule_fires():
+    """What it costs is felt on small models: it is most of the steps."""
+    assert in_process(in_between, 1) == [{"fires": 8 * 2, "covering": 0}]

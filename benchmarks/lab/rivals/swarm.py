@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -13,12 +14,18 @@ from benchmarks.lab.contenders import Contender
 from benchmarks.lab.rivals.address import own_address
 
 
+def _sockets() -> set[Path]:
+    return set(Path("/tmp").glob("hivemind-p2p*.sock"))
+
+
 class _Peer:
     """This rank in the hash table, which begins on rank 0."""
 
     def __init__(self) -> None:
         import hivemind
 
+        self._others = _sockets()
+        dist.barrier()
         # The address is named so that it is not looked for outside of the lab.
         place: dict[str, Any] = {"host_maddrs": [f"/ip4/{own_address()}/tcp/0"], "start": True}
         first: list[Any] = [None, None]
@@ -34,6 +41,8 @@ class _Peer:
     def close(self) -> None:
         self.dht.shutdown()
         dist.barrier()
+        for left in _sockets() - self._others:  # hivemind leaves them
+            left.unlink(missing_ok=True)
 
 
 class Hivemind(Contender):
