@@ -71,6 +71,10 @@ def _run(arguments: argparse.Namespace, output: Path) -> None:
     if not entries:
         sys.exit(f"nobody is left to train with --network {network}: {absent}")
     grid, earlier = _grid(arguments, output), resuming.read(output)
+    try:
+        resuming.check_same(earlier, vars(arguments))
+    except ValueError as error:
+        sys.exit(f"{output}: {error}")
     log = begin(output, arguments, network=NETWORKS[network].mark, cannot={**CANNOT, **absent})
     for workload in arguments.workloads:
         for workers in arguments.workers:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
 import pytest
 
 from benchmarks.lab import standard
-from benchmarks.lab.resuming import Before
+from benchmarks.lab.recording import begin
+from benchmarks.lab.resuming import Before, check_same, read
 from benchmarks.lab.tuning import Grid
 from tests.benchmarks.test_lab import MadeUpCrew
 
@@ -77,3 +79,21 @@ def test_tuning_goes_on_too():
 def test_another_network_is_another_run():
     whole = run([])
     assert finals(run(whole, network="throttled")) == finals(whole)
+
+
+ASKED = {"learning_rates": [0.1, 0.2], "periods": None, "steps": None, "tuning_seeds": 2, "seeds": 5}
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"learning_rates": [0.1]}, r"--learning-rates \[0.1\], there \[0.1, 0.2\]"),
+        ({"steps": 480}, "--steps"),
+    ],
+)
+def test_a_run_that_was_tuned_otherwise_is_not_gone_on_with(tmp_path, changed, named):
+    begin(tmp_path / "run.jsonl", Namespace(**ASKED))
+    records = read(tmp_path / "run.jsonl")
+    check_same(records, {**ASKED, "seeds": 8})
+    with pytest.raises(ValueError, match=named):
+        check_same(records, ASKED | changed)
