@@ -40,6 +40,8 @@ FEW = {
         "chain": [{"chunk_top_k": {"num_kept": 1, "chunk_size": 16}}, {"quantize": {"bits": 4}}]
     }
 }
+# In a run of ten or twenty averages DiLoCo's momentum of 0.9 has too long a memory.
+_OUTER = {"lr": 0.7, "momentum": 0.6}
 PERIODS = (4, 8, 16, 32)
 # The paper's smoothing, 0.16 of 16 workers; N / 100 would be 0.04 here, and then hardly a step counts as new.
 _SELSYNC = {"name": "selsync", "smoothing": 0.16}
@@ -84,6 +86,22 @@ def _local(
     )
 
 
+def _outer_momentum(period: int) -> Settings:
+    return {"algorithm": {"name": "diloco", "steps": period, **_OUTER}}
+
+
+def _outer_momentum_late(period: int) -> Settings:
+    rule = {
+        "trigger": {"every": {"steps": period}},
+        "payload": "deltas",
+        "compressor": EIGHT_BITS,
+        "exchange": "scatter_gather",
+        "delay": _eighth(period),
+        "outer": {"nesterov": _OUTER},
+    }
+    return {"algorithm": {"rules": [rule]}}
+
+
 def _at_once(period: int) -> int:
     return 0
 
@@ -94,6 +112,10 @@ def _next_step(period: int) -> int:
 
 def _quarter(period: int) -> int:
     return max(1, period // 4)
+
+
+def _eighth(period: int) -> int:
+    return max(1, period // 8)
 
 
 def _soon(period: int) -> int:
@@ -113,6 +135,17 @@ _ALL = (
     _averaging("accelerate_local_sgd"),
     _averaging("torchft_local_sgd"),
     _averaging("torchft_diloco", same_as=None),
+    Entry(
+        label="torchft_diloco, momentum 0.6",
+        contender="torchft_diloco",
+        settings=lambda period: {
+            "steps": period,
+            "outer_learning_rate": _OUTER["lr"],
+            "outer_momentum": _OUTER["momentum"],
+        },
+        periods=PERIODS,
+        same_as="relaxcomm diloco",
+    ),
     _averaging("hivemind"),
     _relaxcomm("bsp", {"name": "bsp"}, same_as="ddp"),
     _local("plain", None, _at_once, same_as="periodic_averaging"),
@@ -120,6 +153,14 @@ _ALL = (
     _local("8 bits", EIGHT_BITS, _at_once),
     _local("8 bits, late", EIGHT_BITS, _quarter),
     _local("sparse, late", FEW, _quarter, (2, *PERIODS[:3])),
+    Entry(label="relaxcomm diloco", contender="relaxcomm", settings=_outer_momentum, periods=PERIODS),
+    Entry(
+        label="relaxcomm diloco, 8 bits, late",
+        contender="relaxcomm",
+        settings=_outer_momentum_late,
+        periods=PERIODS,
+        late=_eighth,
+    ),
     _relaxcomm("selsync", _SELSYNC, uneven=True),
     _relaxcomm(
         "selsync, sparse, late",
