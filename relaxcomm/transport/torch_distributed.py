@@ -138,6 +138,7 @@ class TorchTransport(Transport):
             return
         for group in {self._group, self._host, self._linked} - {None}:
             dist.destroy_process_group(group)
+        self._group = self._host = self._linked = None  # their threads end when nobody holds them
         self._broken = True
 
     def wait(self, work: Any, label: Label) -> None:

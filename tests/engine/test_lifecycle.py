@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -90,6 +93,37 @@ def test_attach_again_with_another_algorithm(network):
     expected = references.post_local_sgd(simulated_workers(3), 8, 2, after=4)[-1][0]
     for end in network(attach_again, 3):
         np.testing.assert_allclose(end, expected, rtol=1e-9, atol=1e-9)
+
+
+def gloo_threads() -> int:
+    """Of this process."""
+    tasks = Path("/proc/self/task").iterdir()
+    return sum((task / "comm").read_text().startswith("gloo") for task in tasks)
+
+
+def threads_around(world: World):
+    """Gloo's threads before, while an engine is attached, and after its close, of three engines."""
+    found = []
+    gc.collect()  # what earlier scenarios have left
+    gc.disable()
+    try:
+        for _ in range(3):
+            model = CASES["toy"].model()
+            before = gloo_threads()
+            with world.attach(model, make_optimizer("plain", model), {"algorithm": LOCAL}):
+                during = gloo_threads()
+            found.append((before, during, gloo_threads()))
+    finally:
+        gc.enable()
+    return found
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted as Linux names them")
+def test_close_ends_the_transport_s_threads():
+    for rounds in on_gloo(threads_around, 3):
+        for before, during, after in rounds:
+            assert during > before == after
 
 
 def attach_twice(world: World):
