@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -20,6 +23,7 @@ from benchmarks.lab.networks import NETWORKS
 from benchmarks.lab.trial import Job
 
 ROOT = Path(__file__).parents[2]
+_LOOK_SECONDS = 1.0
 
 
 class Crew:
@@ -60,14 +64,18 @@ class Crew:
             assert process.stdin is not None
             process.stdin.write(json.dumps(message) + "\n")
             process.stdin.flush()
-        answers = []
-        for process in self._processes:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"{message}: a host's process ended:\n{self._errors.read_text()[-3000:]}")
-            answers.append(json.loads(line))
-        return answers
+        return [json.loads(self._line_of(process, message)) for process in self._processes]
+
+    def _line_of(self, process: subprocess.Popen[str], message: Mapping[str, Any]) -> str:
+        """A host's answer; where any host's process ends, the others would wait for it for ever."""
+        assert process.stdout is not None
+        while not select.select([process.stdout], [], [], _LOOK_SECONDS)[0]:
+            if any(one.poll() is not None for one in self._processes):
+                break
+        else:
+            if line := process.stdout.readline():
+                return line
+        raise RuntimeError(f"{message}: a host's process ended:\n{self._errors.read_text()[-3000:]}")
 
 
 def _merge(answers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -133,6 +141,7 @@ def _free_port() -> str:
 
 
 def _end(processes: list[subprocess.Popen[str]]) -> None:
+    """Let them end, and then end what they have started and left, such as a peer's daemon."""
     for process in processes:
         if process.stdin is not None:
             process.stdin.close()
@@ -142,5 +151,7 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()

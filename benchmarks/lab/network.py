@@ -49,7 +49,7 @@ class Rank(ABC):
         stdin: int | None = None,
         stderr: int | IO[str] = subprocess.STDOUT,
     ) -> subprocess.Popen[str]:
-        """Start a command there; its output is a pipe."""
+        """Start a command there, in a session of its own; its output is a pipe."""
         placed, where = self.placed(command)
         return subprocess.Popen(
             placed,
@@ -59,6 +59,7 @@ class Rank(ABC):
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
+            start_new_session=True,
         )
 
 

@@ -2,8 +2,11 @@
 
 import json
 import math
+import re
 import subprocess
+import time
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -284,3 +287,28 @@ def test_a_crew_counts_the_kernels_bytes_and_leaves_nothing_behind():
     assert runs[1]["seconds"] > ring / 3 / 12.5e6 * 0.9, "a link sends no faster than its rate"
     assert alone["bytes_sent"] < 10_000
     assert math.isfinite(runs[0]["points"][-1][3])
+
+
+def fail_in(hosts):
+    try:
+        hosts.ask({}, None)
+    finally:
+        for process in hosts._processes:
+            process.kill()  # or they are given time to end
+
+
+@pytest.mark.ranks
+def test_a_host_that_fails_is_not_waited_for_by_way_of_the_others_and_leaves_nothing():
+    begin = time.monotonic()
+    with crew(3, network="throttle", module="tests.benchmarks.one_ends") as hosts:
+        with pytest.raises(RuntimeError, match="this rank has failed") as failed:
+            fail_in(hosts)
+        assert time.monotonic() - begin < 30
+        left = int(re.search(r"left (\d+)", str(failed.value))[1])
+        assert is_running(left)
+    assert not is_running(left)
+
+
+def is_running(process):
+    status = Path(f"/proc/{process}/status")
+    return status.exists() and "\nState:\tZ" not in status.read_text()

@@ -79,11 +79,19 @@ class Hivemind(Contender):
         with self._averager.get_tensors() as shared:
             for ours, theirs in zip(shared, self._parameters, strict=True):
                 ours.copy_(theirs)
-        group = self._averager.step(timeout=60.0)
-        self._failed += group is None or len(group) < dist.get_world_size()
+        self._failed += not self._averages_with_all()
         with self._averager.get_tensors() as shared:
             for ours, theirs in zip(shared, self._parameters, strict=True):
                 theirs.copy_(ours)
+
+    def _averages_with_all(self) -> bool:
+        import hivemind
+
+        try:
+            group = self._averager.step(timeout=60.0)
+        except hivemind.averaging.partition.AllreduceException:  # it has found nobody, and trains on
+            return False
+        return group is not None and len(group) == dist.get_world_size()
 
     def note(self) -> str:
         return f"{self._failed} of {self._done // self._steps} averagings were not among all"
