@@ -1,4 +1,4 @@
-"""What a rank counts is what its kernel sent, within 3 %, on hosts of their own."""
+"""What a rank counts is what its kernel sent, within 3 % but for headers, on hosts of their own."""
 
 import json
 
@@ -6,6 +6,14 @@ import pytest
 
 from relaxcomm import registry
 from tests.namespaces import hosts, run_everywhere
+
+# Without the headers of Ethernet, IP and TCP: how many packets a tensor makes depends on how busy hosts are.
+KERNEL = """
+def kernel():
+    def read(name):
+        return int(open("/sys/class/net/eth0/statistics/" + name).read())
+    return [read(f"{way}_bytes") - 66 * read(f"{way}_packets") for way in ("tx", "rx")]
+"""
 
 SCRIPT = """
 import json, time
@@ -19,10 +27,6 @@ transport = TorchTransport(None, device=torch.device("cpu"), backend="gloo", tim
 store = dist.distributed_c10d._get_default_store()
 me, size = transport.membership.rank, transport.membership.world_size
 right, left = (me + 1) % size, (me - 1) % size
-
-def kernel():
-    root = "/sys/class/net/eth0/statistics/"
-    return [int(open(root + name).read()) for name in ("tx_bytes", "rx_bytes")]
 
 def everyone(name):
     store.set(f"{name}/{me}", "here")
@@ -62,13 +66,12 @@ print(json.dumps(found))
 )
 def test_counts_are_the_kernels(size):
     with hosts(size) as on:
-        outputs = run_everywhere(on, SCRIPT)
+        outputs = run_everywhere(on, KERNEL + SCRIPT)
     for rank, output in enumerate(outputs):
         for name, (counted, seen) in json.loads(output.splitlines()[-1]).items():
             numel = int(name.split()[1])
             for direction, ours, kernels in zip(("sent", "received"), counted, seen, strict=True):
-                # Headers and acknowledgements of what goes the other way are 1 % of the tensor at most.
-                slack = 0.03 * ours + 4 * 4 * numel * 0.01
+                slack = 0.03 * ours + 0.001 * 4 * 4 * numel  # ranks also meet at a store in between
                 assert abs(kernels - ours) <= slack, (rank, name, direction, ours, kernels)
 
 
@@ -84,10 +87,6 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 store, me, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
 GRAPHS = topology.complete(), topology.hierarchical(sizes=(1, 2)), topology.ring(), topology.star()
-
-def kernel():
-    root = "/sys/class/net/eth0/statistics/"
-    return [int(open(root + name).read()) for name in ("tx_bytes", "rx_bytes")]
 
 def everyone(name):
     store.set(f"{name}/{me}", "here")
@@ -131,9 +130,9 @@ print(json.dumps(found))
 @pytest.mark.root
 @pytest.mark.ranks
 def test_counts_of_every_exchange_are_the_kernels():
-    """A model of 8 MiB trained for four steps; the counts of whole steps, agreements and headers included."""
+    """A model of 8 MiB trained for four steps; the counts of whole steps, agreements included."""
     with hosts(3) as on:
-        outputs = run_everywhere(on, EXCHANGES)
+        outputs = run_everywhere(on, KERNEL + EXCHANGES)
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert found[0].keys() == registry.primitives()["exchange"].keys()
     for name in found[0]:
