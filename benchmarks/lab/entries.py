@@ -47,8 +47,8 @@ PERIODS = (4, 8, 16, 32)
 _SELSYNC = {"name": "selsync", "smoothing": 0.16}
 
 
-def _rival(name: str, **options: Any) -> Entry:
-    return Entry(label=name, contender=name, **options)
+def _rival(name: str, *, label: str | None = None, **options: Any) -> Entry:
+    return Entry(label=label or name, contender=name, **options)
 
 
 def _averaging(name: str, *, same_as: str | None = "periodic_averaging", **more: Any) -> Entry:
@@ -135,15 +135,14 @@ _ALL = (
     _averaging("accelerate_local_sgd"),
     _averaging("torchft_local_sgd"),
     _averaging("torchft_diloco", same_as=None),
-    Entry(
+    _averaging(
+        "torchft_diloco",
         label="torchft_diloco, momentum 0.6",
-        contender="torchft_diloco",
         settings=lambda period: {
             "steps": period,
             "outer_learning_rate": _OUTER["lr"],
             "outer_momentum": _OUTER["momentum"],
         },
-        periods=PERIODS,
         same_as="relaxcomm diloco",
     ),
     _averaging("hivemind"),

@@ -38,7 +38,11 @@ def run(
         e if e.same_as in labels else replace(e, same_as=None) for e in map(ENTRIES.__getitem__, labels)
     ]
     crew.run(_alone(workload, 0, steps=8), None)  # the first use of a model is slow
-    tuned = _tuned(crew, workload, entries, rates, grid, log, before)
+    tuned = tune(crew, workload, entries, rates, grid, log, known=before.tuned)
+    for (label, rate), one in tuned.items():
+        if (label, rate) not in before.tuned:
+            told = {"network": crew.network, "label": label, "rate": rate, "workload": workload}
+            log("tuned", {**told, **asdict(one)})
     for rate in rates:
         if not before.has_average(rate):
             average = Job(workload=workload, contender="every_step", learning_rate=1e-3, steps=5, every=0)
@@ -52,27 +56,6 @@ def run(
             for entry in entries[turn:] + entries[:turn]:
                 if not before.has_final(entry.label, rate, seed):
                     _final(crew, workload, entry, rate, seed, tuned[entry.label, rate], longest, log)
-
-
-def _tuned(
-    crew: Crew,
-    workload: str,
-    entries: Sequence[Entry],
-    rates: Sequence[Rate],
-    grid: Grid,
-    log: Log,
-    before: Before,
-) -> dict[tuple[str, Rate], Tuned]:
-    """Everybody's setting at every rate; all is tuned if one is missing, but those from before hold."""
-    found = dict(before.tuned)
-    if all((entry.label, rate) in found for entry in entries for rate in rates):
-        return found
-    for (label, rate), one in tune(crew, workload, entries, rates, grid, log).items():
-        if (label, rate) not in found:
-            found[label, rate] = one
-            told = {"network": crew.network, "label": label, "rate": rate, "workload": workload}
-            log("tuned", {**told, **asdict(one)})
-    return found
 
 
 def _alone(workload: str, seed: int, steps: int = 40) -> Job:

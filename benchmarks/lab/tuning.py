@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.lab.counted import Counted, find
@@ -121,19 +122,20 @@ def tune(
     grid: Grid,
     log: Log,
     *,
+    known: Mapping[tuple[str, Rate], Tuned] = MappingProxyType({}),
     timed_steps: int = 16,
 ) -> dict[tuple[str, Rate], Tuned]:
-    """The setting of each entry at each rate that promises the least time to the target."""
-    counts = steps_to_target(crew, workload, entries, grid, log)
-    chosen = {}
-    for rate in rates:
-        for entry in entries:
-            row = entry.same_as or entry.label
-            options = []
-            for period in grid.periods_of(entry):
-                per_step = step_seconds(crew, workload, entry, period, rate, timed_steps, log)
-                for learning_rate in grid.rates_of(workload):
-                    steps = counts.get((row, learning_rate, period), math.inf)
-                    options.append(Tuned(learning_rate, period, steps, per_step))
-            chosen[entry.label, rate] = min(options, key=lambda one: one.seconds)
+    """The setting of each entry at each rate that promises the least time to the target, or is `known`."""
+    chosen = dict(known)
+    wanted = [(entry, rate) for rate in rates for entry in entries if (entry.label, rate) not in known]
+    counts = steps_to_target(crew, workload, entries, grid, log) if wanted else {}
+    for entry, rate in wanted:
+        row = entry.same_as or entry.label
+        options = []
+        for period in grid.periods_of(entry):
+            per_step = step_seconds(crew, workload, entry, period, rate, timed_steps, log)
+            for learning_rate in grid.rates_of(workload):
+                steps = counts.get((row, learning_rate, period), math.inf)
+                options.append(Tuned(learning_rate, period, steps, per_step))
+        chosen[entry.label, rate] = min(options, key=lambda one: one.seconds)
     return chosen
