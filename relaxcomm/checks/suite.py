@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relaxcomm import docstrings, registry
+from relaxcomm import discovery, docstrings, registry
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.checks.around import algorithm_around
 from relaxcomm.checks.coding import compressor_checks
@@ -115,7 +115,7 @@ def _subjects(target: str | Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             "relaxcomm.primitives in its pyproject.toml, a file @frozen primitives or functions -> Algorithm"
         )
     for point in points:
-        yield point.name, partial(registry.load, point)
+        yield point.name, partial(discovery.load, point)
 
 
 def _same(loaded: Any) -> Any:
