@@ -18,6 +18,9 @@ from relaxcomm.validation import describe
 Steps: TypeAlias = Annotated[int, Field(ge=1)]
 """A positive number of optimizer steps."""
 
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+"""A positive number of anything else."""
+
 Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A positive, finite learning rate."""
 

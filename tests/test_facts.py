@@ -38,6 +38,7 @@ ROOMS = (
         "primitives",
         "legality",
         "algorithm",
+        "discovery",
         "registry",
         "grammar",
         "config",

@@ -19,7 +19,8 @@ from relaxcomm.engine.agreement import compare, share
 from relaxcomm.engine.engine import Engine, attached
 from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.run import Run, named_parameters
+from relaxcomm.engine.model import named_parameters
+from relaxcomm.engine.run import Run
 from relaxcomm.errors import CompositionError, RelaxcommError, UsageError
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
 

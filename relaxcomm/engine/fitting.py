@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from relaxcomm.algorithm import Algorithm
-from relaxcomm.engine.run import named_parameters, trainable
+from relaxcomm.engine.model import named_parameters, trainable
 from relaxcomm.errors import CompositionError, UsageError
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.buckets import Bucket, Item, build_buckets
-from relaxcomm.engine.run import Run, float_buffers, named_parameters
+from relaxcomm.engine.model import float_buffers, named_parameters
+from relaxcomm.engine.run import Run
 from relaxcomm.operations import AllReduce, Broadcast, Label
 from relaxcomm.transport.base import Transport
 

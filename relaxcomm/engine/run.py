@@ -13,12 +13,14 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.algorithm import Algorithm, Rule
-from relaxcomm.buckets import Bucket, Item, build_buckets
+from relaxcomm.buckets import Bucket, Item
 from relaxcomm.config import DriftGuard
+from relaxcomm.engine.assignment import Assignment, assign
 from relaxcomm.engine.control import Control
 from relaxcomm.engine.drift import Drift
 from relaxcomm.engine.flights import Program
 from relaxcomm.engine.micro import Accumulation
+from relaxcomm.engine.model import named_parameters, trainable
 from relaxcomm.engine.samples import Samples
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.engine.statistics import Statistics
@@ -62,9 +64,7 @@ class Run:
         self.gradient_scale: Tensor | None = None
         self.parameters = trainable(model)
         self.frozen = [Item(name, p) for name, p in named_parameters(model) if not p.requires_grad]
-        self.buckets: list[Bucket] | None = None
-        self._rules_of: list[tuple[int, ...]] = []  # by the bucket's index
-        self._covered: list[list[Bucket]] = [[] for _ in algorithm.rules]
+        self._assignment: Assignment | None = None
         self.state: dict[tuple[int, int], RuleState] = {}
         self.rounds: dict[tuple[int, int], int] = {}
         self.services: dict[tuple[int, int], Service] = {}
@@ -96,36 +96,16 @@ class Run:
 
     def lay_out(self, order: Sequence[str]) -> list[Bucket]:
         """Build the buckets in an order that all ranks have agreed on, and the state of every rule."""
-        by_name = {item.name: item for item in self.parameters}
-        buckets = build_buckets(
-            (by_name[name] for name in order),
-            bucket_bytes=self.bucket_bytes,
-            key=lambda item: self.algorithm.covering(item.name),
-            whole=self._codes_whole,
-        )
-        return self.lay_out_as([bucket.names for bucket in buckets])
-
-    def _codes_whole(self, item: Item) -> bool:
-        """Whether a compressor looks at the whole model when it codes a parameter's entries."""
-        rules = (self.algorithm.rules[index] for index in self.algorithm.covering(item.name))
-        return any(rule.compressor.coding_scope == "model" for rule in rules)
+        return self.lay_out_as(assign(self.parameters, order, self.algorithm, self.bucket_bytes))
 
     def lay_out_as(self, names: Sequence[Sequence[str]]) -> list[Bucket]:
         """Build buckets that hold just these parameters, and the state of every rule."""
-        by_name = {item.name: item for item in self.parameters}
-        self.buckets = [
-            Bucket(index, [by_name[name] for name in content]) for index, content in enumerate(names)
-        ]
-        self._rules_of = [self.algorithm.covering(bucket.names[0]) for bucket in self.buckets]
-        self._covered = [
-            [bucket for bucket in self.buckets if index in self.rules_of(bucket)]
-            for index in range(len(self.algorithm.rules))
-        ]
-        for bucket in self.buckets:
+        self._assignment = Assignment(self.parameters, names, self.algorithm)
+        for bucket in self._assignment.buckets:
             for index in self.rules_of(bucket):
                 self._set_up(index, bucket)
-        self._uncompressed_bytes = sum(self._dense_bytes(bucket) for bucket in self.buckets)
-        return self.buckets
+        self._uncompressed_bytes = sum(self._dense_bytes(bucket) for bucket in self._assignment.buckets)
+        return self._assignment.buckets
 
     def _set_up(self, index: int, bucket: Bucket) -> None:
         """Make the state, and the service if there is one, of a rule for a bucket."""
@@ -145,13 +125,19 @@ class Run:
                 bucket = self.buckets[unit]
                 bucket.add(rest.to(bucket.device, bucket.dtype))
 
+    @property
+    def buckets(self) -> list[Bucket] | None:
+        """The buckets; None before the layout is made."""
+        return None if self._assignment is None else self._assignment.buckets
+
     def rules_of(self, bucket: Bucket) -> tuple[int, ...]:
         """Indices of the rules that cover a bucket."""
-        return self._rules_of[bucket.index]
+        assert self._assignment is not None, "a bucket is of an assignment"
+        return self._assignment.rules_of[bucket.index]
 
     def covered(self, index: int) -> list[Bucket]:
         """The buckets that a rule covers; none before the layout is made."""
-        return self._covered[index]
+        return [] if self._assignment is None else self._assignment.covered[index]
 
     def firing(self, rule: Rule, bucket: Bucket) -> bool:
         """Whether a rule exchanges a bucket in this step."""
@@ -263,18 +249,3 @@ class Run:
             return rates[0]
         sizes = torch.tensor([item.tensor.numel() for item in bucket.items])
         return torch.repeat_interleave(torch.tensor(rates, dtype=torch.float64), sizes)
-
-
-def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Parameters with the names that they have before `torch.compile`; a tied one appears once."""
-    return [(name.replace("_orig_mod.", ""), p) for name, p in model.named_parameters()]
-
-
-def trainable(model: nn.Module) -> list[Item]:
-    """The parameters that require a gradient, last registered first, as backward meets them."""
-    return [Item(name, p) for name, p in reversed(named_parameters(model)) if p.requires_grad]
-
-
-def float_buffers(model: nn.Module) -> list[Item]:
-    """Floating-point buffers (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
-    return [Item(name, b) for name, b in model.named_buffers() if b.is_floating_point()]

@@ -13,7 +13,8 @@ from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket, build_buckets
 from relaxcomm.engine.finite import is_finite, non_finite_error
 from relaxcomm.engine.flights import Flight, Pipeline, land_all
-from relaxcomm.engine.run import Run, float_buffers
+from relaxcomm.engine.model import float_buffers
+from relaxcomm.engine.run import Run
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.primitives.payloads import parameters
 from relaxcomm.primitives.triggers import every, every_step

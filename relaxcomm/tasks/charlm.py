@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.frozen import Count, Rate
 from relaxcomm.tasks.task import Task
-
-Count = Annotated[int, Field(ge=1)]
 
 _TRAIN_BYTES, _TEST_BYTES = 16_384, 2_048  # of a file, at most
 _SYMBOLS = 128  # ASCII; other bytes are left out
@@ -26,7 +25,7 @@ _SYMBOLS = 128  # ASCII; other bytes are left out
 def make(
     seed: int,
     *,
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.002,
+    learning_rate: Rate = 0.002,
     epochs: Count = 1,
     context: Annotated[int, Field(ge=1, le=1024)] = 64,
     width: Count = 128,

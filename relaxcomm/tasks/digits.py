@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.frozen import Count, Fraction, Rate
 from relaxcomm.tasks.task import Task
-
-Width = Annotated[int, Field(ge=1)]
 
 
 def make(
     seed: int,
     *,
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05,
-    epochs: Annotated[int, Field(ge=1)] = 25,
-    hidden: Sequence[Width] = (512, 512, 256),
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2,
+    learning_rate: Rate = 0.05,
+    epochs: Count = 25,
+    hidden: Sequence[Count] = (512, 512, 256),
+    dropout: Fraction = 0.2,
 ) -> Task:
     """Classify 8 x 8 images of the digits 0 to 9 with a multi-layer perceptron.
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import string
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.frozen import Count, Rate
 from relaxcomm.tasks.task import Task
 
-Count = Annotated[int, Field(ge=1)]
 Pixels = NDArray[np.uint8]
 
 CHARACTERS = string.digits + string.ascii_letters
@@ -31,7 +30,7 @@ _TRAIN_DRAWINGS, _TEST_DRAWINGS = 20, 8  # of each character of each font
 def make(
     seed: int,
     *,
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05,
+    learning_rate: Rate = 0.05,
     epochs: Count = 4,
     channels: Count = 16,
     hidden: Count = 128,

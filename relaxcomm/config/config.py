@@ -1,14 +1,12 @@
-"""YAML to validated, frozen configuration."""
+"""All of a configuration, checked as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, get_args
+from typing import Annotated, Any, Literal
 
 import networkx as nx
-import yaml
 from pydantic import (
     Field,
     ValidationError,
@@ -18,79 +16,13 @@ from pydantic import (
 )
 
 from relaxcomm.algorithm import Algorithm
-from relaxcomm.data import Injection, Partition, iid
+from relaxcomm.config.reading import explain, put, read
+from relaxcomm.config.sections import DataConfig, DriftGuard, Phase
 from relaxcomm.errors import ConfigError, RelaxcommError
-from relaxcomm.frozen import Section
+from relaxcomm.frozen import Count, Section
 from relaxcomm.grammar import parse_algorithm, parse_primitive
 from relaxcomm.metrics.settings import MetricsConfig
 from relaxcomm.topology import Topology, complete, from_networkx
-from relaxcomm.validation import closest
-
-Positive = Annotated[int, Field(ge=1)]
-
-
-class DataConfig(Section):
-    """How the training data are read.
-
-    Args:
-        batch_size: samples a worker and step; None for the task's own.
-        partition: how samples are shared out; `iid` shuffles them over all workers in every epoch.
-        micro_batch_size: samples of a backward, at most, in `relaxcomm train`; the rest is accumulated.
-        injection: samples that workers share with the others in each step, or None.
-    """
-
-    batch_size: Positive | None = None
-    partition: Partition = iid()
-    injection: Injection | None = None
-    micro_batch_size: Positive | None = None
-
-    @field_validator("partition", mode="before")
-    @classmethod
-    def _parse_partition(cls, value: object) -> object:
-        return value if isinstance(value, Partition) else parse_primitive("partition", value)
-
-    @field_serializer("partition")
-    def _show_partition(self, value: Partition) -> str:
-        return repr(value)
-
-    @field_validator("injection", mode="before")
-    @classmethod
-    def _parse_injection(cls, value: object) -> object:
-        return (
-            Injection(**{str(key): item for key, item in value.items()}) if isinstance(value, dict) else value
-        )
-
-
-class DriftGuard(Section):
-    """How replicas that should be equal are compared.
-
-    Args:
-        every_steps: optimizer steps from one comparison to the next, at least; it is made where the
-            algorithm has made the replicas equal.
-        policy: "error"; "warn"; or "average", which warns and goes on from the mean.
-    """
-
-    every_steps: Positive = 100
-    policy: Literal["error", "warn", "average"] = "error"
-
-
-class Phase(Section):
-    """An algorithm that takes over in the middle of a run.
-
-    Args:
-        after_steps: optimizer steps of the run after which it does.
-        algorithm: as the key of that name.
-        residuals: what becomes of what compressors have left to send: "carry" it over, or "drop" it.
-    """
-
-    after_steps: Positive
-    algorithm: Algorithm
-    residuals: Literal["carry", "drop"] = "carry"
-
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _parse_algorithm(cls, value: object) -> Algorithm:
-        return parse_algorithm(value)
 
 
 class Config(Section):
@@ -117,10 +49,10 @@ class Config(Section):
     phases: tuple[Phase, ...] = ()
     topology: Topology = complete()
     task: str | dict[str, Any] | None = None
-    workers: Positive = 2
+    workers: Count = 2
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     seed: Annotated[int, Field(ge=0)] = 0
-    bucket_bytes: Positive = 26_214_400
+    bucket_bytes: Count = 26_214_400
     data: DataConfig = DataConfig()
     drift_guard: DriftGuard | None = None
     metrics: MetricsConfig | None = None
@@ -215,9 +147,9 @@ def load(
         >>> load({"algorithm": "bsp"}).workers
         2
     """
-    values, origin = _read(source)
+    values, origin = read(source)
     for key, value in (overrides or {}).items():
-        _put(values, key, value)
+        put(values, key, value)
     if "algorithm" not in values:
         raise ConfigError(f"{origin}: 'algorithm' is missing; name one, such as algorithm: bsp")
     try:
@@ -225,69 +157,4 @@ def load(
     except RelaxcommError as error:
         raise type(error)(f"{origin}: {error}") from None
     except ValidationError as error:
-        raise _readable(error, origin) from None
-
-
-def _read(source: object) -> tuple[dict[str, Any], str]:
-    if isinstance(source, Algorithm):
-        return {"algorithm": source}, "configuration"
-    if isinstance(source, Mapping):
-        return {str(key): value for key, value in source.items()}, "configuration"
-    if not isinstance(source, str | PathLike):
-        raise ConfigError(f"a configuration is a path, a mapping or an Algorithm, got {source!r}")
-    path = Path(source)
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a configuration is a mapping such as 'algorithm: bsp', got {values!r}")
-    return {str(key): value for key, value in values.items()}, str(path)
-
-
-def _put(values: dict[str, Any], key: str, value: object) -> None:
-    """Set a dotted key; an algorithm or task that is a bare name becomes a mapping to hold a parameter."""
-    *path, last = key.split(".")
-    place = values
-    for part in path:
-        inner = place.get(part)
-        if part == "algorithm" and isinstance(inner, str):
-            inner = {"name": inner}
-        if part == "task" and isinstance(inner, str):
-            inner = {inner: {}}
-        if inner is not None and not isinstance(inner, Mapping):
-            raise ConfigError(f"{key}: {part} is {inner!r} and holds no keys")
-        place[part] = dict(inner or {})
-        place = place[part]
-    place[last] = value
-
-
-def _readable(error: ValidationError, origin: str) -> RelaxcommError:
-    lines = []
-    for fault in error.errors():
-        place = ".".join(str(part) for part in fault["loc"])
-        cause = fault.get("ctx", {}).get("error")
-        if isinstance(cause, RelaxcommError):
-            return type(cause)(f"{origin}: {cause}")
-        if fault["type"] == "extra_forbidden":
-            keys = _section(fault["loc"]).model_fields
-            lines.append(f"{origin}: unknown key {place!r}{closest(str(fault['loc'][-1]), keys)}")
-        else:
-            lines.append(f"{origin}: {place}: {fault['input']!r} is not allowed: {fault['msg']}")
-    return ConfigError("\n".join(lines))
-
-
-def _section(place: Sequence[int | str]) -> type[Section]:
-    """The section that holds a key."""
-    section: type[Section] = Config
-    for part in place[:-1]:
-        if isinstance(part, str):  # numbers are places in a list
-            annotation = section.model_fields[part].annotation
-            section = next(one for one in (annotation, *get_args(annotation)) if _is_section(one))
-    return section
-
-
-def _is_section(value: object) -> TypeGuard[type[Section]]:
-    return isinstance(value, type) and issubclass(value, Section)
+        raise explain(error, origin, Config) from None

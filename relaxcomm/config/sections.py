@@ -1,0 +1,76 @@
+"""The sections that need no room of their own: data, phases, how replicas are compared."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import field_serializer, field_validator
+
+from relaxcomm.algorithm import Algorithm
+from relaxcomm.data import Injection, Partition, iid
+from relaxcomm.frozen import Count, Section
+from relaxcomm.grammar import parse_algorithm, parse_primitive
+
+
+class DataConfig(Section):
+    """How the training data are read.
+
+    Args:
+        batch_size: samples a worker and step; None for the task's own.
+        partition: how samples are shared out; `iid` shuffles them over all workers in every epoch.
+        micro_batch_size: samples of a backward, at most, in `relaxcomm train`; the rest is accumulated.
+        injection: samples that workers share with the others in each step, or None.
+    """
+
+    batch_size: Count | None = None
+    partition: Partition = iid()
+    injection: Injection | None = None
+    micro_batch_size: Count | None = None
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _parse_partition(cls, value: object) -> object:
+        return value if isinstance(value, Partition) else parse_primitive("partition", value)
+
+    @field_serializer("partition")
+    def _show_partition(self, value: Partition) -> str:
+        return repr(value)
+
+    @field_validator("injection", mode="before")
+    @classmethod
+    def _parse_injection(cls, value: object) -> object:
+        return (
+            Injection(**{str(key): item for key, item in value.items()}) if isinstance(value, dict) else value
+        )
+
+
+class DriftGuard(Section):
+    """How replicas that should be equal are compared.
+
+    Args:
+        every_steps: optimizer steps from one comparison to the next, at least; it is made where the
+            algorithm has made the replicas equal.
+        policy: "error"; "warn"; or "average", which warns and goes on from the mean.
+    """
+
+    every_steps: Count = 100
+    policy: Literal["error", "warn", "average"] = "error"
+
+
+class Phase(Section):
+    """An algorithm that takes over in the middle of a run.
+
+    Args:
+        after_steps: optimizer steps of the run after which it does.
+        algorithm: as the key of that name.
+        residuals: what becomes of what compressors have left to send: "carry" it over, or "drop" it.
+    """
+
+    after_steps: Count
+    algorithm: Algorithm
+    residuals: Literal["carry", "drop"] = "carry"
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _parse_algorithm(cls, value: object) -> Algorithm:
+        return parse_algorithm(value)

@@ -1,0 +1,22 @@
+"""What of a model is exchanged, and by which names."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from relaxcomm.buckets import Item
+
+
+def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Parameters with the names that they have before `torch.compile`; a tied one appears once."""
+    return [(name.replace("_orig_mod.", ""), p) for name, p in model.named_parameters()]
+
+
+def trainable(model: nn.Module) -> list[Item]:
+    """The parameters that require a gradient, last registered first, as backward meets them."""
+    return [Item(name, p) for name, p in reversed(named_parameters(model)) if p.requires_grad]
+
+
+def float_buffers(model: nn.Module) -> list[Item]:
+    """Floating-point buffers (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
+    return [Item(name, b) for name, b in model.named_buffers() if b.is_floating_point()]

@@ -1,0 +1,53 @@
+"""What a compressor hands to an exchange: an encoded tensor and how it may be combined.
+
+A message kind says what the network may do with it. `dense` and `shared_support` messages can be
+summed element by element in the network; all others must be gathered and decoded first.
+"""
+
+from relaxcomm.messages.message import (
+    ALL_KINDS,
+    DENSE,
+    MIXED,
+    QUANTIZED,
+    SHARED_SUPPORT,
+    SIGNS,
+    SPARSE,
+    SUMMABLE,
+    Dense,
+    Message,
+    Several,
+    SharedSupport,
+)
+from relaxcomm.messages.quantized import Powers, Quantized, Signs
+from relaxcomm.messages.sparse import (
+    BlockSparse,
+    Coefficients,
+    Sparse,
+    SparseOf,
+    block_starts,
+    largest_block,
+)
+
+__all__ = [
+    "ALL_KINDS",
+    "DENSE",
+    "MIXED",
+    "QUANTIZED",
+    "SHARED_SUPPORT",
+    "SIGNS",
+    "SPARSE",
+    "SUMMABLE",
+    "BlockSparse",
+    "Coefficients",
+    "Dense",
+    "Message",
+    "Powers",
+    "Quantized",
+    "Several",
+    "SharedSupport",
+    "Signs",
+    "Sparse",
+    "SparseOf",
+    "block_starts",
+    "largest_block",
+]

@@ -1,0 +1,108 @@
+"""An encoded tensor as such, every entry in order, and several of them."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+DENSE = "dense"
+SHARED_SUPPORT = "shared_support"
+SPARSE = "sparse"
+QUANTIZED = "quantized"
+SIGNS = "signs"
+MIXED = "mixed"
+SUMMABLE = frozenset({DENSE, SHARED_SUPPORT})
+ALL_KINDS = SUMMABLE | {SPARSE, QUANTIZED, SIGNS, MIXED}
+
+
+@dataclass(frozen=True, eq=False)
+class Message(ABC):
+    """An encoded tensor; subclasses add tensors, or a message, and what is needed to decode them."""
+
+    kind: ClassVar[str]
+
+    def pack(self) -> Tensor:
+        """The message as bytes, `[n]` uint8; n depends on nothing that ranks do not share."""
+        packed = [_bytes(part) for _, part in self._parts()]
+        return packed[0] if len(packed) == 1 else torch.cat(packed)
+
+    def unpack(self, data: Tensor) -> Self:
+        """A message like this one from the bytes of another rank's; longer data are cut."""
+        found: dict[str, Tensor | Message] = {}
+        start = 0
+        for name, like in self._parts():
+            if not isinstance(like, Tensor):
+                found[name] = like.unpack(data[start:])  # the last one
+                continue
+            size = like.numel() * like.element_size()
+            part = data[start : start + size]
+            if part.storage_offset() % like.element_size():
+                part = part.clone()
+            found[name] = part.view(like.dtype).view(like.shape)
+            start += size
+        return replace(self, **found)
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of what `pack` returns."""
+        return sum(
+            part.num_bytes if isinstance(part, Message) else part.numel() * part.element_size()
+            for _, part in self._parts()
+        )
+
+    def _parts(self) -> Iterator[tuple[str, Tensor | Message]]:
+        """What is sent: the widest entries first, so that each part begins at a multiple of their size."""
+        held = [(name, getattr(self, name)) for name in _names(type(self))]
+        tensors = [(name, part) for name, part in held if isinstance(part, Tensor)]
+        yield from sorted(tensors, key=lambda part: -part[1].element_size())
+        if len(tensors) < len(held):
+            yield from ((name, part) for name, part in held if isinstance(part, Message))
+
+
+@functools.cache
+def _names(kind: type[Message]) -> tuple[str, ...]:
+    """Its fields; a message is taken apart dozens of times in an exchange."""
+    return tuple(field.name for field in fields(kind))
+
+
+def _bytes(part: Tensor | Message) -> Tensor:
+    return part.contiguous().view(-1).view(torch.uint8) if isinstance(part, Tensor) else part.pack()
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Message):
+    """Every entry, in order; an exchange may overwrite `tensor`."""
+
+    kind: ClassVar[str] = DENSE
+    tensor: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SharedSupport(Dense):
+    """Values of the same entries on all ranks, which each knows by itself; `tensor` holds them alone."""
+
+    kind: ClassVar[str] = SHARED_SUPPORT
+
+
+@dataclass(frozen=True, eq=False)
+class Several(Message):
+    """Messages of different parts of a tensor."""
+
+    kind: ClassVar[str] = MIXED
+    messages: tuple[Message, ...]
+
+    def unpack(self, data: Tensor) -> Several:
+        found, start = [], 0
+        for like in self.messages:
+            found.append(like.unpack(data[start : start + like.num_bytes]))
+            start += like.num_bytes
+        return Several(tuple(found))
+
+    def _parts(self) -> Iterator[tuple[str, Tensor | Message]]:
+        yield from ((str(index), message) for index, message in enumerate(self.messages))

@@ -1,0 +1,103 @@
+"""Some entries of a tensor, and their places."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.messages.message import SPARSE, Message
+from relaxcomm.packing import unpack_places
+from relaxcomm.segments import Blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse(Message):
+    """Some entries: the first `count` of `values` stand at the first `count` of `indices`.
+
+    The places behind them are unused, so that a message's size is known before it is made and no
+    rank needs to ask another, or its GPU, for it.
+
+    Args:
+        values: `[capacity]`.
+        indices: `[capacity]` int32.
+        count: `[1]` int32.
+    """
+
+    kind: ClassVar[str] = SPARSE
+    values: Tensor
+    indices: Tensor
+    count: Tensor
+
+    is_direct: ClassVar[bool] = True  # adds up to the tensor itself, and not to what it was made into
+
+    def places(self) -> Tensor:
+        """Where the values stand, `[capacity]`."""
+        return self.indices
+
+    def add_to(self, total: Tensor, weight: float) -> None:
+        """`total[indices] += weight values`; an index that comes twice counts twice."""
+        count = int(self.count) if self.values.device.type == "cpu" else self.values.numel()
+        values, indices = self.values[:count], self.places()[:count]
+        if self.values.device.type != "cpu":  # without waiting for the count: what is unused adds nothing
+            used = torch.arange(count, device=values.device) < self.count
+            values, indices = torch.where(used, values, 0), torch.where(used, indices, 0)
+        total.index_add_(0, indices, values.to(total.dtype), alpha=weight)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSparse(Sparse):
+    """As many entries of each block, so that an index needs only to tell its place in the block.
+
+    Args:
+        indices: places in the blocks, all of which are used, as `pack_places` packs them.
+        blocks: in the order of the indices.
+    """
+
+    blocks: tuple[Blocks, ...]
+
+    def places(self) -> Tensor:
+        found = unpack_places(self.indices, self.values.numel(), largest_block(self.blocks))
+        return block_starts(self.blocks, self.indices.device) + found
+
+
+@functools.lru_cache(maxsize=256)
+def block_starts(blocks: tuple[Blocks, ...], device: torch.device) -> Tensor:
+    """Where the block of each chosen entry begins, `[capacity]`."""
+    starts = [
+        torch.arange(run.start, run.stop, run.size, device=device).repeat_interleave(run.num_kept)
+        for run in blocks
+    ]
+    return torch.cat([torch.empty(0, dtype=torch.int64, device=device), *starts])
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients(BlockSparse):
+    """The same of a transform of the tensor."""
+
+    is_direct: ClassVar[bool] = False
+
+
+def largest_block(blocks: Sequence[Blocks]) -> int:
+    """Entries of the largest block: below that lie all places."""
+    return max((run.size for run in blocks), default=1)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseOf(Message):
+    """A sparse message whose values are a message themselves.
+
+    Args:
+        values: of `[capacity]` values.
+        indices: as that message has them.
+        count: `[1]` int32.
+    """
+
+    kind: ClassVar[str] = SPARSE
+    values: Message
+    indices: Tensor
+    count: Tensor
