@@ -1,4 +1,4 @@
-"""Operations over torch.distributed, on process groups of the engine's own."""
+"""Operations over torch.distributed: counted, waited for, and each failure told with its place."""
 
 from __future__ import annotations
 
@@ -15,22 +15,17 @@ from torch import Tensor
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.operations import (
     Agree,
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Broadcast,
     Label,
     Operation,
     Received,
     Request,
 )
 from relaxcomm.transport.base import ByteCounters, Membership, Pending, Place, Service, Transport
+from relaxcomm.transport.groups import Groups
 from relaxcomm.transport.peers import Peers
 from relaxcomm.transport.services import Services
-from relaxcomm.transport.threaded import ThreadedWork
 from relaxcomm.transport.traffic import traffic
 
-_REDUCTIONS = {"mean": dist.ReduceOp.AVG, "sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _SLICE_SECONDS = 1.0
 _GRACE_SECONDS = 0.5
 _numbers = itertools.count()
@@ -57,20 +52,8 @@ class TorchTransport(Transport):
             raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
         ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
         self._timeout, self._debug = timeout_seconds, debug
-        self._limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
-        # A locally synchronised group has its name from its ranks, so once destroyed it cannot be made
-        # again: its name would find the old addresses in the store. Only whole-world groups are destroyed.
-        self._partial = len(ranks) < dist.get_world_size()
-        self._linked: Any = None
-        self._backend = chosen
-        self._options: dict[str, Any] = {"timeout": self._limit, "use_local_synchronization": self._partial}
-        self._group = dist.new_group(ranks, backend=chosen, **self._options)
-        self._host = self._group
-        if chosen != "gloo":
-            self._host = dist.new_group(ranks, backend="gloo", **self._options)
-        self._ranks, self._on_cpu = ranks, chosen == "gloo"
-        # Asked for several times a step, of which torch's answer would take most.
-        self._membership = Membership(dist.get_rank(self._group), dist.get_world_size(self._group))
+        limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
+        self._groups = Groups(ranks, backend=chosen, limit=limit)
         name = f"relaxcomm/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         self._peers = Peers(name, self.membership)
         self._asked = -math.inf  # when, in `look`, what became of the peers
@@ -80,13 +63,13 @@ class TorchTransport(Transport):
 
     @property
     def membership(self) -> Membership:
-        return self._membership
+        return self._groups.membership
 
     def now(self) -> float:
         return time.perf_counter()
 
     def traffic(self, operation: Operation) -> tuple[int, int]:
-        return traffic(operation, self.membership.rank, len(self._ranks))
+        return traffic(operation, self.membership.rank, self.membership.world_size)
 
     def issue(self, operation: Operation, label: Label) -> Pending:
         if self._debug and not isinstance(operation, Request):
@@ -97,13 +80,13 @@ class TorchTransport(Transport):
             works, result = self._start(operation, label)
         except RuntimeError as error:
             raise self._broke(label, error) from error
-        on_cpu = self._on_cpu or isinstance(operation, Agree | Request)
+        on_cpu = self._groups.on_cpu or isinstance(operation, Agree | Request)
         return _TorchPending(self, works, result, label, on_cpu=on_cpu)
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         if self._services is None:
-            options = {"use_local_synchronization": self._partial}
-            self._services = Services(self._ranks, self.membership.rank, self.counters, options)
+            options = {"use_local_synchronization": self._groups.partial}
+            self._services = Services(self._groups.ranks, self.membership.rank, self.counters, options)
         self._services.serve(place, service, request, reply)
 
     def leave(self) -> None:
@@ -121,24 +104,18 @@ class TorchTransport(Transport):
             raise self._failure("the end of training", error) from error
 
     def gather_objects(self, value: object) -> list[object]:
-        gathered: list[object] = [None] * len(self._ranks)
         try:
-            dist.all_gather_object(gathered, value, group=self._host)
+            return self._groups.gather_objects(value)
         except RuntimeError as error:
             raise self._broke("gather objects", error) from error
-        return gathered
 
     def announce(self, status: str) -> None:
         if not self._peers.announce(status):
             self._broken = True
 
     def close(self) -> None:
-        if self._broken or self._partial or not dist.is_initialized():
-            self._broken = True
-            return
-        for group in {self._group, self._host, self._linked} - {None}:
-            dist.destroy_process_group(group)
-        self._group = self._host = self._linked = None  # their threads end when nobody holds them
+        if not self._broken:
+            self._groups.destroy()
         self._broken = True
 
     def wait(self, work: Any, label: Label) -> None:
@@ -174,43 +151,10 @@ class TorchTransport(Transport):
         return False
 
     def _start(self, operation: Operation, label: Label) -> tuple[list[Any], Received]:
-        group, world = self._group, len(self._ranks)
-        if isinstance(operation, AllReduce | Agree):
-            where = self._host if isinstance(operation, Agree) else group
-            op = _REDUCTIONS[operation.reduction]
-            return [dist.all_reduce(operation.tensor, op, group=where, async_op=True)], operation.tensor
-        if isinstance(operation, AllGather):
-            rows = operation.tensor.new_empty((world, *operation.tensor.shape))
-            work = dist.all_gather(list(rows.unbind(0)), operation.tensor, group=group, async_op=True)
-            return [work], rows
-        if isinstance(operation, AllToAll):
-            rows = torch.empty_like(operation.tensor)
-            return [dist.all_to_all_single(rows, operation.tensor, group=group, async_op=True)], rows
-        if isinstance(operation, Broadcast):
-            root = self._ranks[operation.root]
-            return [dist.broadcast(operation.tensor, root, group=group, async_op=True)], operation.tensor
-        if isinstance(operation, Request):
-            assert self._services is not None, "serve comes before the first request"
-            return [self._services.ask((label.rule, label.unit), operation)], operation.reply
-        group = self._neighbors_group()
-        sends = [dist.P2POp(dist.isend, t, self._ranks[r], group) for r, t in sorted(operation.sends.items())]
-        takes = [
-            dist.P2POp(dist.irecv, t, self._ranks[r], group) for r, t in sorted(operation.receives.items())
-        ]
-        works: list[Any] = dist.batch_isend_irecv(sends + takes) if sends or takes else []
-        if self._on_cpu and works:
-            # Each takes one wait of the whole limit, and the sends end with the receives.
-            works = [ThreadedWork(works, self._limit)]
-        return works, dict(operation.receives)
-
-    def _neighbors_group(self) -> Any:
-        """Ranks have different numbers of neighbours, and torch counts a group's operations on each rank.
-
-        It is made when all ranks first exchange with neighbours.
-        """
-        if self._linked is None:
-            self._linked = dist.new_group(self._ranks, backend=self._backend, **self._options)
-        return self._linked
+        if not isinstance(operation, Request):
+            return self._groups.start(operation)
+        assert self._services is not None, "serve comes before the first request"
+        return [self._services.ask((label.rule, label.unit), operation)], operation.reply
 
     def _compare(self, operation: Operation, label: Label) -> None:
         shape = list(operation.tensor.shape) if hasattr(operation, "tensor") else ""
