@@ -17,6 +17,7 @@ from benchmarks.lab.network import NetworkUnavailableError
 from benchmarks.lab.quality import NEVER, Reached, reached
 from benchmarks.lab.trial import Job
 from benchmarks.lab.tuning import Grid, Tuned, job_of, tune
+from tests.metrics.server import until
 
 
 def record(own, mean, **more):
@@ -306,9 +307,8 @@ def test_a_host_that_fails_is_not_waited_for_by_way_of_the_others_and_leaves_not
         assert time.monotonic() - begin < 30
         left = int(re.search(r"left (\d+)", str(failed.value))[1])
         assert is_running(left)
-    deadline = time.monotonic() + 5  # a kill is asked for, and done a moment later
-    while is_running(left) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    # A kill is asked for, and done a moment later.
+    until(lambda: not is_running(left), 5, f"the end of process {left}")
     assert not is_running(left)
 
 
