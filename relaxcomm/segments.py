@@ -56,6 +56,13 @@ class Blocks:
         """Where the entries behind them begin."""
         return self.start + self.num * self.size
 
+    def parts(self, size: int) -> Iterator[Blocks]:
+        """The same in parts of at most `size` entries, or of a single block."""
+        step = max(1, size // self.size)
+        for first in range(0, self.num, step):
+            num = min(step, self.num - first)
+            yield Blocks(self.start + first * self.size, num, self.size, self.num_kept)
+
 
 @dataclass(frozen=True)
 class Segments:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +13,22 @@ from torch import Tensor
 
 from relaxcomm.messages.message import SPARSE, Message
 from relaxcomm.packing import unpack_places
-from relaxcomm.segments import Blocks
+from relaxcomm.segments import Blocks, chunk_size
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """The sent ones of the entries from `start` to `stop` of a tensor; indices count from `start`."""
+
+    start: int
+    stop: int
+    indices: Tensor
+    values: Tensor
+
+    def add_to(self, total: Tensor, weight: float) -> None:
+        """Add them to the tensor."""
+        values = self.values.to(total.dtype)
+        total[self.start : self.stop].index_add_(0, self.indices, values, alpha=weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +57,17 @@ class Sparse(Message):
 
     def add_to(self, total: Tensor, weight: float) -> None:
         """`total[indices] += weight values`; an index that comes twice counts twice."""
+        for one in self.ranges(total):
+            one.add_to(total, weight)
+
+    def ranges(self, like: Tensor) -> Iterator[Range]:
+        """What is sent of each range of a tensor; the ranges are the same for all messages of an exchange."""
         count = int(self.count) if self.values.device.type == "cpu" else self.values.numel()
         values, indices = self.values[:count], self.places()[:count]
         if self.values.device.type != "cpu":  # without waiting for the count: what is unused adds nothing
             used = torch.arange(count, device=values.device) < self.count
             values, indices = torch.where(used, values, 0), torch.where(used, indices, 0)
-        total.index_add_(0, indices, values.to(total.dtype), alpha=weight)
+        yield Range(0, like.numel(), indices, values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +82,17 @@ class BlockSparse(Sparse):
     blocks: tuple[Blocks, ...]
 
     def places(self) -> Tensor:
-        found = unpack_places(self.indices, self.values.numel(), largest_block(self.blocks))
-        return block_starts(self.blocks, self.indices.device) + found
+        return block_starts(self.blocks, self.indices.device) + self._in_blocks()
+
+    def ranges(self, like: Tensor) -> Iterator[Range]:
+        found, first = self._in_blocks(), 0
+        for start, stop, starts in _bounds(self.blocks, like.numel(), chunk_size(like), like.device):
+            last = first + starts.numel()
+            yield Range(start, stop, starts + found[first:last], self.values[first:last])
+            first = last
+
+    def _in_blocks(self) -> Tensor:
+        return unpack_places(self.indices, self.values.numel(), largest_block(self.blocks))
 
 
 @functools.lru_cache(maxsize=256)
@@ -73,6 +103,24 @@ def block_starts(blocks: tuple[Blocks, ...], device: torch.device) -> Tensor:
         for run in blocks
     ]
     return torch.cat([torch.empty(0, dtype=torch.int64, device=device), *starts])
+
+
+@functools.lru_cache(maxsize=256)
+def _bounds(
+    blocks: tuple[Blocks, ...], numel: int, size: int, device: torch.device
+) -> tuple[tuple[int, int, Tensor], ...]:
+    """Ranges of a tensor of at most about `size` entries: begin, end, and `block_starts` from there on."""
+    cuts, end, last = [(0, 0)], 0, 0
+    for part in itertools.chain.from_iterable(run.parts(size) for run in blocks):
+        if cuts[-1][0] < end and part.stop - cuts[-1][0] > size:
+            cuts.append((end, last))
+        end, last = part.stop, last + part.num * part.num_kept
+    starts = block_starts(blocks, device)
+    dtype = torch.int32 if numel <= torch.iinfo(torch.int32).max else torch.int64
+    return tuple(
+        (begin, stop, (starts[first:last] - begin).to(dtype))
+        for (begin, first), (stop, last) in itertools.pairwise([*cuts, (numel, last)])
+    )
 
 
 @dataclass(frozen=True, eq=False)

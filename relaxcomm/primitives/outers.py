@@ -21,6 +21,11 @@ def _based(base: Tensor | None) -> Tensor:
     return base
 
 
+def _add(one: Tensor, other: Tensor, weight: float) -> Tensor:
+    """`one + weight other`, in memory that an earlier exchange may have used."""
+    return torch.add(one, other, alpha=weight, out=memory.empty_like(one))
+
+
 @frozen
 class average(Outer):
     """Take the combined result as it is; of deltas, `p = anchor - mean delta`.
@@ -31,7 +36,7 @@ class average(Outer):
     """
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
-        return result if base is None else torch.sub(base, result, out=memory.empty_like(base))
+        return result if base is None else _add(base, result, -1.0)
 
 
 @frozen
@@ -92,8 +97,8 @@ class sgd(Outer):
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         if self.momentum:
-            result = state[MOMENTUM] = torch.add(result, state[MOMENTUM], alpha=self.momentum)
-        return torch.sub(_based(base), result, alpha=self.lr)
+            result = state[MOMENTUM] = _add(result, state[MOMENTUM], self.momentum)
+        return _add(_based(base), result, -self.lr)
 
 
 @frozen
@@ -120,10 +125,9 @@ class nesterov(Outer):
         return {MOMENTUM: bucket.zeros()}
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
-        moving = torch.add(result, state[MOMENTUM], alpha=self.momentum)
-        state[MOMENTUM] = moving
-        step = torch.add(result, moving, alpha=self.momentum)
-        return torch.sub(_based(base), step, alpha=self.lr)
+        state[MOMENTUM] = _add(result, state[MOMENTUM], self.momentum)
+        step = _add(result, state[MOMENTUM], self.momentum)
+        return torch.sub(_based(base), step, alpha=self.lr, out=step)
 
 
 @frozen

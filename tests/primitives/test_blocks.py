@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from relaxcomm import cast, chain, chunk_top_k, dct_top_k, quantize, top_k
+from relaxcomm import cast, chain, chunk_top_k, dct_top_k, quantize, segments, top_k
 from relaxcomm.layout import Layout
+from relaxcomm.messages import BlockSparse
 from relaxcomm.packing import unpack_places
 from relaxcomm.primitives.compressors.maxima import largest
+from relaxcomm.primitives.compressors.sparse import sum_sparse
 from relaxcomm.segments import Blocks
 from tests.primitives.test_levels import AWKWARD, code, conserves
 
@@ -100,6 +102,26 @@ def test_what_is_not_finite_shows(compressor, bad):
     flat = drawn()
     flat[1234] = bad
     assert not torch.isfinite(code(compressor, flat, layout=LAYOUT)).all()
+
+
+@pytest.mark.parametrize("cached", [1, 24, 100, 700, 1 << 19])
+def test_sums_do_not_depend_on_how_much_the_cache_holds(monkeypatch, cached):
+    blocks = chunk_top_k(num_kept=3, chunk_size=16).blocks(LAYOUT)
+    messages = [BlockSparse(*largest(drawn(seed), blocks), blocks) for seed in range(3)]
+    expected = torch.zeros(LAYOUT.numel)
+    for message in messages:
+        expected.index_add_(0, message.places(), message.values, alpha=0.5)
+    monkeypatch.setattr(segments, "_CACHED", cached)
+    like = torch.empty(LAYOUT.numel)
+    ranges = list(messages[0].ranges(like))
+    assert [ranges[0].start, ranges[-1].stop] == [0, LAYOUT.numel]
+    assert all(one.stop - one.start <= max(cached, 16) for one in ranges)
+    assert all(one.stop == other.start for one, other in itertools.pairwise(ranges))
+    assert sum_sparse([(0.5, message) for message in messages], like).equal(expected)
+
+
+def test_no_message_is_a_sum_of_zeros():
+    assert sum_sparse([], torch.ones(3)).tolist() == [0, 0, 0]
 
 
 CHAINED = chain(compressors=(dct_top_k(num_kept=9), quantize(bits=8)))

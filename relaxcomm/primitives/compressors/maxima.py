@@ -7,9 +7,8 @@ from torch import Tensor
 
 from relaxcomm.messages import block_starts, largest_block
 from relaxcomm.packing import pack_places
-from relaxcomm.segments import Blocks
+from relaxcomm.segments import Blocks, chunk_size
 
-_ROWS = 1 << 15  # entries whose copy stays in a core's own cache
 _SIZE_BITS = 0x7FFFFFFF  # of a float32: all but its sign
 
 
@@ -41,7 +40,7 @@ def _one_of_few(rows: Tensor) -> Tensor:
     low = (1 << (size - 1).bit_length()) - 1
     backwards = torch.arange(low, low - size, -1, dtype=torch.int32)
     found = torch.empty(num, dtype=torch.int32)
-    step = max(1, _ROWS // size)
+    step = max(1, chunk_size(rows) // size)
     buffer = torch.empty(min(step, num), size, dtype=torch.int32)
     bits = rows.view(torch.int32)
     for start in range(0, num, step):

@@ -92,8 +92,15 @@ def pack_selected(tensor: Tensor, indices: Tensor, capacity: int) -> Sparse:
 
 def sum_sparse(parts: Parts, like: Tensor) -> Tensor:
     """The weighted sum of sparse messages as a dense tensor."""
-    total = memory.zeros_like(like)
-    for weight, message in parts:
+    if not parts:
+        return memory.zeros_like(like)
+    total, cut = memory.empty_like(like), []
+    for _, message in parts:
         assert isinstance(message, Sparse), f"expected a sparse message, got {message!r}"
-        message.add_to(total, weight)
+        cut.append(message.ranges(like))
+    # One range of all messages at a time, while it is in the cache.
+    for together in zip(*cut, strict=True):
+        total[together[0].start : together[0].stop].zero_()
+        for (weight, _), one in zip(parts, together, strict=True):
+            one.add_to(total, weight)
     return total
