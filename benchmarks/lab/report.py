@@ -107,13 +107,17 @@ def _told(row: Row) -> str:
     return f"{row.label} (derived)" if row.derived else row.label
 
 
+def text(path: Path) -> str:
+    """What a result file says, as text."""
+    records = read(path)
+    remarks = [record["text"] for record in records if record["kind"] == "remark"]
+    return markdown(tables(records), remarks)
+
+
 def write(path: Path) -> None:
     """Write the tables and the plot of a result file beside it."""
-    records = read(path)
-    found = tables(records)
-    remarks = [record["text"] for record in records if record["kind"] == "remark"]
-    path.with_suffix(".md").write_text(markdown(found, remarks))
-    plot(found, path.with_suffix(".png"))
+    path.with_suffix(".md").write_text(text(path))
+    plot(tables(read(path)), path.with_suffix(".png"))
 
 
 def main() -> None:

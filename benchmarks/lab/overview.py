@@ -1,0 +1,82 @@
+"""All result files of the lab in one table: `python -m benchmarks.lab.overview`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.lab.aims import NAMES, Aim, aims, fastest
+from benchmarks.lab.tables import Table, read, tables
+
+RESULTS = Path(__file__).parents[1] / "results"
+_RATES = ("100mbit", "1gbit", None)
+_ABOUT = """# Results of the lab
+
+Made by `python -m benchmarks.lab.overview`. The newest run of a place comes first. Seconds are those of the
+fastest of relaxcomm's own to a fixed quality, the median over the seeds; "of limit" is their ratio to DDP's
+steps with nothing exchanged, "over" how many times as fast. **Bold** reaches what is aimed at there, *italic*
+misses it, and the file says by what it is bound; elsewhere no aim was set. The rival in brackets is the
+fastest of those that took part in this run.
+"""
+
+
+class _Run(NamedTuple):
+    """One place in one file."""
+
+    table: Table
+    path: Path
+    date: str
+
+
+def overview(folder: Path) -> str:
+    """A line for each place in each file of a folder."""
+    runs = [run for path in folder.glob("lab-*.jsonl") for run in _runs(path)]
+    runs.sort(key=lambda run: run.date, reverse=True)
+    runs.sort(key=lambda run: (*run.table.place[:2], _RATES.index(run.table.place.rate)))
+    heads = ("place", "run", "seeds", "fastest of ours", "seconds", *NAMES)
+    return "\n".join(
+        [_ABOUT, f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(_line(run) for run in runs), ""]
+    )
+
+
+def _runs(path: Path) -> Iterator[_Run]:
+    records = read(path)
+    for table in tables(records):
+        if any(row.label.startswith("relaxcomm") for row in table.rows):
+            yield _Run(table, path, records[0]["date"])
+
+
+def _line(run: _Run) -> str:
+    best = fastest([row for row in run.table.rows if row.label.startswith("relaxcomm")])
+    found = {aim.name: aim for aim in aims(run.table)}
+    report = run.path.with_suffix(".md").name
+    first = (
+        run.table.place.title(),
+        f"[{run.date[:16].replace('T', ' ')}]({report})",
+        str(len(best.reached)),
+        best.label.removeprefix("relaxcomm "),
+        f"{best.seconds:.3g}",
+    )
+    return f"| {' | '.join([*first, *(_cell(found.get(name), run.table) for name in NAMES)])} |"
+
+
+def _cell(aim: Aim | None, table: Table) -> str:
+    if aim is None:
+        return ""
+    mark = {True: "**", False: "*", None: ""}[aim.is_reached]
+    rivals = [row for row in table.rows if not row.label.startswith("relaxcomm")]
+    rival = f" ({fastest(rivals).label})" if aim.name == "over best rival" else ""
+    return f"{mark}{aim.value:.3g}{mark}{rival}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=RESULTS, help="of the .jsonl files")
+    folder = parser.parse_args().folder
+    (folder / "README.md").write_text(overview(folder))
+
+
+if __name__ == "__main__":
+    main()
