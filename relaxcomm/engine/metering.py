@@ -151,6 +151,7 @@ class Metering:
                 "step_seconds": seen.step_times.total,
                 "exposed_communication_seconds": seen.exposed_seconds,
                 "hidden_communication_seconds": seen.hidden_seconds,
+                "callback_seconds": seen.busy_seconds,
                 "triggers": self._triggers(),
                 **self._values(),
             }

@@ -156,7 +156,7 @@ EXPECTED: dict[tuple[str, str], Expectation] = {
     ("Answers", "A"): each(lambda log: 1.0),
     ("Since the last synchronisation", "A"): each(lambda log: (0.0, 5.0)),
     ("The engine's own time a step", "A"): each(
-        lambda log: log.summary["callback_seconds"] / log.summary["steps"]
+        lambda log: log.gained("callback_seconds") / log.gained("step")
     ),
     ("rule", "relaxcomm:step_seconds:mean1m"): each(lambda log: log.gained(STEP) / log.gained("step")),
     ("rule", "relaxcomm:exposed_communication:ratio1m"): each(
