@@ -38,6 +38,7 @@ SCALING_ARGS ?=
 bench: $(BENCH_STAMP)
 	RUST_LOG=error $(BENCH)/python -m benchmarks.lab $(BENCH_ARGS)
 	$(BENCH)/python -m benchmarks.lab.scaling $(SCALING_ARGS)
+	$(BENCH)/python -m benchmarks.lab.overview
 
 # make bench-compare BEFORE=benchmarks/results/lab-….jsonl AFTER=…
 bench-compare: $(STAMP)

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+RESULTS = Path(__file__).parent / "results"
+
 
 def make_parser(name: str, about: str | None, **counts: int) -> argparse.ArgumentParser:
     """Arguments of a benchmark: an option for each of `counts`, with its default, and the result file.
@@ -115,4 +117,4 @@ def write_result(path: Path, content: dict[str, Any]) -> None:
 
 def dated(name: str) -> Path:
     """The default place of a result: benchmarks/results/NAME-YYYYMMDD-HHMMSS.json, in UTC."""
-    return Path(__file__).parent / "results" / f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"
+    return RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.json"

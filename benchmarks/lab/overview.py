@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.lab.aims import NAMES, Aim, aims, fastest
+from benchmarks.lab.aims import Aim, Figure, aims, fastest
 from benchmarks.lab.tables import Table, read, tables
+from benchmarks.report import RESULTS
 
-RESULTS = Path(__file__).parents[1] / "results"
 _RATES = ("100mbit", "1gbit", None)
 _ABOUT = """# Results of the lab
 
@@ -35,7 +35,7 @@ def overview(folder: Path) -> str:
     runs = [run for path in folder.glob("lab-*.jsonl") for run in _runs(path)]
     runs.sort(key=lambda run: run.date, reverse=True)
     runs.sort(key=lambda run: (*run.table.place[:2], _RATES.index(run.table.place.rate)))
-    heads = ("place", "run", "seeds", "fastest of ours", "seconds", *NAMES)
+    heads = ("place", "run", "seeds", "fastest of ours", "seconds", *Figure)
     return "\n".join(
         [_ABOUT, f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(_line(run) for run in runs), ""]
     )
@@ -44,13 +44,13 @@ def overview(folder: Path) -> str:
 def _runs(path: Path) -> Iterator[_Run]:
     records = read(path)
     for table in tables(records):
-        if any(row.label.startswith("relaxcomm") for row in table.rows):
+        if table.ours:
             yield _Run(table, path, records[0]["date"])
 
 
 def _line(run: _Run) -> str:
-    best = fastest([row for row in run.table.rows if row.label.startswith("relaxcomm")])
-    found = {aim.name: aim for aim in aims(run.table)}
+    best = fastest(run.table.ours)
+    found = {aim.figure: aim for aim in aims(run.table)}
     report = run.path.with_suffix(".md").name
     first = (
         run.table.place.title(),
@@ -59,15 +59,14 @@ def _line(run: _Run) -> str:
         best.label.removeprefix("relaxcomm "),
         f"{best.seconds:.3g}",
     )
-    return f"| {' | '.join([*first, *(_cell(found.get(name), run.table) for name in NAMES)])} |"
+    return f"| {' | '.join([*first, *(_cell(found.get(figure), run.table) for figure in Figure)])} |"
 
 
 def _cell(aim: Aim | None, table: Table) -> str:
     if aim is None:
         return ""
     mark = {True: "**", False: "*", None: ""}[aim.is_reached]
-    rivals = [row for row in table.rows if not row.label.startswith("relaxcomm")]
-    rival = f" ({fastest(rivals).label})" if aim.name == "over best rival" else ""
+    rival = f" ({fastest(table.rivals).label})" if aim.figure is Figure.OVER_RIVAL else ""
     return f"{mark}{aim.value:.3g}{mark}{rival}"
 
 

@@ -17,15 +17,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.lab.aims import aims
 from benchmarks.lab.split import HEADERS, cells
-from benchmarks.lab.tables import Row, Table, read, synchronous_row, tables
+from benchmarks.lab.tables import Record, Row, Table, read, synchronous_row, tables
 from benchmarks.lab.workloads import WORKLOADS
 
 _MUCH = 5  # times between the slowest and the fastest, from where on an axis is logarithmic
 
 
-def markdown(found: Sequence[Table], remarks: Sequence[str] = ()) -> str:
+def markdown(found: Sequence[Table], said: Sequence[str] = ()) -> str:
     """The tables as text, after remarks that somebody added to the file (`{"kind": "remark", "text": …}`)."""
-    parts = [line for remark in remarks for line in (remark, "")]
+    parts = [line for remark in said for line in (remark, "")]
     for table in found:
         target = WORKLOADS[table.place.workload].target
         synchronous = synchronous_row(table.rows)
@@ -78,7 +78,7 @@ def plot(found: Sequence[Table], path: Path) -> None:
 def _panel(axis: Axes, table: Table) -> None:
     shown = list(reversed(table.rows))
     for place, row in enumerate(shown):
-        colour = "#1f77b4" if row.label.startswith("relaxcomm") else "#6e6e6e"
+        colour = "#1f77b4" if row.is_ours else "#6e6e6e"
         every = [one.seconds for one in row.reached if math.isfinite(one.seconds)]
         inside = "none" if row.derived else colour
         axis.scatter(every, [place] * len(every), s=26, facecolors=inside, edgecolors=colour, alpha=0.5)
@@ -107,17 +107,17 @@ def _told(row: Row) -> str:
     return f"{row.label} (derived)" if row.derived else row.label
 
 
-def text(path: Path) -> str:
-    """What a result file says, as text."""
-    records = read(path)
-    remarks = [record["text"] for record in records if record["kind"] == "remark"]
-    return markdown(tables(records), remarks)
+def remarks(records: Sequence[Record]) -> list[str]:
+    """What somebody added to a result file."""
+    return [record["text"] for record in records if record["kind"] == "remark"]
 
 
 def write(path: Path) -> None:
     """Write the tables and the plot of a result file beside it."""
-    path.with_suffix(".md").write_text(text(path))
-    plot(tables(read(path)), path.with_suffix(".png"))
+    records = read(path)
+    found = tables(records)
+    path.with_suffix(".md").write_text(markdown(found, remarks(records)))
+    plot(found, path.with_suffix(".png"))
 
 
 def main() -> None:

@@ -46,6 +46,11 @@ class Row:
         """To the target, the median over the seeds."""
         return median(one.seconds for one in self.reached)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is one of relaxcomm's own."""
+        return self.label.startswith("relaxcomm")
+
 
 @dataclass(frozen=True)
 class Table:
@@ -60,6 +65,16 @@ class Table:
     place: Place
     limit: float
     rows: tuple[Row, ...]
+
+    @property
+    def ours(self) -> list[Row]:
+        """relaxcomm's own."""
+        return [row for row in self.rows if row.is_ours]
+
+    @property
+    def rivals(self) -> list[Row]:
+        """All others."""
+        return [row for row in self.rows if not row.is_ours]
 
 
 def synchronous_row(rows: Iterable[Row]) -> Row | None:

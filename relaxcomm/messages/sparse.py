@@ -25,10 +25,13 @@ class Range:
     indices: Tensor
     values: Tensor
 
+    def of(self, flat: Tensor) -> Tensor:
+        """These entries of a tensor, sent or not."""
+        return flat[self.start : self.stop]
+
     def add_to(self, total: Tensor, weight: float) -> None:
-        """Add them to the tensor."""
-        values = self.values.to(total.dtype)
-        total[self.start : self.stop].index_add_(0, self.indices, values, alpha=weight)
+        """Add what is sent to the tensor."""
+        self.of(total).index_add_(0, self.indices, self.values.to(total.dtype), alpha=weight)
 
 
 @dataclass(frozen=True, eq=False)

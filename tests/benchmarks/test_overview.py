@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.lab.overview import RESULTS, overview
-from benchmarks.lab.report import text
+from benchmarks.lab.overview import overview
+from benchmarks.lab.report import markdown, remarks
+from benchmarks.lab.tables import read, tables
+from benchmarks.report import RESULTS
 
 
 def test_it_is_as_new_as_the_files():
@@ -30,4 +32,5 @@ FILES = sorted(path for path in RESULTS.glob("lab-*.jsonl") if "scaling" not in 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_report_says_what_its_file_says(path):
     made = f"run python -m benchmarks.lab.report {path}"
-    assert path.with_suffix(".md").read_text() == text(path), made
+    records = read(path)
+    assert path.with_suffix(".md").read_text() == markdown(tables(records), remarks(records)), made

@@ -100,7 +100,7 @@ def sum_sparse(parts: Parts, like: Tensor) -> Tensor:
         cut.append(message.ranges(like))
     # One range of all messages at a time, while it is in the cache.
     for together in zip(*cut, strict=True):
-        total[together[0].start : together[0].stop].zero_()
+        together[0].of(total).zero_()
         for (weight, _), one in zip(parts, together, strict=True):
             one.add_to(total, weight)
     return total
