@@ -13,7 +13,8 @@ def ssp(staleness: Staleness = 3, compressor: Compressor | None = None) -> Algor
     all that any worker did more than `staleness` steps before. So a slow worker holds up the others
     by at most that, and no worker waits for bytes that it may do without. 0 equals `bsp` for SGD,
     with or without momentum; infinity is asynchronous. Momentum and adaptive optimizers suffer more
-    from staleness than plain SGD. BatchNorm's statistics stay with their worker until `close()`.
+    from staleness than plain SGD. `averaged()` and `close()` give the server's model, with every push in it;
+    BatchNorm's statistics stay with their worker until then, and are averaged.
 
     Args:
         staleness: in steps, 0 or more, or infinity (`.inf` in YAML).

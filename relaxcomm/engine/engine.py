@@ -17,7 +17,7 @@ from relaxcomm import memory
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
-from relaxcomm.engine import checkpoint, replicas, switching
+from relaxcomm.engine import checkpoint, replicas, served, switching
 from relaxcomm.engine.course import Course
 from relaxcomm.engine.joining import Shadow
 from relaxcomm.engine.loading import attach_loader
@@ -111,13 +111,14 @@ class Engine:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Hold the mean model inside, to evaluate or save it; every rank must enter.
+        """Hold the mean model inside, or the server's (`ssp`), to evaluate or save it; every rank must enter.
 
         Parameters and floating-point buffers come back bit for bit.
         """
         self._check_open()
         self._window.settle()
         self._run.statistics.pause()
+        served.meet(self._run)
         try:
             with replicas.held_at_mean(self._run):
                 yield
@@ -262,6 +263,7 @@ class Engine:
         """
         self._check_open()
         self._window.settle()
+        served.meet(self._run)
         self._window.step.meet()
         return {**checkpoint.export(self._window), **self._course.export()}
 
@@ -280,11 +282,12 @@ class Engine:
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.
 
-        Late gradients are applied in order by `optimizer.step()`.
+        Late gradients are applied in order by `optimizer.step()`. Where a server holds the model (`ssp`), all
+        end with the server's, which has what every rank has pushed.
 
         Args:
-            average: whether to end with the mean model; by default if the algorithm lets replicas
-                differ or the model has floating-point buffers.
+            average: whether to end with the mean model, or the server's; by default if the algorithm lets
+                replicas differ or the model has floating-point buffers.
         """
         if self._closed:
             return

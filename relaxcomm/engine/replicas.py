@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.buckets import Bucket, Item, build_buckets
+from relaxcomm.engine import served
 from relaxcomm.engine.model import float_buffers, named_parameters
 from relaxcomm.engine.run import Run
 from relaxcomm.operations import AllReduce, Broadcast, Label
@@ -30,7 +31,7 @@ def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root
 
 
 def average(run: Run) -> None:
-    """Replace trainable parameters and floating-point buffers by their mean over all ranks."""
+    """Replace trainable parameters and floating-point buffers by their mean, or by what servers hold."""
     for bucket, mean in means(run):
         bucket.scatter(mean)
 
@@ -38,9 +39,10 @@ def average(run: Run) -> None:
 def equalise(run: Run, *, moments: bool) -> None:
     """Average replicas that differ, and with `moments` what their optimizers hold of each parameter.
 
-    Rules that keep replicas equal need equal optimizers too. What is equal bit for bit is not sent.
+    Rules that keep replicas equal need equal optimizers too. What is equal bit for bit is not sent, unless
+    servers hold the model, who may have more.
     """
-    if not _are_equal(run, mean_buckets(run)):
+    if served.hold_model(run) or not _are_equal(run, mean_buckets(run)):
         average(run)
     if moments:
         buckets = _moment_buckets(run)
@@ -72,10 +74,15 @@ def _moment_buckets(run: Run) -> list[Bucket]:
 
 
 def means(run: Run) -> list[tuple[Bucket, Tensor]]:
-    """The mean over all ranks of what an average replaces; this rank's distance from it is measured."""
-    flats = _gathered(mean_buckets(run))
-    mine = [flat.clone() for _, flat in flats] if run.samples.enabled else []
-    found = _all_reduced(run, flats)
+    """The mean over all ranks of what an average replaces; this rank's distance from it is measured.
+
+    A server's parameters take the place of the mean of workers that have read them at different times.
+    """
+    found = served.models(run)
+    mine = [flat for _, flat in _gathered(bucket for bucket, _ in found)] if run.samples.enabled else []
+    flats = _gathered(mean_buckets(run, {name for bucket, _ in found for name in bucket.names}))
+    mine += [flat.clone() for _, flat in flats] if run.samples.enabled else []
+    found += _all_reduced(run, flats)
     run.samples.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
     return found
 
@@ -103,9 +110,9 @@ def _gathered(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Tensor]]:
     return [(bucket, bucket.gather(bucket.empty())) for bucket in buckets]
 
 
-def mean_buckets(run: Run) -> list[Bucket]:
-    """Buckets of what an average takes the mean of."""
-    items = [*run.parameters, *float_buffers(run.model)]
+def mean_buckets(run: Run, without: Collection[str] = ()) -> list[Bucket]:
+    """Buckets of what an average replaces, but for parameters that servers hold."""
+    items = [*(item for item in run.parameters if item.name not in without), *float_buffers(run.model)]
     return build_buckets(items, bucket_bytes=run.bucket_bytes)
 
 

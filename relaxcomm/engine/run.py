@@ -178,7 +178,7 @@ class Run:
 
     def anyone(self, bad: bool, name: str) -> Pending:
         """Ask whether something is bad on any rank."""
-        return self.transport.issue(Agree(torch.tensor([float(bad)]), "max"), Label(self.step, name))
+        return self.transport.issue(Agree(torch.tensor([float(bad)]), "max"), Label(self.common_step, name))
 
     def program(self, index: int, bucket: Bucket, tensor: Tensor) -> Program:
         """The exchange of one rule for one bucket, as a program that a flight runs."""

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import frozen
+from relaxcomm.operations import Request
 from relaxcomm.primitives.serving import (
     HEADER_BYTES,
     Decoder,
     Sharded,
     ShardPlan,
+    header,
     kept_dtype,
     make_reply,
     make_request,
@@ -27,6 +29,7 @@ from relaxcomm.protocol import Compressor, Context, Exchanging, Served, State
 from relaxcomm.transport.base import Service
 
 Staleness = Annotated[float, Field(ge=0)]
+_MEETS = -1  # in the place of a clock: a client waits until all others are here, and pushes nothing
 
 
 @frozen
@@ -37,7 +40,7 @@ class server(Sharded):
     delta_n / N`. A worker at clock c (its number of pushes) gets an answer once every push stamped at
     most `c - staleness - 1` is in it; its own are always in it, and newer ones as they come. Staleness
     0 is bulk-synchronous, infinity never waits. A worker that has finished goes on serving until all
-    have.
+    have. The model of `averaged()` and `close()` is the server's, with all that any worker has pushed.
 
     Args:
         staleness: in clocks, 0 or more, or infinity.
@@ -65,6 +68,12 @@ class server(Sharded):
         cx.note("staleness_steps", max(0, cx.round + 1 - least))
         return read_replies(replies, tensor)
 
+    def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request:
+        plan, num_shards = ShardPlan(cx, bucket, compressor), cx.membership.world_size
+        row = torch.zeros_like(plan.request)
+        row[:HEADER_BYTES] = header(_MEETS, 0)
+        return Request(row.expand(num_shards, -1), plan.reply.expand(num_shards, -1).clone())
+
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served:
         plan = ShardPlan(cx, bucket, compressor)
         mine = bucket.gather(bucket.empty())[plan.place].to("cpu", kept_dtype(bucket.dtype))
@@ -86,9 +95,13 @@ class Shard(Service):
         self._values, self._decoder, self._reply_bytes = values, decoder, reply_bytes
         self._clocks = [0.0] * world_size  # number of pushes of each client; infinity once it has left
         self._needs: dict[int, int] = {}
+        self._met: set[int] = set()
 
     def answer(self, client: int, request: Tensor) -> list[tuple[int, Tensor]]:
         clock, need = read_header(request)
+        if clock == _MEETS:
+            self._met.add(client)
+            return self._answers()
         self._values.sub_(self._decoder(request[HEADER_BYTES:]), alpha=1 / len(self._clocks))
         self._clocks[client] = clock + 1
         self._needs[client] = need
@@ -98,6 +111,9 @@ class Shard(Service):
         self._clocks[client] = math.inf
         return self._answers()
 
+    def part(self) -> Tensor:
+        return self._values
+
     def export(self) -> dict[str, Tensor]:
         return {"values": self._values.clone(), "clocks": torch.tensor(self._clocks)}
 
@@ -106,12 +122,16 @@ class Shard(Service):
         self._clocks = saved["clocks"].tolist()
 
     def _answers(self) -> list[tuple[int, Tensor]]:
-        least = min(self._clocks)
+        pushing = [clock for client, clock in enumerate(self._clocks) if client not in self._met]
+        least = min(pushing, default=math.inf)
         ready = [client for client, need in self._needs.items() if need <= least]
+        for client in ready:
+            del self._needs[client]
+        if math.isinf(least):  # nobody is left who pushes
+            ready += sorted(self._met)
+            self._met.clear()
         if not ready:
             return []
         reached = 0 if math.isinf(least) else int(least)
         reply = make_reply((reached, 0), self._values, self._reply_bytes)
-        for client in ready:
-            del self._needs[client]
         return [(client, reply) for client in ready]

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
-from relaxcomm.operations import Operation, Received
+from relaxcomm.operations import Operation, Received, Request
 from relaxcomm.protocol.base import Context, Primitive, State
 from relaxcomm.protocol.compressors import Compressor
 from relaxcomm.topology import Topology
@@ -83,6 +83,10 @@ class Exchange(Primitive):
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served | None:
         """The service that every rank runs for a bucket, or None."""
+        return None
+
+    def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request | None:
+        """A request that is answered when all ranks have made it, so that all pushes are in, or None."""
         return None
 
     @abstractmethod

@@ -83,6 +83,10 @@ class Service(ABC):
     def leave(self, client: int) -> Sequence[tuple[int, Tensor]]:
         """A rank asks nothing any more; the answers that can now be given."""
 
+    def part(self) -> Tensor | None:
+        """This rank's part of a model that all ranks' services hold together, or None."""
+        return None
+
     def rest(self) -> Tensor | None:
         """What is still to be added to this rank's parameters when all have left, or None."""
         return None

@@ -1,0 +1,76 @@
+"""The model that servers hold: how all ranks meet, so that every push is in it, and how they read it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relaxcomm.buckets import Bucket
+from relaxcomm.engine.run import Run
+from relaxcomm.operations import AllGather, AllReduce, Label
+from relaxcomm.pieces import piece_sizes
+
+
+def meet(run: Run) -> None:
+    """Wait until every rank is here and all its pushes are in; who waits here holds up no other rank."""
+    pending = []
+    for index, unit in run.services:
+        rule, bucket = run.algorithm.rules[index], _bucket(run, unit)
+        request = rule.exchange.meeting(run.context(rule), bucket, rule.compressor)
+        if request is not None:
+            pending.append(run.transport.issue(request, Label(run.common_step, str(index), unit)))
+    for one in pending:
+        with run.statistics.waiting():
+            one.wait()
+
+
+def hold_model(run: Run) -> bool:
+    """Whether services hold parameters for all ranks."""
+    return any(service.part() is not None for service in run.services.values())
+
+
+def models(run: Run) -> list[tuple[Bucket, Tensor]]:
+    """What servers hold of each bucket, less what ranks have moved and not pushed yet; all ranks call it.
+
+    Nobody may be pushing: all have met, or all have left.
+    """
+    found = []
+    for (index, unit), service in run.services.items():
+        part = service.part()
+        if part is not None:
+            bucket = _bucket(run, unit)
+            found.append((bucket, _less_unpushed(run, index, bucket, _whole(run, bucket, part))))
+    return found
+
+
+def _whole(run: Run, bucket: Bucket, part: Tensor) -> Tensor:
+    """The parts of all ranks as one tensor."""
+    sizes = piece_sizes(bucket.numel, run.transport.membership.world_size)
+    padded = part.new_zeros(max(sizes))
+    padded[: part.numel()] = part
+    label = Label(run.common_step, "server", bucket.index)
+    with run.statistics.waiting():
+        rows = run.transport.issue(AllGather(padded.to(bucket.device)), label).wait()
+    assert isinstance(rows, Tensor)
+    return torch.cat([row[:size] for row, size in zip(rows, sizes, strict=True)])
+
+
+def _less_unpushed(run: Run, index: int, bucket: Bucket, whole: Tensor) -> Tensor:
+    """The server's model with the mean of what ranks would push now: nothing where they push every step."""
+    rule, state = run.algorithm.rules[index], run.state[index, bucket.index]
+    left = rule.payload.read(run.context(rule), bucket, state["payload"], bucket.temporary())
+    with run.statistics.waiting():
+        anyone = run.anyone(bool(torch.count_nonzero(left)), "not pushed").wait()
+    assert isinstance(anyone, Tensor)
+    if anyone.item():
+        label = Label(run.common_step, "not pushed", bucket.index)
+        with run.statistics.waiting():
+            mean = run.transport.issue(AllReduce(left.to(whole.dtype), "mean"), label).wait()
+        assert isinstance(mean, Tensor)
+        whole = whole.sub_(mean)
+    return whole.to(bucket.dtype)
+
+
+def _bucket(run: Run, unit: int) -> Bucket:
+    assert run.buckets is not None, "services are made with the buckets"
+    return run.buckets[unit]
