@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import warnings
+from typing import Annotated
 
 import typer
 
@@ -17,12 +19,29 @@ from relaxcomm.cli.top import top
 from relaxcomm.cli.train import train
 
 app = typer.Typer(
-    help="Train data-parallel PyTorch models over slow networks.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",  # joins the lines of a paragraph
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"relaxcomm {importlib.metadata.version('relaxcomm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", metavar="", callback=_say_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Train data-parallel PyTorch models over slow networks."""
+
+
 app.command()(train)
 app.command()(compare)
 app.command()(algorithms)

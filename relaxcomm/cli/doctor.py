@@ -19,6 +19,7 @@ from relaxcomm.doctor import machine, network, peers
 from relaxcomm.doctor.finding import Finding
 from relaxcomm.errors import ConfigError
 
+_BEGIN_SECONDS = 60.0  # that workers may take to begin, beside the wait for each other
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
@@ -54,9 +55,9 @@ def examine(workers: int | None, timeout_seconds: float, *, verbose: bool) -> li
     if is_worker() and not fatal:
         return found + peers.findings(found, timeout_seconds)
     if workers is not None and not fatal:
-        return found + launch(
-            functools.partial(peers.findings, (), timeout_seconds), workers, verbose=verbose
-        )
+        look = functools.partial(peers.findings, (), timeout_seconds)
+        begin_seconds = _BEGIN_SECONDS + timeout_seconds
+        return found + launch(look, workers, verbose=verbose, begin_seconds=begin_seconds)
     return found
 
 

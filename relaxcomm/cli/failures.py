@@ -43,12 +43,13 @@ class RunFailed(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """The message of `error`; for an error that is not relaxcomm's own also its type and place."""
+    """The message of `error`; for an error that is not relaxcomm's own also its type, place and notes."""
     if isinstance(error, RelaxcommError | RunFailed):
         return str(error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     place = f" (at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}{place}{notes}"
 
 
 def _is_users(filename: str) -> bool:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import threading
 import time
 import traceback
 import uuid
@@ -15,15 +16,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+import psutil
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from relaxcomm.cli.failures import BAD_INPUT, RunFailed, describe
-from relaxcomm.errors import CommunicationError
+from relaxcomm.errors import CommunicationError, ConfigError
 
 T = TypeVar("T")
 
+_WORKER_BYTES = 150_000_000  # of memory that a worker does not share with others, at the very least
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LAUNCHER_LOGGERS = (
     "torch.distributed.elastic",
@@ -32,16 +35,21 @@ _LAUNCHER_LOGGERS = (
 )
 
 
-def launch(work: Callable[[], T], workers: int, *, verbose: bool = False) -> T:
+def launch(
+    work: Callable[[], T], workers: int, *, verbose: bool = False, begin_seconds: float | None = None
+) -> T:
     """Run `work` on local worker processes, as torchrun would, and return what rank 0 returned.
 
     Args:
         work: picklable, since each worker is a fresh process.
         workers: how many processes.
         verbose: let the launcher log.
+        begin_seconds: in which all must have begun; None for as long as it takes.
 
-    Raises: RunFailed with the message of the worker that failed first.
+    Raises: ConfigError for more workers than memory holds; RunFailed with the message of the worker that
+        failed first, or that not all began in time.
     """
+    _check_memory(workers)
     # Without it each worker takes all cores, and they fight.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
     if not verbose:
@@ -59,16 +67,65 @@ def launch(work: Callable[[], T], workers: int, *, verbose: bool = False) -> T:
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         try:
-            results: dict[int, T] = elastic_launch(settings, _work)(work, folder)
+            with _deadline(Path(folder), workers, begin_seconds):
+                results: dict[int, T] = elastic_launch(settings, _work)(work, folder)
         except ChildFailedError as error:
             raise _first_failure(Path(folder), error, workers) from None
     return results[0]
+
+
+def _check_memory(workers: int) -> None:
+    """Refuse what would bring the machine to its knees before it says a word."""
+    needed, available = workers * _WORKER_BYTES, psutil.virtual_memory().available
+    if needed > available:
+        raise ConfigError(
+            f"{workers} workers need at least {needed / 1e9:.2g} GB of memory, and this machine has "
+            f"{available / 1e9:.2g} GB left; start {max(1, available // _WORKER_BYTES)} at most"
+        )
+
+
+def _raise(number: int, frame: object) -> None:
+    raise SignalException("ended", signal.Signals(number))
+
+
+@contextmanager
+def _deadline(folder: Path, workers: int, seconds: float | None) -> Iterator[None]:
+    """End all workers, in the launcher's own way, if some of them have not begun in time."""
+    lock, begun = threading.Lock(), workers
+
+    def look() -> None:
+        nonlocal begun
+        with lock:  # nothing is ended that has ended by itself
+            begun = len(list(folder.glob("begun-*")))
+            if begun < workers and not done:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    done = False
+    timer = threading.Timer(seconds or 0.0, look)
+    timer.daemon = True
+    if seconds is not None:
+        signal.signal(signal.SIGTERM, _raise)  # until the launcher has a handler of its own
+        timer.start()
+    try:
+        yield
+    except SignalException:
+        if begun == workers:
+            raise
+        raise RunFailed(
+            f"only {begun} of {workers} workers began within {seconds:g} s; this machine has "
+            f"{len(os.sched_getaffinity(0))} cores: start fewer, or allow more with --timeout"
+        ) from None
+    finally:
+        timer.cancel()
+        with lock:
+            done = True
 
 
 def _work(work: Callable[[], T], folder: str) -> T:
     """What each worker process does."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all; only the launcher speaks of it
     rank = int(os.environ["RANK"])
+    Path(folder, f"begun-{rank}").touch()
     try:
         return work()
     except Exception as error:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import keyword
 import re
 import string
+import sys
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import relaxcomm
 from relaxcomm import RELAXCOMM_PROTOCOL, registry
 from relaxcomm.checks.suite import findings
 from relaxcomm.cli.failures import RunFailed, readable
@@ -39,18 +43,33 @@ def new_algorithm(
 ) -> None:
     """Make an installable package with an algorithm, a compressor and their tests."""
     with readable(traceback):
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-            raise ConfigError(f"{name!r} is no name for an algorithm; use lower-case letters, digits and _")
-        if name in registry.algorithms():
-            raise ConfigError(
-                f"{name!r} is taken by {registry.algorithms()[name].origin}; choose another name"
-            )
+        check_name(name)
         place = folder or Path(name)
         if place.exists() and any(place.iterdir()):
             raise ConfigError(f"{place} is there and not empty; give another with --folder")
         for path in _write(place, name):
             typer.echo(path)
         typer.echo(f"next: pip install -e {place}; relaxcomm check {name}")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is none in Python, or that would hide what its own package or others import.
+
+    Raises: ConfigError.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"{name!r} is no name for an algorithm; use lower-case letters, digits and _")
+    if name in registry.algorithms():
+        raise ConfigError(f"{name!r} is taken by {registry.algorithms()[name].origin}; choose another name")
+    other = f"choose another name, such as my_{name}"
+    if name in relaxcomm.__all__ or any(name in found for found in registry.primitives().values()):
+        raise ConfigError(f"{name!r} is the name of a primitive or function of relaxcomm; {other}")
+    if name in vars(builtins) or name in sys.stdlib_module_names:
+        raise ConfigError(f"{name!r} would hide Python's own {name}; {other}")
+    for module in (name, f"relaxcomm_{name}"):
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None:  # a mere folder has none
+            raise ConfigError(f"{name!r} would hide the module {module} ({spec.origin}); {other}")
 
 
 def _write(place: Path, name: str) -> list[Path]:

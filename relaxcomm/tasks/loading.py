@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, PydanticUserError, ValidationError, validate_call
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.tasks.calling import named
 from relaxcomm.tasks.task import Task
 from relaxcomm.validation import closest, describe
 
@@ -40,7 +41,8 @@ class TaskFactory:
 
         Raises: ConfigError if `make` returns something else; whatever `make` raises.
         """
-        task = self.make(seed=seed, **self.options)
+        with named("make", self.make):
+            task = self.make(seed=seed, **self.options)
         if not isinstance(task, Task):
             raise ConfigError(f"task {self.name!r} returned {task!r}; it must return a relaxcomm.tasks.Task")
         return task

@@ -15,6 +15,7 @@ import relaxcomm
 from relaxcomm.config import Config
 from relaxcomm.engine import Engine
 from relaxcomm.errors import ConfigError
+from relaxcomm.tasks.calling import checked_loss, checked_measure, named
 from relaxcomm.tasks.job_group import gather, process_group, wait_for_all
 from relaxcomm.tasks.loading import find_task
 from relaxcomm.tasks.progress import Display, make_display
@@ -129,7 +130,8 @@ class _Run:
         task = self.task
         total = torch.zeros((), device=self.device)
         for part, share in self.engine.micro_batches(move(batch, self.device), self.micro_batch_size):
-            loss = share * task.loss(task.model, part)
+            with named("loss", task.loss):
+                loss = share * checked_loss(task.loss(task.model, part), task.loss)
             loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
             total += loss.detach()
         self.engine.observe(loss=total)
@@ -142,8 +144,8 @@ class _Run:
     def _evaluate(self, step: int, sent: int) -> None:
         """Every rank evaluates the same averaged model, so none needs to be told the measure."""
         self.task.model.eval()
-        with torch.no_grad():
-            measure = float(self.task.evaluate(self.task.model))
+        with torch.no_grad(), named("evaluate", self.task.evaluate):
+            measure = checked_measure(self.task.evaluate(self.task.model), self.task.evaluate)
         self.history.append(Point(step, self.clock.seconds, sent, measure))
         self.display.evaluated(step, measure, self.clock.seconds)
 

@@ -1,11 +1,17 @@
 """`relaxcomm doctor`: what it prints and its exit code."""
 
+import time
+from functools import partial
+
+import psutil
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from relaxcomm.cli import doctor
 from relaxcomm.cli.app import app
+from relaxcomm.cli.failures import RunFailed
+from relaxcomm.cli.launcher import launch
 from relaxcomm.doctor import machine
 from relaxcomm.doctor.finding import Finding
 
@@ -63,3 +69,24 @@ def test_local_workers(start):
     names = [line.split("  ")[0] for line in done.out.splitlines()]
     assert names[0] == "relaxcomm"
     assert names[-3:] == ["workers", "latency", "bandwidth"]
+
+
+def test_more_workers_than_memory_holds_are_refused_at_once(monkeypatch):
+    memory = psutil.virtual_memory()._replace(available=2_000_000_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    begun = time.monotonic()
+    done = run("--workers", "500", "--timeout", "3")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "500 workers need at least 75 GB of memory" in done.stderr
+    assert "this machine has 2 GB left; start 13 at most" in done.stderr
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.ranks
+def test_workers_that_begin_too_late_end_the_command_and_leave_nothing_behind():
+    begun = time.monotonic()
+    with pytest.raises(RunFailed, match=r"only 0 of 2 workers began within 0\.2 s"):
+        launch(partial(time.sleep, 100), 2, begin_seconds=0.2)
+    assert time.monotonic() - begun < 30
+    others = [" ".join(one.cmdline()) for one in psutil.Process().children(recursive=True)]
+    assert [one for one in others if "spawn_main" in one] == []

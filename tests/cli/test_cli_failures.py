@@ -1,5 +1,6 @@
 """Whatever goes wrong in whatever command is one readable block, and a traceback only if asked for."""
 
+import importlib.metadata
 import subprocess
 import sys
 import warnings
@@ -81,6 +82,11 @@ def test_help_fits_and_explains_every_option(name):
     assert max(map(len, done.stdout.splitlines())) <= 80
     for parameter in typer.main.get_command(app).commands[name].params:
         assert getattr(parameter, "help", None), parameter.name
+
+
+def test_the_version():
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"relaxcomm {importlib.metadata.version('relaxcomm')}\n")
 
 
 def test_a_usage_error_is_bad_input():

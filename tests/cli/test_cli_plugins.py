@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from relaxcomm.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 TASK = """
@@ -86,12 +89,23 @@ def test_a_failed_check_is_an_exit_code(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("bsp", "is taken by relaxcomm"), ("Two Words", "lower-case"), ("class", "no name")],
+    [
+        ("bsp", "is taken by relaxcomm"),
+        ("Two Words", "lower-case"),
+        ("class", "no name"),
+        ("torch", "would hide the module torch ("),
+        ("json", "would hide Python's own json; choose another name, such as my_json"),
+        ("list", "would hide Python's own list"),
+        ("algorithms", "would hide the module"),
+        ("every", "is the name of a primitive"),
+    ],
 )
-def test_bad_names_are_refused(tmp_path, name, words):
-    done = run(tmp_path, "new-algorithm", name)
-    assert done.returncode == 2
+def test_bad_names_are_refused(tmp_path, monkeypatch, name, words):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["new-algorithm", name])
+    assert done.exit_code == 2
     assert words in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten(tmp_path):

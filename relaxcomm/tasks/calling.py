@@ -1,0 +1,67 @@
+"""Calls of a task's functions: what goes wrong in them is told with its place."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from relaxcomm.errors import ConfigError
+
+
+@contextmanager
+def named(what: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Note on an exception that it came from a task's function, and from which of its lines.
+
+    Args:
+        what: the function's name in `Task`.
+        function: what is called inside.
+    """
+    try:
+        yield
+    except Exception as error:
+        file, line = _definition(function)
+        lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
+        error.add_note(f"in the task's {what}, {file}:{lines[0] if lines else line}")
+        raise
+
+
+def checked_measure(value: object, evaluate: Callable[..., Any]) -> float:
+    """What `evaluate` returned, as a number.
+
+    Raises: ConfigError if it is none.
+    """
+    try:
+        return float(value)  # type: ignore[arg-type]  # it is tried
+    except (TypeError, ValueError, RuntimeError):  # the last from tensors of several entries
+        raise ConfigError(f"{_place('evaluate', evaluate)} returned {value!r}; it must be a number") from None
+
+
+def checked_loss(value: Any, loss: Callable[..., Any]) -> torch.Tensor:
+    """What `loss` returned, as a scalar that has a gradient.
+
+    Raises: ConfigError if it is none.
+    """
+    if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
+        how = "it must be a tensor of one entry that depends on the model's parameters"
+        raise ConfigError(f"{_place('loss', loss)} returned {value!r}; {how}")
+    return value
+
+
+def _place(what: str, function: Callable[..., Any]) -> str:
+    file, line = _definition(function)
+    return f"the task's {what}, at {file}:{line},"
+
+
+def _definition(function: Callable[..., Any]) -> tuple[str, int]:
+    """File and line of a function, a method, a partial or an object that is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code is not None else (repr(function), 0)
