@@ -17,7 +17,10 @@ from relaxcomm.operations import (
     Broadcast,
     Neighbors,
     Operation,
+    Reduction,
 )
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,17 @@ def signature(operation: Operation | Objects, label: str) -> str:
     return f"{type(operation).__name__}{shape} at {label}"
 
 
+def scaled(tensor: Tensor, reduction: Reduction, world_size: int) -> Reduction:
+    """Divide what goes into a mean of half-precision tensors, whose sum could overflow; what is left to do.
+
+    Wider tensors are divided at the end: their sum overflows where training is lost anyway.
+    """
+    if reduction != "mean" or tensor.dtype not in _HALVES:
+        return reduction
+    tensor.mul_(1 / world_size)  # as DistributedDataParallel does, bit for bit
+    return "sum"
+
+
 def sent_to(operation: Operation | Objects, rank: int) -> Tensor:
     """What a rank is sent by a neighbour."""
     assert isinstance(operation, Neighbors)
@@ -46,7 +60,8 @@ def combine(posts: Mapping[int, Any]) -> dict[int, Any]:
         return {rank: [posts[r].value for r in ranks] for rank in ranks}
     tensors = [posts[rank].tensor for rank in ranks]
     if isinstance(first, AllReduce | Agree):
-        total = _reduce(tensors, first.reduction)
+        left = [scaled(tensor, first.reduction, len(posts)) for tensor in tensors]
+        total = _reduce(tensors, left[0])
         return {rank: tensors[rank].copy_(total) for rank in ranks}
     if isinstance(first, AllGather):
         stacked = torch.stack(tensors)
@@ -58,7 +73,7 @@ def combine(posts: Mapping[int, Any]) -> dict[int, Any]:
     return {rank: tensors[rank].copy_(source) for rank in ranks}
 
 
-def _reduce(tensors: list[Tensor], reduction: str) -> Tensor:
+def _reduce(tensors: list[Tensor], reduction: Reduction) -> Tensor:
     if reduction == "max":
         return torch.stack(tensors).amax(0) if tensors[0].numel() else tensors[0].clone()
     total = tensors[0].clone()

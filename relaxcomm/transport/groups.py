@@ -21,6 +21,7 @@ from relaxcomm.operations import (
     Request,
 )
 from relaxcomm.transport.base import Membership
+from relaxcomm.transport.combining import scaled
 from relaxcomm.transport.threaded import ThreadedWork
 
 _REDUCTIONS = {"mean": dist.ReduceOp.AVG, "sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -52,7 +53,10 @@ class Groups:
         group, world = self._main, len(self.ranks)
         if isinstance(operation, AllReduce | Agree):
             where = self._host if isinstance(operation, Agree) else group
-            op = _REDUCTIONS[operation.reduction]
+            left = operation.reduction
+            if self.on_cpu:  # NCCL's mean divides first by itself
+                left = scaled(operation.tensor, left, world)
+            op = _REDUCTIONS[left]
             return [dist.all_reduce(operation.tensor, op, group=where, async_op=True)], operation.tensor
         if isinstance(operation, AllGather):
             rows = operation.tensor.new_empty((world, *operation.tensor.shape))
