@@ -27,19 +27,32 @@ def is_finite(flat: Tensor) -> bool:
 
 def non_finite_error(what: str, found: Iterable[tuple[Bucket, Tensor]], step: int) -> NonFiniteError:
     """An error that names the tensors that hold NaN or infinity."""
+    shown = _names(found) or "what another rank put in"
+    return NonFiniteError(
+        f"step {step}: the {what} of {shown} hold NaN or infinity after the exchange, so some worker made "
+        "them; nothing of this exchange was kept. Lower the learning rate or clip gradients; if a "
+        "GradScaler is used, pass it: attach(..., scaler=scaler)"
+    )
+
+
+def unsent_error(bucket: Bucket, flat: Tensor, rank: int, step: int) -> NonFiniteError:
+    """An error about this rank's own parameters, which it has not sent."""
+    return NonFiniteError(
+        f"rank {rank}, step {step}: the parameters of {_names([(bucket, flat)])} hold NaN or infinity, so "
+        "they were not sent and no other rank has them. Lower the learning rate or clip gradients; if a "
+        "GradScaler is used, pass it: attach(..., scaler=scaler)"
+    )
+
+
+def _names(found: Iterable[tuple[Bucket, Tensor]]) -> str:
+    """The first tensors that hold NaN or infinity, and how many more."""
     names = [
         name
         for bucket, flat in found
         for name, view in zip(bucket.names, bucket.views(flat), strict=True)
         if not is_finite(view)
     ]
-    names = names or ["what another rank put in"]
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    return NonFiniteError(
-        f"step {step}: the {what} of {shown} hold NaN or infinity after the exchange, so some worker made "
-        "them; nothing of this exchange was kept. Lower the learning rate or clip gradients; if a "
-        "GradScaler is used, pass it: attach(..., scaler=scaler)"
-    )
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 class DeferredCheck:

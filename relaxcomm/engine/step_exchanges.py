@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket, build_buckets
-from relaxcomm.engine.finite import is_finite, non_finite_error
+from relaxcomm.engine.finite import is_finite, non_finite_error, unsent_error
 from relaxcomm.engine.flights import Flight, Pipeline, land_all
 from relaxcomm.engine.model import float_buffers
 from relaxcomm.engine.run import Run
@@ -118,9 +118,10 @@ class StepExchanges:
         tensor = rule.payload.read(
             cx, bucket, state["payload"], bucket.temporary() if late else bucket.scratch()
         )
-        is_good = rule.exchange.same_result or is_finite(tensor)
-        if not rule.exchange.collective and not is_good:
-            raise non_finite_error("parameters", [(bucket, tensor)], self.run.step)
+        alone = not rule.exchange.collective
+        is_good = (rule.exchange.same_result and not alone) or is_finite(tensor)
+        if alone and not is_good:  # nobody waits for this rank, so it must not reach those who go on
+            raise unsent_error(bucket, tensor, self.run.transport.membership.rank, self.run.step)
         mine = self.run.samples.keep(rule, bucket, tensor) if measured else None
         program = (
             self.run.exchanging("buffers", rule, cx, state, tensor)
