@@ -67,14 +67,13 @@ class Rank:
         """All that a checkpoint needs."""
         parts: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule}
         saved = {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
-        return {**saved, "engine": self.engine.state_dict(), "epoch": self.loader.epoch}
+        return {**saved, "engine": self.engine.state_dict()}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Put it back."""
         for name in ("model", "optimizer", "schedule"):
             getattr(self, name).load_state_dict(saved[name])
         self.engine.load_state_dict(saved["engine"])
-        self.loader.epoch = saved["epoch"]
 
 
 def problem() -> tuple[Tensor, Tensor]:

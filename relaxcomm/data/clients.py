@@ -63,7 +63,6 @@ class ClientSampler:
     def __init__(
         self, parts: list[Indices], plan: RoundPlan, *, batch_size: int, membership: Membership, seed: int
     ) -> None:
-        self.epoch = 0  # the next round
         self.batch_size = batch_size
         self._parts, self._plan, self._membership, self._seed = parts, plan, membership, seed
 
@@ -82,6 +81,3 @@ class ClientSampler:
                 batch = order[at : at + self.batch_size]
                 ends = epoch == self._plan.epochs - 1 and at + self.batch_size >= len(order)
                 yield ClientBatch(client, batch, len(part), ends)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self.round(self.epoch))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +9,7 @@ from torch.utils.data import Sampler
 
 from relaxcomm.data.injection import Injection
 from relaxcomm.data.partitions import Indices, Partition, iid
+from relaxcomm.data.progress import Place, Progress, Reading
 from relaxcomm.errors import ConfigError
 from relaxcomm.transport.base import Membership
 
@@ -41,6 +41,7 @@ class ShareSampler(Sampler[list[int]]):
         partition: how the samples are divided.
         labels: class of every sample, `[size]`, for partitions that need it.
         injection: samples that workers share with the others in each batch, or None.
+        progress: which epoch is next; None to begin with the first.
 
     Raises: ConfigError if the data set is too small to give every rank one batch.
 
@@ -61,6 +62,7 @@ class ShareSampler(Sampler[list[int]]):
         partition: Partition | None = None,
         labels: Indices | None = None,
         injection: Injection | None = None,
+        progress: Progress | None = None,
     ) -> None:
         check_batch_size(batch_size)
         self._unit = membership.world_size * (batch_size if drop_last else 1)
@@ -70,8 +72,8 @@ class ShareSampler(Sampler[list[int]]):
                 + (f" with full batches of {batch_size}; lower the batch size" if drop_last else "")
                 + "; use fewer workers or more data"
             )
-        self.epoch = 0
-        self.drawn: deque[int] = deque()  # sizes of the last iteration's batches that wait to be consumed
+        self.progress = progress or Progress()
+        self.reading: Reading | None = None  # that a loader has begun
         self._size, self._drop_last = size, drop_last
         self._membership = membership
         self.batch_size = batch_size
@@ -81,6 +83,15 @@ class ShareSampler(Sampler[list[int]]):
         self._parts: list[Indices] = []
         if not self._partition.reshuffles:
             self._parts = self._partition.parts(size, labels, membership.world_size, seed)
+
+    @property
+    def epoch(self) -> int:
+        """The next epoch; set it to resume."""
+        return self.progress.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.progress.epoch = epoch
 
     @property
     def batch_size(self) -> int:
@@ -138,20 +149,20 @@ class ShareSampler(Sampler[list[int]]):
         return np.random.default_rng([self._seed, *stream]).permutation(indices)
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        self.drawn = deque()  # each iteration its own, so that one that was left cannot disturb the next
-        return self._noted(self._batches(epoch), self.drawn)
+        return self._read(self.reading)
 
-    def _noted(self, batches: Iterator[list[int]], drawn: deque[int]) -> Iterator[list[int]]:
-        for batch in batches:
-            drawn.append(len(batch))
+    def _read(self, begun: Reading | None) -> Iterator[list[int]]:
+        reading = begun or self.progress.begin()  # not before it is drawn from: DataLoaders ask twice
+        for batch, place in self._batches(reading):
+            reading.drawn.append((len(batch), place))
             yield batch
 
-    def _batches(self, epoch: int) -> Iterator[list[int]]:
-        injection, rank = self._injection, self._membership.rank
+    def _batches(self, reading: Reading) -> Iterator[tuple[list[int], Place]]:
+        """The batches from a place in an epoch on, each with the place behind it."""
+        injection, rank, epoch = self._injection, self._membership.rank, reading.epoch
         readers = range(self._membership.world_size) if injection else [rank]
         shares = {reader: self.share(epoch, reader) for reader in readers}
-        at, step, end = 0, 0, len(shares[rank])
+        (at, step), end = reading.place, len(shares[rank])
         while at < end:
             own = self._own_samples
             if self._drop_last and at + own > end:
@@ -159,8 +170,8 @@ class ShareSampler(Sampler[list[int]]):
             batch = shares[rank][at : at + own]
             if injection:
                 batch += injection.received(shares, rank, at, own, [self._seed, epoch, step])
-            yield batch
             at, step = at + own, step + 1
+            yield batch, Place(at, step)
 
     @property
     def _own_samples(self) -> int:

@@ -16,11 +16,19 @@ from torch.utils.data import Dataset
 from relaxcomm import memory
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config
-from relaxcomm.data import ClientLoader, Injection, Partition, ShareLoader, make_loader, split_batch
+from relaxcomm.data import (
+    ClientLoader,
+    Injection,
+    Partition,
+    ShareLoader,
+    check_map_style,
+    make_loader,
+    split_batch,
+)
 from relaxcomm.engine import checkpoint, replicas, served, switching
 from relaxcomm.engine.course import Course
 from relaxcomm.engine.joining import Shadow
-from relaxcomm.engine.loading import attach_loader
+from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
@@ -45,6 +53,7 @@ class Engine:
         self._metering = metering
         self._window = Window(run)
         self._closed = False
+        self._loaders = Loaders()
         self._window.hook()
         self._course = Course(self._window, settings.phases, self._go_on_with)
         attached.add(run.model)
@@ -156,8 +165,10 @@ class Engine:
     ) -> ShareLoader | ClientLoader:
         """A DataLoader over this rank's share of `dataset`, see `relaxcomm.data.make_loader`.
 
-        It counts samples, follows the batch size that the algorithm chooses, and, for algorithms with
-        clients, plays them: one iteration is one round.
+        Each iteration reads the next epoch, shuffled anew, whether the loader is made once or for each
+        epoch: the engine counts the epochs of a data set, and keeps the place in `state_dict()`. It counts
+        samples, follows the batch size that the algorithm chooses, and, for algorithms with clients, plays
+        them: one iteration is one round.
 
         Args:
             dataset: map-style, with a length.
@@ -166,23 +177,23 @@ class Engine:
             injection: None for the configured one.
             options: of `make_loader`.
 
-        Raises: UsageError for a second one where the algorithm changes the batch size or plays clients.
+        Raises: ConfigError for data or options that cannot be honoured; UsageError for a second data set
+            where the algorithm changes the batch size or plays clients.
         """
-        return attach_loader(
-            self._run,
-            self._window.step,
-            make_loader(
-                dataset,
-                batch_size=batch_size,
-                membership=self._run.transport.membership,
-                seed=self._settings.seed,
-                partition=partition or self._settings.data.partition,
-                injection=injection or self._settings.data.injection,
-                plan=self.algorithm.plan,
-                **options,
-            ),
-            batch_size,
+        check_map_style(dataset)
+        data = self._loaders.find(dataset, batch_size, options)
+        loader = make_loader(
+            dataset,
+            batch_size=batch_size,
+            membership=self._run.transport.membership,
+            seed=self._settings.seed,
+            partition=partition or self._settings.data.partition,
+            injection=injection or self._settings.data.injection,
+            plan=self.algorithm.plan,
+            progress=data.progress,
+            **options,
         )
+        return self._loaders.attach(self._run, self._window.step, loader, data, batch_size)
 
     def micro_batches(self, batch: Any, size: int) -> Iterator[tuple[Any, float]]:
         """Parts of a batch, each with its share of the samples; only the last one's backward is exchanged.
@@ -265,7 +276,8 @@ class Engine:
         self._window.settle()
         served.meet(self._run)
         self._window.step.meet()
-        return {**checkpoint.export(self._window), **self._course.export()}
+        parts = checkpoint.export(self._window), self._course.export()
+        return {**parts[0], **parts[1], "loaders": self._loaders.export()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first. Every rank must call it.
@@ -278,6 +290,7 @@ class Engine:
         with replicas.kept(self._run):  # they were loaded; a switch would average them
             self._course.resume(state)
         checkpoint.restore(self._window, state)
+        self._loaders.restore(state.get("loaders", ()))
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.

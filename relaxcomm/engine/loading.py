@@ -2,39 +2,129 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from relaxcomm.data import ClientLoader, ShareLoader
+from relaxcomm.data import ClientLoader, Progress, ShareLoader
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.step import Step
 from relaxcomm.errors import UsageError
 from relaxcomm.primitives.controllers import BATCH_SIZE
 
 
-def attach_loader(
-    run: Run, step: Step, loader: ShareLoader | ClientLoader, batch_size: int
-) -> ShareLoader | ClientLoader:
-    """Let a loader count samples, follow the batch size and report clients and rounds.
+@dataclass(eq=False)
+class Data:
+    """A data set that loaders are made for.
 
-    Raises: UsageError for a second loader where only one can be followed.
+    Args:
+        find: the data set, or None when nobody has it any more.
+        kind: its type and length.
+        batch_size: of its first loader.
+        progress: how far it was read.
     """
-    follows = isinstance(loader, ClientLoader) or BATCH_SIZE in run.algorithm.needs
-    if follows and run.follows_loader:
-        raise UsageError(
-            f"{run.algorithm.name} follows the training data's loader, and this is a second one; use a plain "
-            "DataLoader for evaluation"
-        )
-    run.follows_loader = run.follows_loader or follows
-    loader.on_batch = run.statistics.consumed
-    if isinstance(loader, ClientLoader):
-        players = _Players(run)
-        loader.on_client_begin = players.begin
-        loader.on_client_end = lambda samples: step.mark("client", {"samples": samples})
-        loader.on_round_end = lambda: step.mark("round", {})
-    elif follows:
-        run.control.follow(BATCH_SIZE, batch_size, loader.sizes.resize)
-    return loader
+
+    find: Callable[[], object]
+    kind: tuple[str, int]
+    batch_size: int
+    progress: Progress = field(default_factory=Progress)
+
+
+class Loaders:
+    """Lets loaders go on where the last one for the same data stopped, and follows them.
+
+    The same data are the same object; or, where that one is gone, one of the same type and length, so
+    that a data set may be made anew for each epoch, too.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[Data] = []
+        self._saved: list[Mapping[str, Any]] = []  # of data sets that no loader was made for yet
+        self._followed: Data | None = None
+
+    def find(self, dataset: Any, batch_size: int, options: Mapping[str, Any]) -> Data:
+        """A data set that is to be read by another loader, or for the first time.
+
+        Raises: UsageError for loading processes that would end with each of several loaders.
+        """
+        kind = _kind(dataset)
+        for data in self._known:
+            if data.find() is dataset or (data.find() is None and data.kind == kind):
+                if options.get("persistent_workers"):
+                    raise UsageError(
+                        "persistent_workers keeps a loader's processes from epoch to epoch, but this is "
+                        "another loader for the same data; make one, before the loop over epochs"
+                    )
+                return data
+        return Data(_finder(dataset), kind, batch_size)
+
+    def attach(
+        self, run: Run, step: Step, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
+    ) -> ShareLoader | ClientLoader:
+        """Let a loader count samples, follow the batch size and report clients and rounds.
+
+        Raises: UsageError for a loader of other data, or another first batch size, where one is followed.
+        """
+        if isinstance(loader, ClientLoader) or BATCH_SIZE in run.algorithm.needs:
+            self._follow(run, data, batch_size)
+        data.find = _finder(loader.dataset)
+        if data not in self._known:
+            self._known.append(data)
+            self._go_on(data)
+        loader.on_batch = run.statistics.consumed
+        if isinstance(loader, ClientLoader):
+            players = _Players(run)
+            loader.on_client_begin = players.begin
+            loader.on_client_end = lambda samples: step.mark("client", {"samples": samples})
+            loader.on_round_end = lambda: step.mark("round", {})
+        elif BATCH_SIZE in run.algorithm.needs:
+            run.control.follow(BATCH_SIZE, batch_size, loader.sizes.resize)
+        return loader
+
+    def export(self) -> list[dict[str, Any]]:
+        """What a checkpoint keeps."""
+        return [{"kind": list(data.kind), **data.progress.export()} for data in self._known]
+
+    def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from a checkpoint, also with loaders that are made later."""
+        self._saved = list(saved)
+        for data in self._known:
+            self._go_on(data)
+
+    def _go_on(self, data: Data) -> None:
+        """Go on where the first of what was saved of such data stopped."""
+        for saved in self._saved:
+            if tuple(saved["kind"]) == data.kind:
+                data.progress.restore(saved)
+                self._saved.remove(saved)
+                return
+
+    def _follow(self, run: Run, data: Data, batch_size: int) -> None:
+        if self._followed not in (None, data):
+            raise UsageError(
+                f"{run.algorithm.name} follows the training data's loader, and this is a second one, for "
+                "other data; use a plain DataLoader for evaluation"
+            )
+        if BATCH_SIZE in run.algorithm.needs and batch_size != data.batch_size:
+            raise UsageError(
+                f"{run.algorithm.name} chooses the batch size itself, beginning with {data.batch_size}, and "
+                f"a loader for the same data has batch_size={batch_size}; give the first one"
+            )
+        self._followed, run.follows_loader = data, True
+
+
+def _finder(dataset: object) -> Callable[[], object]:
+    """Finds a data set as long as somebody else has it, or, where that cannot be known, keeps it."""
+    try:
+        return weakref.ref(dataset)
+    except TypeError:
+        return lambda: dataset
+
+
+def _kind(dataset: Any) -> tuple[str, int]:
+    return f"{type(dataset).__module__}.{type(dataset).__qualname__}", len(dataset)
 
 
 class _Players:

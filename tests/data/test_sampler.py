@@ -59,11 +59,14 @@ def test_samples_sit_out_equally_often(layout):
     assert len(set(counts.values())) == 1
 
 
-def test_epoch_advances_at_each_iter_and_is_deterministic():
-    def run():
-        return make_loader(range(20), batch_size=4, membership=Membership(1, 2), seed=5)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_epoch_advances_at_each_iter_and_is_deterministic(num_workers):
+    def run(num_workers=0):
+        return make_loader(
+            range(20), batch_size=4, membership=Membership(1, 2), seed=5, num_workers=num_workers
+        )
 
-    first, second = run(), run()
+    first, second = run(), run(num_workers)  # loading processes change nothing
     history = [[batch.tolist() for batch in first] for _ in range(3)]
     assert history == [[batch.tolist() for batch in second] for _ in range(3)]
     assert history[0] != history[1] != history[2]
@@ -89,10 +92,20 @@ def test_iterating_leaves_the_global_random_stream_alone():
 
 def test_loader_options_reach_the_loader():
     loader = make_loader(
-        range(4), batch_size=2, membership=Membership(0, 1), seed=0, collate_fn=tuple, num_workers=1
+        range(4),
+        batch_size=2,
+        membership=Membership(0, 1),
+        seed=0,
+        collate_fn=tuple,
+        num_workers=1,
+        prefetch_factor=1,
+        persistent_workers=True,
     )
-    assert loader.num_workers == 1
+    assert (loader.num_workers, loader.prefetch_factor) == (1, 1)
     assert [type(batch) for batch in loader] == [tuple, tuple]
+    first, again = loader._iterator, list(loader)
+    assert loader._iterator is first, "the loading process goes on in the next epoch"
+    assert len(again) == 2
 
 
 @pytest.mark.parametrize(
@@ -108,10 +121,32 @@ def test_too_few_samples_are_refused(size, settings, message):
         make_loader(range(size), membership=Membership(0, 3), seed=0, **settings)
 
 
-def test_a_data_set_without_length_is_refused():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter(range(3))
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
 
-    with pytest.raises(ConfigError, match="Stream has no length"):
-        make_loader(Stream(), batch_size=1, membership=Membership(0, 1), seed=0)
+    def __len__(self):
+        return 3
+
+
+class Lazy:
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (Stream(), {}, r"Stream is an IterableDataset.*DataLoader of your own.*islice.*engine\.join"),
+        (Lazy(), {}, "Lazy has no length.*give it __len__.*DataLoader of your own"),
+        (range(8), {"shuffle": True}, "shuffles anew in every epoch; leave shuffle out"),
+        (range(8), {"shuffle": False}, "partition seldp.*plain DataLoader for evaluation"),
+        (range(8), {"sampler": [1]}, "chooses the samples itself.*leave sampler out"),
+        (range(8), {"batch_sampler": [[1]]}, "leave batch_sampler out"),
+        (range(8), {"generator": torch.Generator()}, "leave generator out and set seed"),
+        (range(8), {"pin_memori": True}, "no option 'pin_memori'; did you mean 'pin_memory'.*collate_fn"),
+    ],
+)
+def test_data_and_options_that_cannot_be_honoured_are_refused(data, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_loader(data, batch_size=1, membership=Membership(0, 1), seed=0, **options)
