@@ -20,6 +20,7 @@ ROOMS = (
         "docstrings",
         "frozen",
         "fragments",
+        "counting",
         "schedules",
         "topology",
         "operations",

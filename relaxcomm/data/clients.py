@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from relaxcomm.counting import fewest
 from relaxcomm.data.partitions import Indices
 from relaxcomm.transport.base import Membership
 
@@ -34,7 +34,7 @@ class RoundPlan:
         """The clients of a round, the same on all ranks."""
         count = self.num_clients(world_size)
         chosen = np.random.default_rng([seed, round, 7]).permutation(count)
-        return sorted(chosen[: max(1, math.ceil(self.fraction * count))].tolist())
+        return sorted(chosen[: max(1, fewest(self.fraction, count))].tolist())
 
 
 @dataclass(frozen=True)

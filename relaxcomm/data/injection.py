@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from relaxcomm.counting import fewest
 from relaxcomm.frozen import Share, frozen
 
 
@@ -51,7 +51,7 @@ class Injection:
             own: the length of these batches, in samples.
             seed: of the draw, different in each step.
         """
-        count = math.ceil(self.alpha * len(shares))
+        count = fewest(self.alpha, len(shares))
         sharing = np.random.default_rng(seed).permutation(len(shares))[:count].tolist()
         taken = max(1, round(self.beta * own))
         return [

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
+from relaxcomm.counting import fewest
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.frozen import Share
 from relaxcomm.protocol.base import Context, Primitive, State
@@ -25,7 +26,7 @@ def agreed(agreement: Agreement, yes: float, voters: float) -> bool:
         return 0 < yes == voters
     if agreement == "majority":
         return 2 * yes > voters
-    return yes > 0 if agreement == "any" else 0 < yes >= float(agreement) * voters
+    return yes > 0 if agreement == "any" else 0 < yes >= fewest(float(agreement), voters)
 
 
 class Observation:

@@ -121,6 +121,23 @@ def test_the_batch_size_changes_from_the_next_batch():
     assert sizes == [8, 8, 30, 30, 24]
 
 
+@pytest.mark.parametrize(("fraction", "clients", "count"), [(0.07, 100, 7), (0.071, 100, 8), (0.001, 10, 1)])
+def test_a_fraction_that_is_a_whole_number_is_not_rounded_up(fraction, clients, count):
+    """0.07 * 100 is 7.000000000000001."""
+    plan = RoundPlan(epochs=1, fraction=fraction, clients=clients)
+    assert len(plan.sampled(4, round=0, seed=0)) == count
+    shares = {rank: [rank] for rank in range(clients)}
+    sharing = Injection(alpha=fraction, beta=1.0).received(shares, clients, at=0, own=1, seed=[0])
+    assert len(sharing) == count
+
+
+@given(st.integers(1, 10_000).flatmap(lambda total: st.tuples(st.integers(1, total), st.just(total))))
+def test_every_whole_part_of_the_clients_can_be_sampled(parts):
+    wanted, clients = parts
+    plan = RoundPlan(epochs=1, fraction=wanted / clients, clients=clients)
+    assert len(plan.sampled(4, round=0, seed=0)) == wanted
+
+
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.5), (0.25, 1.0), (1.0, 0.25)])
 def test_injection_shares_and_keeps_the_batch(alpha, beta):
     workers, batch = 4, 32

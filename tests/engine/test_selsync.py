@@ -262,6 +262,9 @@ def test_late_votes_hide_behind_steps(vote_delay, exposed):
         (0.5, 1, 4, False),
         (1.0, 3, 3, True),
         (0.1, 0, 3, False),
+        (0.07, 7, 100, True),  # 0.07 * 100 is 7.000000000000001
+        (0.07, 6, 100, False),
+        (0.071, 7, 100, False),
     ],
 )
 def test_agreements(agreement, yes, voters, expected):
