@@ -25,10 +25,10 @@ def largest(density):
     return select
 
 
-def gaussian(density):
+def gaussian(density, fallback=True):
     def select(u, step, bucket):
         k = max(int(density * len(u)), 1)
-        threshold = u.mean() + u.std() * NormalDist().inv_cdf(1 - density / 2)
+        threshold = u.mean() + u.std(ddof=1) * NormalDist().inv_cdf(1 - density / 2)
         for _ in range(3):
             mask = np.abs(u) > threshold
             if mask.sum() < 2 * k / 3:
@@ -40,6 +40,8 @@ def gaussian(density):
         found, room = np.flatnonzero(mask), -(-4 * k // 3)
         if len(found) > room:
             found = np.argsort(-np.abs(u))[:room]
+        if fallback and len(found) < 2 * k / 3:
+            found = np.argsort(-np.abs(u))[:k]
         mask = np.zeros(len(u), dtype=bool)
         mask[found] = True
         return mask
@@ -73,6 +75,13 @@ def test_by_name_over_the_whole_model(name, select, optimizer, bucket_bytes):
     assert [len(place) for place in places] == [SIZE]
     expected = references.sparse_sgd(simulated_workers(3, optimizer), STEPS, select(0.05), places)
     assert_histories_agree(in_process(train, 3, config, STEPS, optimizer), expected)
+
+
+def test_the_published_rule_of_gaussian_k():
+    config = {"algorithm": {"name": "gaussiank_sgd", "density": 0.02, "fallback": None}}
+    places, select = [np.arange(SIZE)], gaussian(0.02, fallback=False)
+    expected = references.sparse_sgd(simulated_workers(3), STEPS, select, places)
+    assert_histories_agree(in_process(train, 3, config, STEPS), expected)
 
 
 @pytest.mark.parametrize(("name", "select"), [("top_k", largest), ("gaussian_k", gaussian)])

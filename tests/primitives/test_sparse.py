@@ -108,6 +108,55 @@ def test_gaussian_k_finds_what_the_paper_code_finds():
         assert sizes[indices].min() > np.delete(sizes, indices).max()
 
 
+def starving(numel=17_000):
+    """Entries of which the three thresholds find 301, 58 and none, as gradients of small models have them."""
+    tensor = 0.241 * torch.ones(numel, dtype=torch.float64)
+    tensor[:243], tensor[243:301] = 1.2, torch.linspace(1.9, 2.1, 58)
+    places = torch.randperm(numel, generator=torch.Generator().manual_seed(0))
+    return tensor.mul_(torch.tensor([1.0, -1.0]).repeat(numel // 2))[places]
+
+
+def test_gaussian_k_sends_the_largest_where_the_last_threshold_finds_nothing():
+    tensor, density, k = starving(), 0.001, 17
+    found = Magnitudes(tensor)
+    tried = gaussian_k(density=density).search(found.count, found.moments(), density, tensor.numel())
+    assert [count for _, count in tried] == [301, 58, 0]
+    _, sent, _ = code(gaussian_k(density=density), tensor)
+    _, exact, _ = code(top_k(density=density), tensor)
+    assert int((sent != 0).sum()) == k
+    assert torch.equal(sent, exact)
+    message, published, _ = code(gaussian_k(density=density, fallback=None), tensor)
+    assert int(message.count) == 0
+    assert not published.any()
+
+
+def test_gaussian_k_keeps_a_share_of_every_tensor():
+    """What `contraction` declares, also where thresholds find too little; published, it declares none."""
+    assert gaussian_k(density=0.001, fallback=None).contraction(17_000) is None
+    for tensor in (starving(), torch.ones(300), torch.randn(300) ** 5, torch.zeros(300)):
+        _, sent, _ = code(gaussian_k(density=0.05), tensor)
+        bound = gaussian_k(density=0.05).contraction(tensor.numel())
+        assert float((sent - tensor).square().sum()) <= bound * float(tensor.square().sum()) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("compressor", CHOOSING, ids=repr)
+@pytest.mark.parametrize(
+    ("dtype", "powers"),
+    [(torch.float32, (-100, 57, 120)), (torch.bfloat16, (-100, 120)), (torch.float64, (-1000, 1015))],
+    ids=str,
+)
+def test_what_is_chosen_does_not_depend_on_the_unit(compressor, dtype, powers):
+    """Squares of these overflow, or vanish; powers of two change no other bit."""
+    tensor = torch.randn(20_000, generator=torch.Generator().manual_seed(2)).to(dtype)
+    expected = code(compressor, tensor)[1] != 0
+    assert expected.any()
+    for power in powers:
+        scaled = torch.ldexp(tensor, torch.tensor(power)).to(dtype)
+        assert torch.isfinite(scaled).all()
+        found = code(compressor, scaled)[1] != 0
+        assert torch.equal(found, expected), power
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     values=st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=400),
@@ -118,7 +167,7 @@ def test_gaussian_k_agrees_with_a_plain_search(values, density):
     tensor = torch.tensor(values, dtype=torch.float64)
     k = max(int(density * len(values)), 1)
     u = np.array(values, dtype=np.float64)
-    mean, std = u.mean(), u.std()
+    mean, std = u.mean(), u.std(ddof=1) if len(u) > 1 else 0.0
     from statistics import NormalDist
 
     threshold = mean + std * NormalDist().inv_cdf(1 - density / 2)
@@ -134,13 +183,23 @@ def test_gaussian_k_agrees_with_a_plain_search(values, density):
             break
         if abs(np.abs(u) - threshold).min() < 1e-6:
             return
-    sent = gaussian_k(density=density).select(tensor, density, min(len(u), -(-4 * k // 3))).tolist()
+    room = min(len(u), -(-4 * k // 3))
+    sent, published = (
+        gaussian_k(density=density, fallback=fallback).select(tensor, density, room).tolist()
+        for fallback in ("top_k", None)
+    )
     found = np.flatnonzero(mask & (u != 0))  # an entry of size 0 need not be sent
-    if len(found) <= -(-4 * k // 3):
-        assert sent == found.tolist()
+    if len(found) <= room:
+        assert published == found.tolist()
     else:  # the largest of them
-        assert len(sent) == -(-4 * k // 3)
-        assert set(sent) <= set(found.tolist())
+        assert len(published) == room
+        assert set(published) <= set(found.tolist())
+        assert np.abs(u[published]).min() >= np.sort(np.abs(u))[-room]
+    if mask.sum() >= 2 * k / 3:
+        assert sorted(sent) == sorted(published)
+    else:
+        assert len(sent) == min(k, np.count_nonzero(u))
+    if sent:
         assert np.abs(u[sent]).min() >= np.sort(np.abs(u))[-len(sent)]
 
 
@@ -153,7 +212,7 @@ def test_moments_survive_a_mean_that_is_far_from_zero(mean, std, dtype):
     values = tensor.double().numpy()
     found = Magnitudes(tensor).moments()
     np.testing.assert_allclose(
-        found, (values.mean(), values.std()), rtol=1e-3, atol=1e-3 * values.std() + 1e-12
+        found, (values.mean(), values.std(ddof=1)), rtol=1e-3, atol=1e-3 * values.std() + 1e-12
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from relaxcomm.frozen import frozen
 from relaxcomm.primitives.compressors.sparse import Sparsifier, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
-from relaxcomm.schedules import Density
+from relaxcomm.schedules import Density, least
 
 _EVALUATIONS = 3
 
@@ -22,13 +22,15 @@ class gaussian_k(Sparsifier):
     """The entries with `|x - 0| > t`, `t = mean + std Phi^-1(1 - density / 2)`, refined at most twice.
 
     With k entries wanted and c found: t halves if `c < 2 k / 3`, grows by a half if `c > 4 k / 3`, and
-    is kept otherwise; the third count is the last. A message holds up to `ceil(4 k / 3)` entries:
-    the largest of those found; the rest stays in the residual. Much faster than an exact
-    top-k. Biased: use it inside `error_feedback`.
+    is kept otherwise; the third count is the last. If it is still below `2 k / 3`, the k largest entries are
+    sent. A message holds up to `ceil(4 k / 3)` entries: the largest of those found; the rest stays in the
+    residual. Much faster than an exact top-k. Biased: use it inside `error_feedback`.
 
     Args:
         density: fraction of the entries wanted, in (0, 1], or a schedule.
         scope: whether it is counted over the whole "model" (for each dtype) or over each "bucket".
+        fallback: what is sent where the last threshold finds fewer than `2 k / 3` entries: "top_k", the k
+            largest, or None, those found, even if there are none, as published.
 
     Example:
         >>> gaussian_k(density=0.001)
@@ -37,11 +39,20 @@ class gaussian_k(Sparsifier):
     Reference: Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning",
         arXiv 1911.08772.
 
-    Differs from the paper: messages have a fixed capacity.
+    Differs from the paper: messages have a fixed capacity. The published rule takes whatever the third
+        threshold finds, which after two that were too low is often nothing, such as 301, 58 and 0 entries,
+        and then again in the next step; here such a message holds the k largest (`fallback`).
     """
 
     density: Density
     scope: Literal["model", "bucket"] = "model"
+    fallback: Literal["top_k"] | None = "top_k"
+
+    def contraction(self, numel: int) -> float | None:
+        if self.fallback is None or not numel:
+            return None if numel else 0.0
+        fewest = -(-2 * num_kept(least(self.density), numel) // 3)  # always the largest ones
+        return 1 - fewest / numel
 
     def capacity(self, k: int, numel: int) -> int:
         return min(numel, math.ceil(4 * k / 3))
@@ -52,13 +63,16 @@ class gaussian_k(Sparsifier):
         # both, the largest entries, some more than that, are listed in one pass.
         low, indices = sizes.more_than(capacity + 1)
         listed = tensor[indices].abs()
+        k = num_kept(density, tensor.numel())
 
         def count(threshold: float) -> float:
             if threshold < 0:  # far from a mean of zero; every entry counts, but those of 0 need no message
                 return tensor.numel()
             return math.inf if threshold < low else int((listed > threshold).sum())
 
-        threshold, _ = self.search(count, sizes.moments(), density, tensor.numel())[-1]
+        threshold, found = self.search(count, sizes.moments(), density, tensor.numel())[-1]
+        if found < 2 * k / 3 and self.fallback is not None:
+            return sizes.largest(indices, k)
         return sizes.largest(indices[listed > threshold], capacity)
 
     def search(

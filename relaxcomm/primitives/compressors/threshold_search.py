@@ -10,6 +10,7 @@ from torch import Tensor
 _CHUNK = 1 << 18  # entries that fit the cache with their absolute values
 _SAMPLED = 100  # one entry in as many is looked at for a threshold
 _LEAST_SAMPLE = 10_000
+_LEAST, _MOST = 1e-30, 1e37  # sums of squares of which float32 has lost nothing that matters
 _BLOCK = 64  # entries that are skipped together if the largest is below the threshold
 
 
@@ -27,17 +28,42 @@ class Magnitudes:
         self._buffer = torch.empty_like(self._chunks[0])
 
     def moments(self) -> tuple[float, float]:
-        """Mean and standard deviation of all entries."""
+        """Mean and standard deviation (that of a sample, as `torch.std`) of all entries."""
         numel, total, squares = self._tensor.numel(), 0.0, 0.0
         for chunk in self._chunks:
             wide = chunk if chunk.dtype == torch.float64 else chunk.float()
             total += wide.sum().item()
             squares += torch.dot(wide, wide).item()
         mean = total / numel
-        variance = squares / numel - mean * mean
-        if variance < 1e-3 * mean * mean:  # nothing but rounding may be left of the difference
-            variance = sum((chunk.double() - mean).square().sum().item() for chunk in self._chunks) / numel
-        return mean, math.sqrt(max(0.0, variance))
+        deviations = squares - mean * total
+        # Squares may be beyond the type's range, or nothing but rounding left of the difference.
+        if not (_LEAST < squares < _MOST and deviations > 1e-3 * squares):
+            return self._moments_in_two_passes()
+        return mean, math.sqrt(deviations / max(1, numel - 1))
+
+    def _moments_in_two_passes(self) -> tuple[float, float]:
+        """The same of entries that are far from 1, or closer to each other than to 0."""
+        numel, unit = self._tensor.numel(), self._largest_size()
+        if not 0 < unit < math.inf:  # all are 0, or not all are finite
+            return 0.0, 0.0
+        mean = sum((chunk.double() / unit).sum().item() for chunk in self._chunks) / numel
+        deviations = sum((chunk.double() / unit - mean).square().sum().item() for chunk in self._chunks)
+        return mean * unit, math.sqrt(deviations / max(1, numel - 1)) * unit
+
+    def mean_and_largest(self) -> tuple[float, float]:
+        """Of the sizes of all entries."""
+        unit, total, wide = self._largest_size(), 0.0, torch.promote_types(self._tensor.dtype, torch.float32)
+        for chunk in self._chunks:
+            total += torch.abs(chunk, out=self._buffer[: chunk.numel()]).sum(dtype=wide).item()
+        numel = self._tensor.numel()
+        if total < math.inf or unit == math.inf:
+            return total / numel, unit
+        # The sum alone is beyond the type's range.
+        return sum((chunk.abs().double() / unit).sum().item() for chunk in self._chunks) / numel * unit, unit
+
+    def _largest_size(self) -> float:
+        sizes = (torch.abs(chunk, out=self._buffer[: chunk.numel()]) for chunk in self._chunks)
+        return max(one.amax().item() for one in sizes)
 
     def count(self, threshold: float) -> int:
         """The number of entries with `|x| > threshold`."""

@@ -83,7 +83,7 @@ class redsync(Sparsifier):
 
     def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
         sizes, k = Magnitudes(tensor), num_kept(density, tensor.numel())
-        low, high = tensor.abs().mean().item(), tensor.abs().max().item()
+        low, high = sizes.mean_and_largest()
         enough: float | None = None
         for _ in range(self.rounds_of_search):
             middle = (low + high) / 2
