@@ -49,6 +49,12 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[Rule]) 
                 f"{rules[controller.rule]!r}; let it watch a rule of gradients(), with the outer observe() "
                 "if they are not to be applied"
             )
+        compressor = rules[controller.rule].compressor
+        if controller.needs_local and not compressor.unbiased:
+            raise CompositionError(
+                f"{controller!r} reads the mean gradient's size from what is exchanged, which {compressor!r} "
+                "shortens; take one that is unbiased, such as identity() or count_sketch(size=1024)"
+            )
     for index, rule in enumerate(rules):
         if rule.outer.target is None and all(controller.rule != index for controller in controllers):
             raise CompositionError(

@@ -29,7 +29,8 @@ class norm_test(Controller):
     With M workers, their gradients g_m at a batch of b samples each, and the mean gradient G:
     `T = b / (M - 1) sum_m ||g_m - G||^2 / (M tolerance^2 ||G||^2)`, `b <- max(b, ceil(T))`.
     The numerator's bracket is unbiased for the trace of the gradients' covariance where the workers'
-    parameters agree. It writes the value `batch_size`.
+    parameters agree. It is computed from `sum_m ||g_m||^2` and `sum_m <g_m, C(G)> = M <G, C(G)>`, so the
+    rule's compressor C may be any that is unbiased, such as `count_sketch`. It writes the value `batch_size`.
 
     Args:
         rule: index of the rule that averages the gradients.
@@ -53,15 +54,15 @@ class norm_test(Controller):
 
     def observe(self, cx: Context, seen: Seen) -> Tensor:
         assert seen.local is not None, "the legality check lets only rules of gradients through"
-        apart = torch.linalg.vector_norm(seen.local - seen.result, dtype=torch.float64).square()
-        mean = torch.linalg.vector_norm(seen.result, dtype=torch.float64).square()
-        return torch.stack([apart, mean])
+        squares = torch.linalg.vector_norm(seen.local, dtype=torch.float64).square()
+        return torch.stack([squares, torch.dot(seen.local.double(), seen.result.double())])
 
     def decide(self, cx: Context, total: Tensor) -> Mapping[str, float]:
-        apart, mean = total.tolist()
+        squares, mean = total.tolist()  # sums over the workers
         workers = cx.membership.world_size
-        if workers == 1 or not mean:
+        if workers == 1 or mean <= 0:
             return {}
+        apart = max(0.0, squares - mean)
         needed = cx.values[BATCH_SIZE] / (workers - 1) * apart / (self.tolerance**2 * mean)
         return _grown(cx, needed, self.max_batch_size)
 

@@ -19,6 +19,7 @@ COMPRESSORS = [
     relaxcomm.top_k(density=0.1),
     relaxcomm.random_k(density=0.1),
     relaxcomm.random_k(density=0.1, scaled=True),
+    relaxcomm.count_sketch(size=100),
     relaxcomm.gaussian_k(density=0.1),
     relaxcomm.dgc(density=0.1),
     relaxcomm.redsync(density=0.1),

@@ -3,6 +3,7 @@
 from relaxcomm.primitives.compressors.adaptive import adaptive_top_k
 from relaxcomm.primitives.compressors.blocks import chunk_top_k, dct_top_k
 from relaxcomm.primitives.compressors.chained import chain
+from relaxcomm.primitives.compressors.count_sketch import count_sketch
 from relaxcomm.primitives.compressors.dense import cast, identity
 from relaxcomm.primitives.compressors.drawn import qsgd, terngrad
 from relaxcomm.primitives.compressors.feedback import error_feedback, momentum_correction
@@ -25,6 +26,7 @@ __all__ = [
     "cast",
     "chain",
     "chunk_top_k",
+    "count_sketch",
     "dct_top_k",
     "dgc",
     "ef21",

@@ -17,7 +17,8 @@ from relaxcomm.primitives.compressors.sparse import all_finite, num_kept
 from relaxcomm.protocol import Coding, Compressor, Context, State
 from relaxcomm.schedules import Density, largest, least, value_at
 
-_UNIT = "unit"  # the slot that holds the bucket's index, so that equal buckets draw different entries
+UNIT = "unit"
+"""The slot that holds the bucket's index, so that equal buckets draw differently."""
 
 
 @frozen
@@ -62,13 +63,13 @@ class random_k(Compressor):
         return 1 - num_kept(least(self.density), numel) / numel if numel else 0.0
 
     def init(self, bucket: Bucket) -> Mapping[str, torch.Tensor]:
-        return {_UNIT: torch.tensor(bucket.index)}
+        return {UNIT: torch.tensor(bucket.index)}
 
     def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_own: bool) -> Coding:
         numel = tensor.numel()
         k = num_kept(value_at(self.density, cx.step - cx.start), numel)
         # Drawn on the CPU, so that ranks with other devices draw the same.
-        generator = torch.Generator().manual_seed(self._seed(cx.step, int(state[_UNIT])))
+        generator = torch.Generator().manual_seed(shared_seed(self.seed, cx.step, int(state[UNIT])))
         indices = _drawn(numel, k, generator).to(tensor.device)
         scale = numel / k if self.scaled and k else 1.0
         values = tensor[indices] * scale
@@ -78,15 +79,17 @@ class random_k(Compressor):
         parts = yield SharedSupport(values)
         return torch.zeros_like(tensor).index_copy_(0, indices, combine_dense(parts)), own
 
-    def _seed(self, step: int, unit: int) -> int:
-        numbers = f"{self.seed} {step} {unit}".encode()
-        return int.from_bytes(hashlib.blake2b(numbers, digest_size=7).digest(), "little")
-
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return num_kept(largest(self.density), numel) * element_bytes
 
     def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
         return num_kept(largest(self.density), numel), element_bytes
+
+
+def shared_seed(seed: int, step: int, unit: int) -> int:
+    """What all ranks draw from in a step for a bucket."""
+    numbers = f"{seed} {step} {unit}".encode()
+    return int.from_bytes(hashlib.blake2b(numbers, digest_size=7).digest(), "little")
 
 
 def _drawn(numel: int, k: int, generator: torch.Generator) -> torch.Tensor:
