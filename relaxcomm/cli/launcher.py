@@ -21,13 +21,13 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from relaxcomm.cli import ending
 from relaxcomm.cli.failures import BAD_INPUT, RunFailed, describe
 from relaxcomm.errors import CommunicationError, ConfigError
 
 T = TypeVar("T")
 
 _WORKER_BYTES = 150_000_000  # of memory that a worker does not share with others, at the very least
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LAUNCHER_LOGGERS = (
     "torch.distributed.elastic",
     "torch.distributed.launcher",
@@ -54,7 +54,7 @@ def launch(
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
     if not verbose:
         _silence_launcher()
-    with TemporaryDirectory(prefix="relaxcomm-") as folder, _restored_signals():
+    with TemporaryDirectory(prefix="relaxcomm-") as folder, ending.signals(), ending.no_child_left():
         settings = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -65,10 +65,11 @@ def launch(
             local_addr="127.0.0.1",
             max_restarts=0,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
+            signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",  # SIGINT is Python's: then workers get a SIGTERM
         )
         try:
             with _deadline(Path(folder), workers, begin_seconds):
-                results: dict[int, T] = elastic_launch(settings, _work)(work, folder)
+                results: dict[int, T] = elastic_launch(settings, _work)(work, folder, os.getpid())
         except ChildFailedError as error:
             raise _first_failure(Path(folder), error, workers) from None
     return results[0]
@@ -121,9 +122,11 @@ def _deadline(folder: Path, workers: int, seconds: float | None) -> Iterator[Non
             done = True
 
 
-def _work(work: Callable[[], T], folder: str) -> T:
+def _work(work: Callable[[], T], folder: str, launcher: int) -> T:
     """What each worker process does."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all; only the launcher speaks of it
+    ending.end_at_interrupt()
+    if os.getppid() != launcher:  # it was killed before PyTorch bound this process's life to it
+        raise SystemExit(1)
     rank = int(os.environ["RANK"])
     Path(folder, f"begun-{rank}").touch()
     try:
@@ -175,14 +178,3 @@ def _silence_launcher() -> None:
     for name in list(logging.root.manager.loggerDict):
         if name.startswith(_LAUNCHER_LOGGERS):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-
-
-@contextmanager
-def _restored_signals() -> Iterator[None]:
-    """The launcher leaves its signal handlers behind."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,14 +1,21 @@
-"""Real processes of the command line, each in a process group of its own."""
+"""Real processes of the command line, none of which outlives its test."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+
+T = TypeVar("T")
+PATIENCE_SECONDS = 240  # on a busy machine starting alone takes a minute
 
 TASK = """\
 import os
@@ -28,7 +35,8 @@ def make(seed: int, what: str = "nothing"):
             if what == "exit":
                 os._exit(7)
             if what == "hang":
-                import time
+                import pathlib, time
+                pathlib.Path("hangs").touch()
                 time.sleep(1000)
         return task.loss(model, batch)
 
@@ -47,38 +55,60 @@ class Finished:
 
 
 class Running:
-    """A process that is on its way."""
+    """A process that is on its way, in a process group of its own."""
 
     def __init__(self, command, cwd: Path) -> None:
         env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+        self._mark = f"RELAXCOMM_TEST={uuid.uuid4()}"
         self.process = subprocess.Popen(
             command,
             cwd=cwd,
-            env=env | {"COLUMNS": "60"},
+            env=env | {"COLUMNS": "60"} | dict([self._mark.split("=")]),
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
 
-    def finish(self, timeout: float = 60) -> Finished:
-        try:
-            out, err = self.process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            raise
-        return Finished(self.process.returncode, out, err, self._left_over())
+    def finish(self, timeout: float = PATIENCE_SECONDS) -> Finished:
+        out, err = self.process.communicate(timeout=timeout)
+        return Finished(self.process.returncode, out, err, self.left_over())
 
-    def _left_over(self) -> bool:
-        """Whether a process of the group outlives its leader for more than a moment."""
-        for _ in range(50):
+    def members(self) -> list[int]:
+        """It and all that came of it, also in sessions of their own: they inherit a mark."""
+        found = []
+        for entry in Path("/proc").iterdir():
             try:
-                os.killpg(self.process.pid, 0)
-            except ProcessLookupError:
-                return False
-            time.sleep(0.1)
-        os.killpg(self.process.pid, signal.SIGKILL)
-        return True
+                if entry.name.isdigit() and self._mark.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:  # it has ended, or is another user's
+                continue
+        return found
+
+    def kill(self) -> None:
+        """End it and all that came of it, however the test went."""
+        for pid in self.members():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def left_over(self) -> bool:
+        """Whether a process outlives the first by more than a busy machine needs to end it."""
+        try:
+            until(lambda: not self.members(), "the end of all processes", 60)
+        except AssertionError:
+            return True
+        return False
+
+
+def until(look: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
+    """What `look` returns once it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"{what}: not in {seconds:g} s"
+        time.sleep(0.05)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -93,16 +123,19 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def start(folder):
-    """Start `relaxcomm …`, under `launcher` if given."""
+    """Start `relaxcomm …`, under `launcher` if given; nothing of it is left after the test."""
+    made: list[Running] = []
 
     def started(*arguments: str, launcher: tuple[str, ...] = ()) -> Running:
-        return Running(
-            [sys.executable, "-m", *launcher, *(["-m"] if launcher else []), "relaxcomm", *arguments], folder
-        )
+        command = [sys.executable, "-m", *launcher, *(["-m"] if launcher else []), "relaxcomm", *arguments]
+        made.append(Running(command, folder))
+        return made[-1]
 
-    return started
+    yield started
+    for one in made:
+        one.kill()
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
+
+from tests.cli.conftest import until
 
 pytestmark = pytest.mark.ranks
 
@@ -45,10 +48,17 @@ def test_a_failing_worker_ends_all_with_one_message(start, what, message):
     assert lines[1:] == ["relaxcomm: --traceback shows where it happened"]
 
 
-def test_interrupting_ends_all_workers(start):
-    running = start("train", "quick.yaml", "--set", "task={'mine.job:make': {what: hang}}")
-    # The configuration is small: by now either the workers are on their way, or this line says why not.
-    assert wait_for_workers(running.process.pid) >= 2
+HANG = ("train", "quick.yaml", "--set", "task={'mine.job:make': {what: hang}}")
+
+
+@pytest.mark.parametrize("when", ["workers start", "workers train"])
+def test_interrupting_ends_all_workers(start, folder, when):
+    (folder / "hangs").unlink(missing_ok=True)
+    running = start(*HANG)
+    if when == "workers train":
+        until((folder / "hangs").exists, "a worker that hangs")
+    else:
+        until(lambda: starting(running), "a worker")
     os.killpg(running.process.pid, signal.SIGINT)
     result = running.finish()
     assert (result.code, result.left_over) == (130, False)
@@ -56,34 +66,27 @@ def test_interrupting_ends_all_workers(start):
     assert "Traceback" not in result.err
 
 
-def wait_for_workers(group: int) -> int:
-    """How many processes of the group have opened the network, waiting until two have."""
-    import time
-
-    for _ in range(300):
-        connected = sum(has_sockets(pid) for pid in members(group) if pid != group)
-        if connected >= 2:
-            return connected
-        time.sleep(0.1)
-    return connected
+def test_workers_that_start_end_when_their_launcher_is_killed(start):
+    running = start(*HANG)
+    until(lambda: starting(running), "a worker")
+    running.process.kill()
+    assert not running.left_over()
 
 
-def members(group: int) -> list[int]:
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                if os.getpgid(int(entry)) == group:
-                    found.append(int(entry))
-            except ProcessLookupError:
-                continue
-    return found
+def starting(running):
+    """The workers that are loading PyTorch."""
+    return [
+        pid
+        for pid in running.members()
+        if holds(pid, "cmdline", "spawn_main") and holds(pid, "maps", "libtorch")
+    ]
 
 
-def has_sockets(pid: int) -> bool:
+def holds(pid, file, text):
+    """Whether there is a text in a file about a process, which may have ended."""
     try:
-        return any("socket" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
-    except (FileNotFoundError, PermissionError):
+        return text in Path(f"/proc/{pid}/{file}").read_text()
+    except OSError:
         return False
 
 

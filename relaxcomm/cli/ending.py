@@ -1,0 +1,50 @@
+"""That no worker outlives its launcher, and that Ctrl-C is told of once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@contextmanager
+def signals() -> Iterator[None]:
+    """Start workers deaf to Ctrl-C until `end_at_interrupt`, and put back what the launcher leaves behind.
+
+    A blocked signal is inherited, so it is blocked here, and a thread hears it for this process.
+    """
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    resource_tracker.ensure_running()  # its start would unblock the signal
+    done = threading.Event()
+    threading.Thread(target=done.wait, daemon=True, name="relaxcomm-ctrl-c").start()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        done.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_at_interrupt() -> None:
+    """In a worker: end without a word, also at a Ctrl-C that came while it started; it reaches all."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def no_child_left() -> Iterator[None]:
+    """End what was started and not ended, such as workers that an interrupt found half begun."""
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    finally:
+        for left in set(multiprocessing.active_children()) - before:
+            left.kill()
+            left.join()
