@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from tests.metrics.harness import fetch, free_ports
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 T = TypeVar("T")
+PATIENCE_SECONDS = 240  # on a busy machine starting alone takes a minute
 
 
 @dataclass
@@ -88,11 +89,11 @@ def prometheus(folder: Path, job_port: int, faster: int = 1, scrape: str = "1s")
         )
     try:
         server = Prometheus(f"http://127.0.0.1:{port}")
-        until(lambda: fetch(f"{server.url}/-/ready"), 30, "Prometheus")
+        until(lambda: fetch(f"{server.url}/-/ready"), PATIENCE_SECONDS, "Prometheus")
         yield server
     finally:
-        process.terminate()
-        process.wait(20)
+        process.kill()  # nobody needs its data any more
+        process.wait()
 
 
 def hasten(text: str, faster: int) -> str:
@@ -111,7 +112,7 @@ import torch
 import relaxcomm
 
 torch.set_num_threads(1)
-folder, config, pace = Path(sys.argv[1]), json.loads(sys.argv[2]), float(sys.argv[3])
+folder, config, holds = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 rank = int(os.environ["RANK"])
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 8))
@@ -137,8 +138,14 @@ while True:
         if told("perturb") and rank == 2:
             with torch.no_grad():
                 model[0].weight += torch.randn_like(model[0].weight)
-        time.sleep(pace + (0.2 if told("slow") and rank == 1 else 0))
+        time.sleep(0.03 + (0.2 if told("slow") and rank == 1 else 0))
         step += 1
+        if step in holds:
+            part = folder / f"held-{step}.{rank}.part"
+            part.write_text(json.dumps(engine.snapshot().as_json() | {"time": time.time()}))
+            part.rename(folder / f"held-{step}.{rank}")
+            while not told(f"go-{step}"):
+                time.sleep(0.05)
     # Every rank sees the end at the same step.
     votes = torch.tensor([float(told("stop"))])
     torch.distributed.all_reduce(votes)
@@ -166,18 +173,24 @@ class Job:
         """Take it back."""
         (self.folder / what).unlink()
 
+    def held(self, step: int) -> list[dict[str, Any]]:
+        """What each rank shows of itself where it holds after a step, and since when; waits for that."""
+        paths = [self.folder / f"held-{step}.{rank}" for rank in range(3)]
+        until(lambda: all(path.exists() for path in paths), PATIENCE_SECONDS, f"step {step}")
+        return [json.loads(path.read_text()) for path in paths]
+
     def end(self) -> None:
         """Let it close, and look how it went."""
         self.tell("stop")
         self.tell("close")
         for rank, process in enumerate(self.processes):
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=PATIENCE_SECONDS)
             assert process.returncode == 0, f"rank {rank}: {errors[-2000:]}"
 
 
 @contextmanager
-def job(folder: Path, algorithm: Any, *, pace: float = 0.03) -> Iterator[Job]:
-    """Start one; it is killed if it has not ended."""
+def job(folder: Path, algorithm: Any, *, holds: Sequence[int] = ()) -> Iterator[Job]:
+    """Start one, which holds after some steps; it is killed if it has not ended."""
     folder.mkdir(exist_ok=True)
     port = free_ports(4)
     config: Mapping[str, Any] = {
@@ -190,12 +203,12 @@ def job(folder: Path, algorithm: Any, *, pace: float = 0.03) -> Iterator[Job]:
     for rank in range(3):
         env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "3", "OMP_NUM_THREADS": "1"}
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port + 3)}
-        command = [sys.executable, "-c", SCRIPT, str(folder), json.dumps(config), str(pace)]
+        command = [sys.executable, "-c", SCRIPT, str(folder), json.dumps(config), json.dumps(holds)]
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         processes.append(subprocess.Popen(command, env={**os.environ, **env}, text=True, **pipes))
     made = Job(folder, port, processes)
     try:
-        until(lambda: fetch(f"http://127.0.0.1:{port}/sd"), 60, "the job's first rank")
+        until(lambda: fetch(f"http://127.0.0.1:{port}/sd"), PATIENCE_SECONDS, "the job's first rank")
         yield made
     finally:
         for process in processes:
