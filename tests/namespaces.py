@@ -24,7 +24,7 @@ def hosts(count: int, rate: str | None = None) -> Iterator[list[Host]]:
 
 
 def run_everywhere(
-    on: Sequence[Host], script: str, environment: Mapping[str, str] | None = None, timeout: float = 90
+    on: Sequence[Host], script: str, environment: Mapping[str, str] | None = None, timeout: float = 240
 ) -> list[str]:
     """Run a script as one rank on each host and return what they print; a failure fails the test."""
     processes: list[subprocess.Popen[str]] = []

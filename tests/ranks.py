@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+PATIENCE_SECONDS = 240  # on a busy machine starting alone takes a minute; what hangs is known by that
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -41,7 +42,11 @@ def free_port() -> int:
 
 
 def run_ranks(
-    function: Callable[..., Any], world_size: int, *args: Any, debug: bool = False, timeout: float = 60
+    function: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    debug: bool = False,
+    timeout: float = PATIENCE_SECONDS,
 ) -> list[Any]:
     """Run `function(rank, *args)` on every rank of a pool; a hang is killed and is a failure."""
     key = (world_size, debug)
@@ -70,7 +75,7 @@ class Finished:
 
 
 def launch_script(
-    source: str, world_size: int, timeout: float = 60, *, never_end: Collection[int] = ()
+    source: str, world_size: int, timeout: float = PATIENCE_SECONDS, *, never_end: Collection[int] = ()
 ) -> list[Finished]:
     """Run a script on processes of its own with torchrun's environment variables; some are not waited for."""
     port, deadline = str(free_port()), time.monotonic() + timeout
@@ -139,7 +144,7 @@ class _Pool:
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], timeout: float) -> list[Any]:
         for pipe in self._pipes:
             pipe.send((function, args))
-        deadline = time.monotonic() + timeout + 20  # starting takes some seconds
+        deadline = time.monotonic() + timeout
         replies: dict[int, Any] = {}
         for rank, pipe in enumerate(self._pipes):
             if not pipe.poll(max(0, deadline - time.monotonic())):
@@ -179,7 +184,9 @@ def _serve(pipe: Connection, rank: int, world_size: int, port: int, debug: bool)
         dist.set_debug_level_from_env()
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+    dist.init_process_group(
+        "gloo", rank=rank, world_size=world_size, timeout=timedelta(seconds=PATIENCE_SECONDS)
+    )
     while True:
         try:
             function, args = pipe.recv()

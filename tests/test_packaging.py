@@ -34,7 +34,7 @@ backend: gloo
 def run(*command: str | Path, cwd: Path) -> str:
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "RANK", "WORLD_SIZE")}
     done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=110
+        list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

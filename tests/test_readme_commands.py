@@ -51,7 +51,7 @@ def run(arguments: list[str], folder: Path) -> str:
         env={**environment, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -81,7 +81,7 @@ def test_two_hosts(folder):
         own = [{"PET_LOCAL_ADDR": h.address, "PET_RDZV_CONF": f"is_host={int(h is on[0])}"} for h in on]
         processes = [host.popen(line, names, folder) for host, names in zip(on, own, strict=True)]
         try:
-            outputs = finish(processes, timeout=90)
+            outputs = finish(processes, timeout=240)
         finally:
             for process in processes:
                 process.kill()

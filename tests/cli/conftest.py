@@ -14,8 +14,10 @@ from typing import TypeVar
 
 import pytest
 
+from tests.ranks import PATIENCE_SECONDS
+
 T = TypeVar("T")
-PATIENCE_SECONDS = 240  # on a busy machine starting alone takes a minute
+
 
 TASK = """\
 import os

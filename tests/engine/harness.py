@@ -16,7 +16,7 @@ from torch import nn
 
 import relaxcomm
 from tests.models import CASES, make_optimizer
-from tests.ranks import run_ranks
+from tests.ranks import PATIENCE_SECONDS, run_ranks
 from tests.references import Workers, flatten
 
 Scenario = Callable[..., Any]
@@ -35,7 +35,7 @@ class World:
     ) -> relaxcomm.Engine:
         """`relaxcomm.attach` on this world's ranks; a mapping gets small buckets unless it says otherwise."""
         if isinstance(config, dict):
-            config = {"bucket_bytes": 512, "timeout_seconds": 20, **config}
+            config = {"bucket_bytes": 512, "timeout_seconds": 60, **config}
         return relaxcomm.attach(model, optimizer, config, process_group=self.group, **options)
 
 
@@ -44,7 +44,9 @@ def in_rank_process(rank: int, scenario: Scenario, size: int, args: tuple[Any, .
     return scenario(World(rank, size), *args)
 
 
-def on_gloo(scenario: Scenario, size: int, *args: Any, debug: bool = False, timeout: float = 60) -> list[Any]:
+def on_gloo(
+    scenario: Scenario, size: int, *args: Any, debug: bool = False, timeout: float = PATIENCE_SECONDS
+) -> list[Any]:
     """Results of `scenario` on `size` processes."""
     return run_ranks(in_rank_process, size, scenario, size, args, debug=debug, timeout=timeout)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.ranks import launch_script
+from tests.ranks import PATIENCE_SECONDS, launch_script
 
 pytestmark = pytest.mark.ranks
 
@@ -17,12 +16,12 @@ SCRIPT = """
 import os, signal, subprocess, sys, time
 import torch, relaxcomm
 
-ALGORITHM, FAULT, AT = {algorithm!r}, {fault!r}, {at!r}
+ALGORITHM, FAULT, AT, LIMIT = {algorithm!r}, {fault!r}, {at!r}, {limit}
 rank = int(os.environ["RANK"])
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(6, 11), torch.nn.Tanh(), torch.nn.Linear(11, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-config = {{"algorithm": ALGORITHM, "timeout_seconds": 4, "bucket_bytes": 200}}
+config = {{"algorithm": ALGORITHM, "timeout_seconds": LIMIT, "bucket_bytes": 200}}
 
 def fault():
     if FAULT == "exit":
@@ -57,18 +56,17 @@ ALGORITHMS = {
 
 
 def run(name, fault, at, **options):
-    source = SCRIPT.format(algorithm=ALGORITHMS[name], fault=fault, at=at)
-    begin = time.monotonic()
-    return launch_script(source, 3, 60, **options), time.monotonic() - begin
+    limit = 8 if fault == "stop" else 60  # which only a rank that is silent for good makes others wait for
+    source = SCRIPT.format(algorithm=ALGORITHMS[name], fault=fault, at=at, limit=limit)
+    return launch_script(source, 3, **options)
 
 
-def check_that_others_noticed(done, seconds):
+def check_that_others_noticed(done):
     for process in done:
         assert process.returncode not in (0, None), process.stdout + process.stderr
         errors = re.findall(r"relaxcomm\.errors\.CommunicationError: (.*)", process.stderr)
         assert errors, process.stderr
         assert re.search(r"rank [01] at ", errors[-1]), errors
-    assert seconds < 40
 
 
 def cases(*quick):
@@ -79,23 +77,23 @@ def cases(*quick):
 @pytest.mark.parametrize("at", ["step", pytest.param("backward", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", cases("bsp", "ssp"))
 def test_a_rank_that_dies(name, at):
-    done, seconds = run(name, "exit", at)
+    done = run(name, "exit", at)
     assert done[2].returncode == 7
-    check_that_others_noticed(done[:2], seconds)
+    check_that_others_noticed(done[:2])
 
 
 @pytest.mark.parametrize("name", cases("selsync"))
 def test_a_rank_that_raises_names_its_error_to_the_others(name):
-    done, seconds = run(name, "raise", "step")
+    done = run(name, "raise", "step")
     assert "KeyError" in done[2].stderr
-    check_that_others_noticed(done[:2], seconds)
+    check_that_others_noticed(done[:2])
     assert any("KeyError" in process.stderr for process in done[:2])
 
 
 @pytest.mark.parametrize("name", cases("ssp"))
 def test_a_rank_that_is_stopped_for_good(name):
-    done, seconds = run(name, "stop", "step", never_end={2})
-    check_that_others_noticed(done, seconds)
+    done = run(name, "stop", "step", never_end={2})
+    check_that_others_noticed(done)
     for process in done:
         assert "timeout_seconds" in process.stderr or "rank" in process.stderr
 
@@ -105,8 +103,8 @@ def test_a_rank_that_is_stopped_for_good(name):
     ["delayed", pytest.param("bsp", marks=pytest.mark.slow), pytest.param("selsync", marks=pytest.mark.slow)],
 )
 def test_a_rank_that_pauses_holds_up_the_others_and_changes_nothing(name):
-    paused, _ = run(name, "pause", "step")
-    undisturbed, _ = run(name, "none", "never")
+    paused = run(name, "pause", "step")
+    undisturbed = run(name, "none", "never")
     assert [process.returncode for process in paused] == [0, 0, 0], [p.stderr for p in paused]
     sums = {process.stdout.split()[-1] for process in (*paused, *undisturbed)}
     assert len(sums) == 1
@@ -129,9 +127,11 @@ def make(seed):
                 evaluate=lambda model: 0.0, epochs=1)
 """
     )
-    (tmp_path / "config.yaml").write_text("algorithm: bsp\ntask: job:make\nworkers: 2\ntimeout_seconds: 5\n")
+    (tmp_path / "config.yaml").write_text("algorithm: bsp\ntask: job:make\nworkers: 2\ntimeout_seconds: 60\n")
     command = [sys.executable, "-m", "relaxcomm", "train", "config.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=80, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "worker 1" in done.stderr or "rank 1" in done.stderr

@@ -17,7 +17,7 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def fetch(url: str, **headers: str) -> str:
     """The body of an answer."""
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -20,10 +20,10 @@ import pytest
 import yaml
 
 from tests.metrics.harness import fetch, free_ports
+from tests.ranks import PATIENCE_SECONDS
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 T = TypeVar("T")
-PATIENCE_SECONDS = 240  # on a busy machine starting alone takes a minute
 
 
 @dataclass

@@ -145,7 +145,7 @@ def ask(exporter, context, path, password=None):
     if password is not None:
         pair = base64.b64encode(f"ali:{password}".encode()).decode()
         request.add_header("Authorization", f"Basic {pair}")
-    with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+    with urllib.request.urlopen(request, timeout=60, context=context) as answer:
         return answer.read().decode()
 
 
@@ -214,7 +214,7 @@ def test_an_elastic_restart_has_the_same_ports_again(tmp_path):
         [*command, "--max-restarts=1", str(script)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         # Else torchrun keeps one store for all attempts, in which Gloo finds the addresses of ended ranks.
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         check=False,

@@ -16,11 +16,11 @@ import torch.distributed as dist
 import relaxcomm
 
 def fetch(url):
-    return urllib.request.urlopen(url, timeout=10).read().decode()
+    return urllib.request.urlopen(url, timeout=60).read().decode()
 
 model = torch.nn.Linear(3, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-config = {"algorithm": "bsp", "metrics": json.loads(os.environ["METRICS"]), "timeout_seconds": 30}
+config = {"algorithm": "bsp", "metrics": json.loads(os.environ["METRICS"]), "timeout_seconds": 120}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     engine = relaxcomm.attach(model, optimizer, config)
