@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from typing import NoReturn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -36,6 +38,16 @@ def end_at_interrupt() -> None:
     """In a worker: end without a word, also at a Ctrl-C that came while it started; it reaches all."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def await_interrupt() -> NoReturn:
+    """End as at a Ctrl-C that has ended a worker, and which on a busy machine reaches this process later.
+
+    Raises: KeyboardInterrupt.
+    """
+    for _ in range(100):
+        time.sleep(0.05)
+    raise KeyboardInterrupt
 
 
 @contextmanager

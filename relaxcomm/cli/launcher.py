@@ -71,6 +71,8 @@ def launch(
             with _deadline(Path(folder), workers, begin_seconds):
                 results: dict[int, T] = elastic_launch(settings, _work)(work, folder, os.getpid())
         except ChildFailedError as error:
+            if any(failure.exitcode == -signal.SIGINT for failure in error.failures.values()):
+                ending.await_interrupt()
             raise _first_failure(Path(folder), error, workers) from None
     return results[0]
 

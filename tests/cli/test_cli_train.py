@@ -66,6 +66,16 @@ def test_interrupting_ends_all_workers(start, folder, when):
     assert "Traceback" not in result.err
 
 
+def test_an_interrupt_that_reaches_the_workers_first_is_no_failure(start, folder):
+    (folder / "hangs").unlink(missing_ok=True)
+    running = start(*HANG)
+    until((folder / "hangs").exists, "a worker that hangs")
+    os.kill(starting(running)[-1], signal.SIGINT)
+    result = running.finish()
+    assert (result.code, result.left_over) == (130, False)
+    assert result.err.splitlines()[-1] == "relaxcomm: interrupted; all workers are ended"
+
+
 def test_workers_that_start_end_when_their_launcher_is_killed(start):
     running = start(*HANG)
     until(lambda: starting(running), "a worker")
