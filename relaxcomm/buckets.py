@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm import memory
 from relaxcomm.errors import UsageError
 from relaxcomm.layout import Layout
+from relaxcomm.precision import wide
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,12 @@ class Bucket:
         return memory.empty(self.numel, self.dtype, self.device)
 
     def zeros(self) -> Tensor:
-        """A new flat buffer of zeros, `[numel]`."""
-        return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
+        """A new flat buffer of zeros for what is kept from step to step, `[numel]`, at least float32."""
+        return torch.zeros(self.numel, dtype=wide(self.dtype), device=self.device)
+
+    def copy(self) -> Tensor:
+        """The same with what the tensors hold."""
+        return self.gather(torch.empty(self.numel, dtype=wide(self.dtype), device=self.device))
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """One view of `flat` for each tensor, with its shape and, where they are dense, its strides."""
@@ -112,10 +117,13 @@ class Bucket:
         return out
 
     def subtract_from(self, flat: Tensor, out: Tensor) -> Tensor:
-        """Write `flat` less the tensors into the flat buffer `out` and return it."""
+        """Write how far the tensors have come from `flat`, `flat - tensors`, into the flat buffer `out`.
+
+        They began at `flat` as their type holds it: what it cannot hold is no movement.
+        """
         self.check_unchanged()
         for view, tensor, result in zip(self.views(flat), self.tensors, self._views_of(out), strict=True):
-            torch.sub(view, tensor, out=result)
+            torch.sub(view.to(self.dtype), tensor, out=result)
         return out
 
     def scatter(self, flat: Tensor) -> None:

@@ -15,6 +15,7 @@ ROOMS = (
     *(
         "errors",
         "memory",
+        "precision",
         "deprecation",
         "validation",
         "docstrings",

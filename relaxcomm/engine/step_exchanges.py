@@ -161,7 +161,7 @@ class StepExchanges:
             cx, payload, state = self.run.context(one.rule), one.rule.payload, one.state
             result = payload.settle(cx, one.bucket, state["payload"], one.flight.result)
             base = payload.base(cx, one.bucket, state["payload"])
-            value = result
+            value = result if base is None else result.to(base.dtype)
             if not one.rule.exchange.returns_base:
                 value = one.rule.outer.apply(cx, one.bucket, state["outer"], value, base)
             payload.write(cx, one.bucket, state["payload"], value, one.snapshot)

@@ -49,7 +49,7 @@ class momentum(gradients):
         return super().read(cx, bucket, state, out).mul_(1 - self.beta).add_(state[_FIRST], alpha=self.beta)
 
     def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
-        state[_FIRST] = result.clone()
+        state[_FIRST] = result.to(state[_FIRST].dtype, copy=True)
         return result
 
 
@@ -99,7 +99,7 @@ class frozen_adam(Outer):
             state[_SECOND] = torch.addcmul(
                 state[_SECOND] * self.beta2, gradient, gradient, value=1 - self.beta2
             )
-            state[_FIRST] = result.clone()
+            state[_FIRST] = result.to(state[_FIRST].dtype, copy=True)
         learnt = count.clamp(max=self.warmup_steps)
         size = (state[_SECOND] / (1 - self.beta2**learnt)).sqrt_().add_(self.eps)
         state[_COUNT] = count

@@ -14,6 +14,7 @@ from relaxcomm.frozen import frozen
 from relaxcomm.messages import DENSE, Dense
 from relaxcomm.operations import Neighbors, Operation, Received
 from relaxcomm.pieces import piece_sizes
+from relaxcomm.precision import wide
 from relaxcomm.protocol import Coding, Compressor, Context, Exchange, Exchanging, State
 from relaxcomm.topology import Topology
 
@@ -127,10 +128,10 @@ class _Groups:
                 for rank, span in _cut(tensor.numel(), group).items():
                     given[rank] = _common(mine, span, cut[index])
                     taken[rank] = _common(mine, span, cut[own])
-        wide = share.to(total.dtype, copy=True)
+        summed = share.to(total.dtype, copy=True)
         for rank, part in (yield from _swap(share, mine.start, given, taken)).items():
-            wide[_inside(taken[rank], mine.start)] += part
-        share = wide.to(tensor.dtype)
+            summed[_inside(taken[rank], mine.start)] += part
+        share = summed.to(tensor.dtype)
         for rank, part in (yield from _swap(share, mine.start, taken, given)).items():
             share[_inside(given[rank], mine.start)] = part
         return (yield from self._spread_inside(share, tensor.numel()))
@@ -141,7 +142,7 @@ class _Groups:
         mine = spans.pop(self.rank)
         pieces = yield from _swap(tensor, 0, spans, dict.fromkeys(spans, mine))
         pieces[self.rank] = tensor[_inside(mine)]
-        total = torch.zeros(len(mine), dtype=_wide(tensor.dtype), device=tensor.device)
+        total = torch.zeros(len(mine), dtype=wide(tensor.dtype), device=tensor.device)
         for rank in sorted(pieces):
             total += pieces[rank]
         return total
@@ -181,7 +182,3 @@ def _common(*spans: range) -> range:
 
 def _inside(span: range, start: int = 0) -> slice:
     return slice(span.start - start, span.stop - start)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)

@@ -23,7 +23,8 @@ def _based(base: Tensor | None) -> Tensor:
 
 def _add(one: Tensor, other: Tensor, weight: float) -> Tensor:
     """`one + weight other`, in memory that an earlier exchange may have used."""
-    return torch.add(one, other, alpha=weight, out=memory.empty_like(one))
+    out = memory.empty_like(one, torch.promote_types(one.dtype, other.dtype))
+    return torch.add(one, other, alpha=weight, out=out)
 
 
 @frozen
@@ -159,7 +160,7 @@ class slowmo(Outer):
         return {MOMENTUM: bucket.zeros()}
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
-        rate = torch.as_tensor(cx.learning_rate(bucket), dtype=bucket.dtype, device=bucket.device)
+        rate = torch.as_tensor(cx.learning_rate(bucket), dtype=result.dtype, device=bucket.device)
         slowed = state[MOMENTUM] * self.momentum
         stopped = rate == 0
         state[MOMENTUM] = torch.where(stopped, slowed, slowed + result / rate)

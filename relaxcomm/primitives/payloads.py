@@ -12,6 +12,7 @@ from torch import Tensor
 from relaxcomm.buckets import Bucket
 from relaxcomm.errors import UsageError
 from relaxcomm.frozen import Threshold, frozen
+from relaxcomm.precision import wide
 from relaxcomm.protocol import Context, Payload, State
 
 ANCHOR = "anchor"
@@ -106,7 +107,7 @@ class deltas(Payload):
         return bool(self.merge)
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        return {ANCHOR: bucket.gather(bucket.empty())}
+        return {ANCHOR: bucket.copy()}
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         return bucket.subtract_from(state[ANCHOR], out)
@@ -119,7 +120,7 @@ class deltas(Payload):
     ) -> None:
         state[ANCHOR] = value
         if self.merge is not None:
-            bucket.scatter(torch.lerp(value, bucket.gather(bucket.empty()), self.merge))
+            bucket.scatter(torch.lerp(value, bucket.copy(), self.merge))
         else:
             _take_in(bucket, value, snapshot)
 
@@ -150,8 +151,8 @@ class client_deltas(Payload):
     averages_buffers: ClassVar[bool] = True
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        weight = torch.zeros(1, dtype=torch.promote_types(bucket.dtype, torch.float32), device=bucket.device)
-        return {ANCHOR: bucket.gather(bucket.empty()), "moved": bucket.zeros(), "weight": weight}
+        weight = torch.zeros(1, dtype=wide(bucket.dtype), device=bucket.device)
+        return {ANCHOR: bucket.copy(), "moved": bucket.zeros(), "weight": weight}
 
     def before_step(self, cx: Context, bucket: Bucket, state: State) -> None:
         if not self.proximal:
@@ -165,13 +166,13 @@ class client_deltas(Payload):
     ) -> None:
         if event == "client":
             samples = float(facts["samples"])
-            moved = state[ANCHOR] - bucket.gather(bucket.empty())
+            moved = bucket.subtract_from(state[ANCHOR], bucket.temporary())
             state["moved"] = torch.add(state["moved"], moved, alpha=samples)
             state["weight"] = state["weight"] + samples
             bucket.scatter(state[ANCHOR])
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
-        return torch.cat([state["moved"], state["weight"].to(bucket.dtype)])
+        return torch.cat([state["moved"], state["weight"]]).to(bucket.dtype)
 
     def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
         if not result[-1] > 0:

@@ -55,24 +55,24 @@ class push_sum(OverGraph):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        start = bucket.gather(bucket.empty())
-        slots = {
-            _SUM: start.to(torch.promote_types(start.dtype, torch.float32)),
-            _WEIGHT: torch.ones(1, dtype=torch.float64, device=start.device),
-        }
+        weight = torch.ones(1, dtype=torch.float64, device=bucket.device)
+        slots = {_SUM: bucket.copy(), _WEIGHT: weight}
         PieceState(slots, _INNER).update(compressor.init(bucket))
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         tensor.sub_(_quotient(state).to(tensor.dtype))  # what the optimizer has added
-        tensor.add_(state[_SUM])
-        coding = compressor.code(cx, tensor, PieceState(state, _INNER), keep_own=False)
+        # What a shorter type cannot hold is not handed out.
+        held = torch.add(tensor, state[_SUM], out=tensor if tensor.dtype == state[_SUM].dtype else None)
+        rest = None if held is tensor else held - held.to(tensor.dtype)
+        coding = compressor.code(cx, held.to(tensor.dtype), PieceState(state, _INNER), keep_own=False)
         message = next(coding)
         packed = torch.cat([message.pack(), state[_WEIGHT].view(torch.uint8)])
         came = yield from swap(cx, self.graph(cx.topology), packed)
         total, _ = finish(coding, [(share, message.unpack(data)) for share, data in came])
         weights = [data[-_WEIGHT_BYTES:].clone().view(torch.float64) * share for share, data in came]
-        state[_SUM], state[_WEIGHT] = total.to(state[_SUM].dtype), torch.stack(weights).sum(0)
+        total = total.to(state[_SUM].dtype)
+        state[_SUM], state[_WEIGHT] = total if rest is None else total + rest, torch.stack(weights).sum(0)
         return _quotient(state).to(tensor.dtype)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:

@@ -45,19 +45,17 @@ class ReplicaGossip(OverGraph):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        start = bucket.gather(bucket.empty())
-        own = start.to(_wide(start.dtype), copy=True)
-        apart = torch.zeros_like(start, dtype=torch.promote_types(start.dtype, torch.float32))
+        own, apart = bucket.copy().to(_wider(bucket.dtype)), bucket.zeros()
         slots = {_OWN: own, _APART: apart}
         slots |= {_SPARE_OWN: torch.empty_like(own), _SPARE_APART: torch.empty_like(apart)}
-        slots |= {_MESSAGE: torch.empty_like(start)}
+        slots |= {_MESSAGE: bucket.empty()}
         PieceState(slots, _INNER).update(compressor.init(bucket))
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         difference = state[_MESSAGE]
         for out, x, own, apart in _chunks(difference, tensor, state[_OWN], state[_APART]):
-            out.copy_(self._difference(x.to(own.dtype, copy=True), own, apart))
+            out.copy_(self._difference(x, own, apart))
         coding = compressor.code(cx, difference, PieceState(state, _INNER), keep_own=True)
         change, sent = yield from mix(cx, self.graph(cx.topology), coding)
         assert sent is not None
@@ -78,7 +76,7 @@ class ReplicaGossip(OverGraph):
 
     @abstractmethod
     def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
-        """What is sent; x, in the type of `own`, may be overwritten."""
+        """What is sent, in the type of `own`."""
 
     @abstractmethod
     def _move(self, x: Tensor, own: Tensor, apart: Tensor) -> None:
@@ -115,7 +113,7 @@ class choco_gossip(ReplicaGossip):
     sends_rest: ClassVar[bool] = True
 
     def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
-        return x.sub_(own)
+        return x.to(own.dtype, copy=True).sub_(own)
 
     def _move(self, x: Tensor, own: Tensor, apart: Tensor) -> None:
         x.add_(apart, alpha=self.gamma)
@@ -142,7 +140,8 @@ class dcd_gossip(ReplicaGossip):
     topology: Topology | None = None
 
     def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
-        return x.sub_(own).add_(apart)
+        update = x - own.to(x.dtype)  # from where the last exchange put x, as its type holds it
+        return update.to(own.dtype, copy=True).add_(apart)
 
     def _move(self, x: Tensor, own: Tensor, apart: Tensor) -> None:
         x.copy_(own)
@@ -156,5 +155,5 @@ def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(tensor[start : start + size] for tensor in tensors)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _wider(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype in (torch.float32, torch.float64) else torch.float32

@@ -23,6 +23,7 @@ from relaxcomm.pieces import (
     pieces_of,
     stacked,
 )
+from relaxcomm.precision import wide
 from relaxcomm.primitives.compressors.feedback import error_feedback
 from relaxcomm.primitives.compressors.levels import sum_quantized
 from relaxcomm.primitives.compressors.reading import finish
@@ -80,14 +81,19 @@ class scatter_gather(Exchange):
         parts = [(1 / num_pieces, messages[rank].unpack(row)) for row in received]
         mean, _ = finish(codings[rank], parts)
         again = known[rank].part(0, mean.numel())  # a place of its own: its draws are not those of the first
+        if not self.server_feedback:  # which keeps what a shorter type cannot hold
+            mean = mean.to(tensor.dtype)
         own = self._second(compressor).code(again, mean, PieceState(state, num_pieces), keep_own=False)
         message = next(own)
         rows = yield from _to_all(message, received.shape[1])
         # The coders of the other parts read the means of those, and only now keep what they left out.
         codings[rank], messages[rank] = own, message
-        for (_, piece), coding, message, row in zip(pieces, codings, messages, rows, strict=True):
-            piece.copy_(finish(coding, ((1.0, message.unpack(row)),))[0])
-        return tensor
+        kept = wide(tensor.dtype)
+        result = tensor if tensor.dtype == kept else torch.empty_like(tensor, dtype=kept)
+        for (start, piece), coding, message, row in zip(pieces, codings, messages, rows, strict=True):
+            mean, _ = finish(coding, ((1.0, message.unpack(row)),))
+            result[start : start + piece.numel()] = mean
+        return result
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes

@@ -16,6 +16,7 @@ from relaxcomm.frozen import Steps, frozen
 from relaxcomm.layout import Layout, one_tensor
 from relaxcomm.messages import SPARSE, BlockSparse, Coefficients, largest_block
 from relaxcomm.packing import places_bytes
+from relaxcomm.precision import wide
 from relaxcomm.primitives.compressors.maxima import largest
 from relaxcomm.primitives.compressors.sparse import COUNT_BYTES, sum_sparse
 from relaxcomm.protocol import Coding, Compressor, Context, State
@@ -134,19 +135,19 @@ class dct_top_k(BlockTop):
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         layout = cx.layout_of(tensor.numel())
         regions, blocks = list(_regions(layout, self.chunk_size)), self.blocks(layout)
-        wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-        coefficients = torch.cat([wide[:0], *(region.transformed(wide) for region in regions)])
+        kept = tensor.to(wide(tensor.dtype))
+        coefficients = torch.cat([kept[:0], *(region.transformed(kept) for region in regions)])
         message = Coefficients(*largest(coefficients.to(tensor.dtype), blocks), blocks)
 
         def back(total: Tensor) -> Tensor:
-            result = torch.empty_like(wide)
+            result = torch.empty_like(kept)
             for region, run in zip(regions, blocks, strict=True):
                 region.restore(total[run.start : run.stop], result)
-            return result.to(tensor.dtype)
+            return result
 
-        own = back(sum_sparse([(1.0, message)], wide)) if keep_own else None
+        own = back(sum_sparse([(1.0, message)], kept)) if keep_own else None
         parts = yield message
-        return back(sum_sparse(parts, wide)), own
+        return back(sum_sparse(parts, kept)), own
 
 
 class _Region:

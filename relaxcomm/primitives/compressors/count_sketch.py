@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import Count, Index, frozen
 from relaxcomm.messages import SHARED_SUPPORT, SharedSupport
+from relaxcomm.precision import wide
 from relaxcomm.primitives.compressors.dense import combine_dense
 from relaxcomm.primitives.compressors.random import UNIT, shared_seed
 from relaxcomm.protocol import Coding, Compressor, Context, State
@@ -59,18 +60,18 @@ class count_sketch(Compressor):
         return self._decode(combine_dense(parts), tensor, seed), own
 
     def _encode(self, tensor: Tensor, seed: int) -> Tensor:
-        wide = torch.promote_types(tensor.dtype, torch.float32)
+        kept = wide(tensor.dtype)
         if tensor.numel() <= self.size:
-            return tensor.to(wide, copy=True)
-        sketch = torch.zeros(self.size, dtype=wide, device=tensor.device)
+            return tensor.to(kept, copy=True)
+        sketch = torch.zeros(self.size, dtype=kept, device=tensor.device)
         for part, places, signs in self._drawn(tensor, seed):
-            sketch.index_add_(0, places, part.to(wide) * signs)
+            sketch.index_add_(0, places, part.to(kept) * signs)
         return sketch
 
     def _decode(self, sketch: Tensor, like: Tensor, seed: int) -> Tensor:
         if like.numel() <= self.size:
-            return sketch.to(like.dtype)
-        decoded = torch.empty_like(like)
+            return sketch.clone()  # an exchange may overwrite the message
+        decoded = torch.empty_like(like, dtype=sketch.dtype)
         for part, places, signs in self._drawn(decoded, seed):
             part.copy_(sketch[places].mul_(signs))
         return decoded

@@ -9,15 +9,16 @@ from torch import Tensor
 
 from relaxcomm.frozen import frozen
 from relaxcomm.messages import DENSE, Dense, Message
+from relaxcomm.precision import wide
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 
 
 def combine_dense(parts: Parts) -> Tensor:
-    """The weighted sum of dense messages; one part of weight 1 is returned as it is."""
+    """The weighted sum of dense messages, at least float32; one part of weight 1 is returned as it is."""
     (weight, first), *others = parts
     if not others and weight == 1.0:
         return _dense(first)
-    total = _dense(first) * weight
+    total = _dense(first).to(wide(_dense(first).dtype)) * weight
     for weight, message in others:
         total.add_(_dense(message), alpha=weight)
     return total
@@ -74,9 +75,9 @@ class cast(Compressor):
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         message = tensor.to(self._torch_dtype, copy=True)
-        own = message.to(tensor.dtype) if keep_own else None
+        own = message.to(wide(tensor.dtype)) if keep_own else None
         parts = yield Dense(message)
-        return combine_dense(parts).to(tensor.dtype), own
+        return combine_dense(parts).to(wide(tensor.dtype)), own
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return numel * self._torch_dtype.itemsize

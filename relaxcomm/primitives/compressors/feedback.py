@@ -17,7 +17,7 @@ from relaxcomm.pieces import PieceState
 from relaxcomm.primitives.plain import refuse_momentum
 from relaxcomm.protocol import Coding, Compressor, Context, State
 
-_RESIDUAL, _VELOCITY, _SPARE = "residual", "velocity", "_spare"
+_RESIDUAL, _VELOCITY, _SPARE, _ROUNDED = "residual", "velocity", "_spare", "_rounded"
 _INNER = 0
 
 
@@ -89,7 +89,8 @@ class Around(Compressor):
 class error_feedback(Around):
     """Add what earlier messages left out: `u = x + decay e`, send `C(u)`, `e <- u - C(u)`.
 
-    With decay 1 nothing is ever lost: all that was sent plus the residual e is all that came in.
+    With decay 1 nothing is ever lost: all that was sent plus the residual e is all that came in. The residual
+    is at least float32: where tensors are shorter, so are messages, and what they round off stays in it too.
 
     Args:
         compressor: C.
@@ -112,12 +113,16 @@ class error_feedback(Around):
         self.check_alone()
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        return {_RESIDUAL: bucket.zeros(), _SPARE: bucket.empty(), **self.inner_slots(bucket)}
+        residual, rounded = bucket.zeros(), bucket.empty()
+        own = {_RESIDUAL: residual, _SPARE: torch.empty_like(residual)}
+        own |= {_ROUNDED: rounded} if rounded.dtype != residual.dtype else {}
+        return {**own, **self.inner_slots(bucket)}
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         # Two buffers that change places: a new one each time would cost more than the arithmetic.
         corrected = torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=state[_SPARE])
-        coding = self.compressor.code(cx, corrected, inner_state(state), keep_own=True)
+        sendable = state[_ROUNDED].copy_(corrected) if _ROUNDED in state else corrected
+        coding = self.compressor.code(cx, sendable, inner_state(state), keep_own=True)
         result, own = yield from coding
         assert own is not None
         state[_SPARE] = state[_RESIDUAL]
@@ -129,8 +134,9 @@ class error_feedback(Around):
 class momentum_correction(Around):
     """Send momentum rather than gradients, and forget it where it was sent.
 
-    `u <- momentum u + x`, `v <- v + u`, send `C(v)`; where C(v) is not 0, `u <- 0` and `v <- 0`. It stands in
-    the place of error feedback and of the optimizer's momentum, which must be 0.
+    `u <- momentum u + x`, `v <- v + u`, send `C(v)`, `v <- v - C(v)`; where C(v) is not 0, `u <- 0`. It
+    stands in the place of error feedback and of the optimizer's momentum, which must be 0. Both u and v are
+    at least float32, whatever the tensors are.
 
     Args:
         compressor: C, a sparsifier.
@@ -144,6 +150,8 @@ class momentum_correction(Around):
 
     Reference: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
         Distributed Training", ICLR 2018.
+
+    Differs from the paper: what C rounds off of the entries that it sends stays in v.
     """
 
     compressor: Compressor
@@ -161,14 +169,12 @@ class momentum_correction(Around):
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         velocity = torch.add(tensor, state[_VELOCITY], alpha=self.momentum)
         gathered = state[_RESIDUAL] + velocity
-        coding = self.compressor.code(cx, gathered, inner_state(state), keep_own=True)
+        coding = self.compressor.code(cx, gathered.to(tensor.dtype), inner_state(state), keep_own=True)
         result, own = yield from coding
         assert own is not None
         if isinstance(own, Sparse):
-            sent = own.places()[: int(own.count)].long()
-            velocity[sent], gathered[sent] = 0, 0
+            velocity[own.places()[: int(own.count)].long()] = 0
         else:
             velocity.mul_(own == 0)
-            gathered.mul_(own == 0)
-        state[_VELOCITY], state[_RESIDUAL] = velocity, gathered
+        state[_VELOCITY], state[_RESIDUAL] = velocity, subtract(gathered, own)
         return result, own

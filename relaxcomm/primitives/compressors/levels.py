@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm import memory
 from relaxcomm.messages import QUANTIZED, Quantized
 from relaxcomm.packing import pack_codes, packed_bytes
+from relaxcomm.precision import wide
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 from relaxcomm.segments import Segments, chunk_size
 
@@ -62,14 +63,14 @@ class Quantizer(Compressor):
 
     def _message(self, cx: Context, tensor: Tensor) -> Quantized:
         segments, size = self.segments(cx, tensor.numel()), chunk_size(tensor)
-        wide = torch.promote_types(tensor.dtype, torch.float32)
-        steps = torch.empty(segments.count, dtype=wide, device=tensor.device)
-        lows = torch.empty(segments.count if self.has_lows else 0, dtype=wide, device=tensor.device)
+        kept = wide(tensor.dtype)
+        steps = torch.empty(segments.count, dtype=kept, device=tensor.device)
+        lows = torch.empty(segments.count if self.has_lows else 0, dtype=kept, device=tensor.device)
         codes = memory.empty_like(tensor, torch.uint8)
         rounding = _Rounding(self.num_codes, min(size, tensor.numel()), steps)
         generator = draws(cx, self.seed, tensor) if self.stochastic else None
         for group in segments.groups(size):
-            rows = group.rows(tensor).to(wide)
+            rows = group.rows(tensor).to(kept)
             step, low = self.spread(rows)
             group.scales(steps).copy_(step.view(-1, 1))
             if self.has_lows:
@@ -129,9 +130,9 @@ def tensor_segments(cx: Context, numel: int) -> Segments:
 
 
 def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
-    """The weighted sum of quantised messages, taken in at least float32, as a tensor like `like`."""
-    total = memory.zeros_like(like, torch.promote_types(like.dtype, torch.float32))
+    """The weighted sum of quantised messages as a tensor like `like`, at least float32."""
+    total = memory.zeros_like(like, wide(like.dtype))
     for weight, message in parts:
         assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
         message.add_to(total, weight)
-    return total.to(like.dtype)
+    return total

@@ -12,6 +12,7 @@ from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import Index, Steps, frozen
 from relaxcomm.layout import Layout, one_tensor
 from relaxcomm.messages import DENSE, Dense
+from relaxcomm.precision import wide
 from relaxcomm.primitives.compressors.dense import combine_dense
 from relaxcomm.protocol import Coding, Compressor, Context, State
 
@@ -56,15 +57,14 @@ class power_sgd(Compressor):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         # Drawn on the CPU, so that ranks with other devices draw the same.
         generator = torch.Generator().manual_seed(self.seed * 2**32 + bucket.index)
-        wide = torch.promote_types(bucket.dtype, torch.float32)
-        drawn = torch.randn(
-            _Cut(bucket.layout, self.matrix_rank).right_numel, generator=generator, dtype=wide
-        )
+        numel = _Cut(bucket.layout, self.matrix_rank).right_numel
+        drawn = torch.randn(numel, generator=generator, dtype=wide(bucket.dtype))
         return {_RIGHT: drawn.to(bucket.device)}
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         cut = _Cut(cx.layout_of(tensor.numel()), self.matrix_rank)
-        matrices, others = cut.matrices(tensor.to(state[_RIGHT].dtype))
+        tensor = tensor.to(state[_RIGHT].dtype)
+        matrices, others = cut.matrices(tensor)
         lefts = [m @ q for m, q in zip(matrices, cut.rights(state[_RIGHT]), strict=True)]
         parts = yield Dense(_joined([*lefts, *others], state[_RIGHT]))
         means = cut.lefts(combine_dense(parts))

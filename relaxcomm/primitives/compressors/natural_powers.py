@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.frozen import Index, frozen
 from relaxcomm.messages import QUANTIZED, Powers
 from relaxcomm.packing import pack_codes, packed_bytes
+from relaxcomm.precision import wide
 from relaxcomm.primitives.compressors.levels import draws
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 
@@ -71,8 +72,8 @@ def _largest(dtype: torch.dtype) -> int:
 
 
 def _summed(parts: Parts, like: Tensor) -> Tensor:
-    total = torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+    total = torch.zeros_like(like, dtype=wide(like.dtype))
     for weight, message in parts:
         assert isinstance(message, Powers), f"expected powers of two, got {message!r}"
         total.add_(message.decoded(), alpha=weight)
-    return total.to(like.dtype)
+    return total

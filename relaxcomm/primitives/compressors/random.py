@@ -75,9 +75,9 @@ class random_k(Compressor):
         values = tensor[indices] * scale
         if not all_finite(tensor):  # never hidden: what is not finite reaches all ranks
             values.fill_(math.nan)
-        own = torch.zeros_like(tensor).index_copy_(0, indices, values) if keep_own else None
+        own = _at(indices, values, numel) if keep_own else None
         parts = yield SharedSupport(values)
-        return torch.zeros_like(tensor).index_copy_(0, indices, combine_dense(parts)), own
+        return _at(indices, combine_dense(parts), numel), own
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return num_kept(largest(self.density), numel) * element_bytes
@@ -90,6 +90,11 @@ def shared_seed(seed: int, step: int, unit: int) -> int:
     """What all ranks draw from in a step for a bucket."""
     numbers = f"{seed} {step} {unit}".encode()
     return int.from_bytes(hashlib.blake2b(numbers, digest_size=7).digest(), "little")
+
+
+def _at(indices: torch.Tensor, values: torch.Tensor, numel: int) -> torch.Tensor:
+    """A tensor of zeros but for these entries."""
+    return values.new_zeros(numel).index_copy_(0, indices, values)
 
 
 def _drawn(numel: int, k: int, generator: torch.Generator) -> torch.Tensor:

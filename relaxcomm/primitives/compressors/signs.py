@@ -11,6 +11,7 @@ from relaxcomm.frozen import frozen
 from relaxcomm.layout import Layout, one_tensor
 from relaxcomm.messages import SIGNS, Signs
 from relaxcomm.packing import pack_signs, packed_bytes
+from relaxcomm.precision import wide
 from relaxcomm.primitives.compressors.levels import sum_quantized, tensor_segments
 from relaxcomm.protocol import Coding, Compressor, Context, State
 from relaxcomm.segments import chunk_size
@@ -44,7 +45,7 @@ class sign(Compressor):
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         segments = tensor_segments(cx, tensor.numel())
-        steps = tensor.new_empty(segments.count, dtype=torch.promote_types(tensor.dtype, torch.float32))
+        steps = tensor.new_empty(segments.count, dtype=wide(tensor.dtype))
         for index, group in enumerate(segments.groups(tensor.numel())):
             steps[index] = 2 * _mean_size(tensor[group.start : group.stop])
         message = Signs(pack_signs(tensor), steps, steps[:0], 2, segments)

@@ -18,6 +18,7 @@ from relaxcomm.frozen import Steps, frozen
 from relaxcomm.layout import Layout, one_tensor
 from relaxcomm.messages import MIXED, Message, Several
 from relaxcomm.pieces import PieceState, piece_bucket
+from relaxcomm.precision import wide
 from relaxcomm.primitives.compressors.reading import as_dense, finish
 from relaxcomm.protocol import Coding, Compressor, Context, State
 
@@ -89,7 +90,7 @@ class Sorting(Compressor):
             for index, part in groups
         ]
         parts = yield Several(tuple(next(coding) for coding in codings))
-        result, mine = torch.empty_like(tensor), torch.empty_like(tensor)
+        result, mine = (torch.empty_like(tensor, dtype=wide(tensor.dtype)) for _ in range(2))
         for place, ((index, _), coding) in enumerate(zip(groups, codings, strict=True)):
             value, own = finish(coding, [(weight, _part(message, place)) for weight, message in parts])
             _spread(value, self._views(result, layout, index))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relaxcomm import memory
 from relaxcomm.messages import SPARSE, Sparse
+from relaxcomm.precision import wide
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 from relaxcomm.schedules import largest, piecewise, value_at
 
@@ -24,7 +25,7 @@ def num_kept(density: float, numel: int) -> int:
 
 def all_finite(tensor: Tensor) -> bool:
     """Whether no entry is NaN or infinite; the sum alone tells in almost all cases, in one pass."""
-    total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+    total = tensor.sum(dtype=wide(tensor.dtype))
     return bool(torch.isfinite(total)) or bool(torch.isfinite(tensor).all())
 
 
@@ -91,10 +92,10 @@ def pack_selected(tensor: Tensor, indices: Tensor, capacity: int) -> Sparse:
 
 
 def sum_sparse(parts: Parts, like: Tensor) -> Tensor:
-    """The weighted sum of sparse messages as a dense tensor."""
+    """The weighted sum of sparse messages as a dense tensor, at least float32."""
     if not parts:
-        return memory.zeros_like(like)
-    total, cut = memory.empty_like(like), []
+        return memory.zeros_like(like, wide(like.dtype))
+    total, cut = memory.empty_like(like, wide(like.dtype)), []
     for _, message in parts:
         assert isinstance(message, Sparse), f"expected a sparse message, got {message!r}"
         cut.append(message.ranges(like))

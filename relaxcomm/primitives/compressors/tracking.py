@@ -52,7 +52,8 @@ class ef21(Around):
         return {_OWN: bucket.zeros(), _MEAN: bucket.zeros(), **self.inner_slots(bucket)}
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
-        coding = self.compressor.code(cx, tensor - state[_OWN], inner_state(state), keep_own=True)
+        apart = (tensor - state[_OWN]).to(tensor.dtype)
+        coding = self.compressor.code(cx, apart, inner_state(state), keep_own=True)
         change, own = yield from coding
         assert own is not None
         state[_OWN] = state[_OWN] + as_dense(own, tensor)
