@@ -107,7 +107,8 @@ class Decoder:
 
     def __call__(self, data: Tensor) -> Tensor:
         state = dict(self._compressor.init(self._piece))
-        coding = self._compressor.code(self._cx, self._piece.zeros().cpu(), state, keep_own=False)
+        zeros = torch.zeros(self._piece.numel, dtype=self._piece.dtype)
+        coding = self._compressor.code(self._cx, zeros, state, keep_own=False)
         message = next(coding).unpack(data)
         return finish(coding, ((1.0, message),))[0].to(kept_dtype(self._piece.dtype))
 
