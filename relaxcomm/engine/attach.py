@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from relaxcomm import registry
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.config import Config, load
 from relaxcomm.engine import replicas
@@ -21,13 +23,14 @@ from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.model import named_parameters
 from relaxcomm.engine.run import Run
-from relaxcomm.errors import CompositionError, RelaxcommError, UsageError
+from relaxcomm.engine.wrappers import check_apart, check_unwrapped
+from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
 
 
 def attach(
     model: nn.Module,
-    optimizer: Optimizer | None,
+    optimizer: Optimizer | Sequence[Optimizer] | None,
     config: str | Path | Mapping[str, Any] | Algorithm | Config,
     *,
     scaler: GradScaler | None = None,
@@ -41,31 +44,40 @@ def attach(
 
     Args:
         model: on its device, with its parameters frozen or not as they will be.
-        optimizer: of this model's parameters; None for algorithms that need only gradients.
-        config: a YAML file, a mapping, an Algorithm or a Config.
+        optimizer: of this model's parameters; several, such as `[muon, adamw]`, make one step together, which
+            begins with the first one's and ends when each has stepped once; None for algorithms that need
+            only gradients.
+        config: an algorithm's name, a YAML file, a mapping, an Algorithm or a Config.
         scaler: the GradScaler, if one is used.
         process_group: the ranks that take part, or a transport between them, which is closed with the engine;
             None for all.
 
     Returns: the engine; close it, or use it in a `with` block.
 
-    Raises: ConfigError, CompositionError: on every rank, also if only one rank's configuration is
-        wrong or differs.
+    Raises: ConfigError, CompositionError, UsageError: on every rank, also if only one rank's configuration
+        is wrong or differs; for a model that is wrapped (DistributedDataParallel), sharded, or attached
+        already, or a part of one. Model and optimizer are then as they were.
 
     Example:
-        >>> engine = relaxcomm.attach(model, optimizer, {"algorithm": "bsp"})
+        >>> engine = relaxcomm.attach(model, optimizer, "bsp")
     """
     settings: Config | None = None
     problem: RelaxcommError | None = None
+    optimizers: tuple[Optimizer, ...] = ()
     try:
-        settings = config if isinstance(config, Config) else load(config)
-        _check(model, optimizer, settings)
+        settings = config if isinstance(config, Config) else load(_named(config))
+        optimizers = _listed(optimizer)
+        _check(model, optimizers, settings)
         if settings.metrics is not None:
             settings.metrics.check_files()
     except RelaxcommError as error:
         problem = error
-    transport, owned = _connect(model, settings, process_group)
-    try:
+    with ExitStack() as undo:
+        owned = _initialise(process_group)
+        if owned:
+            undo.callback(dist.destroy_process_group)
+        transport = _connect(model, settings, process_group)
+        undo.callback(transport.close)
         facts: dict[str, str] = {}
         if settings is not None:
             try:
@@ -79,7 +91,7 @@ def attach(
         replicas.broadcast(model, transport, settings.bucket_bytes)
         run = Run(
             model,
-            optimizer,
+            optimizers,
             fitted(model, settings.algorithm),
             transport,
             scaler=scaler,
@@ -88,45 +100,82 @@ def attach(
             drift_guard=settings.drift_guard,
         )
         metering = Metering(run, settings.metrics, settings.output)
-        return Engine(run, settings=settings, metering=metering, owns_default_group=owned)
-    except BaseException:
-        transport.close()
-        raise
+        undo.callback(metering.close, "failed: attach did not succeed")
+        engine = Engine(run, settings=settings, metering=metering, owns_default_group=owned)
+        undo.pop_all()
+    return engine
 
 
-def _check(model: nn.Module, optimizer: Optimizer | None, settings: Config) -> None:
+def _named(config: str | Path | Mapping[str, Any] | Algorithm) -> str | Path | Mapping[str, Any] | Algorithm:
+    """What to load: a string that names no file, and does not look like one, is an algorithm's name.
+
+    Raises: ConfigError for a name that no algorithm has.
+    """
+    if not isinstance(config, str) or Path(config).is_file() or Path(config).suffix in (".yaml", ".yml"):
+        return config
+    try:
+        registry.algorithm(config)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; nor is there a file {config!r}") from None
+    return {"algorithm": config}
+
+
+def _listed(optimizer: object) -> tuple[Optimizer, ...]:
+    """The optimizers, each once.
+
+    Raises: UsageError for what is none.
+    """
+    listed = () if optimizer is None else optimizer
+    many = tuple(listed) if isinstance(listed, Sequence) else (listed,)
+    for one in many:
+        if not isinstance(one, Optimizer):
+            raise UsageError(
+                f"{type(one).__name__} is no torch.optim.Optimizer, whose steps could be followed; pass the "
+                "optimizer inside it, several as a list, or None"
+            )
+    if not many and optimizer is not None:
+        raise UsageError("the list of optimizers is empty; pass None to train without one")
+    if len(set(many)) < len(many):
+        raise UsageError("an optimizer is listed twice; pass each once")
+    return many
+
+
+def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -> None:
     """Refuse a model that is taken, or that an algorithm cannot work with."""
-    if model in attached:
-        raise UsageError("an engine is attached to this model already; close it first")
+    check_apart(model, attached())
+    check_unwrapped(model)
     for algorithm in settings.algorithms:
-        check_model(model, optimizer, fitted(model, algorithm))
+        check_model(model, optimizers, fitted(model, algorithm))
         if settings.phases:
             check_switchable(algorithm)
 
 
-def _connect(model: nn.Module, settings: Config | None, group: Any) -> tuple[Transport, bool]:
+def _initialise(group: object) -> bool:
+    """Make the default process group where torchrun has started several ranks; whether it was made here."""
+    if group is not None or dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return False
+    dist.init_process_group("gloo")
+    return True
+
+
+def _connect(model: nn.Module, settings: Config | None, group: Any) -> Transport:
     if isinstance(group, Transport):
-        return group, False
+        return group
     if isinstance(group, InProcessGroup):
-        return group.transport(), False
-    owned = False
+        return group.transport()
     if group is None and not dist.is_initialized():
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return single(), False
-        dist.init_process_group("gloo")
-        owned = True
+        return single()
     options = settings or load({"algorithm": "bsp"})  # a broken configuration is reported to the peers, too
     device = next((p.device for p in model.parameters()), None)
     if device is None:
         raise CompositionError("the model has no parameters")
-    transport = TorchTransport(
+    return TorchTransport(
         group,
         device=device,
         backend=options.backend,
         timeout_seconds=options.timeout_seconds,
         debug=options.debug,
     )
-    return transport, owned
 
 
 def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[str, str]:

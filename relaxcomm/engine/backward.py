@@ -48,6 +48,8 @@ class Backward:
 
     def is_due(self) -> bool:
         """Whether the ranks talk at the end of this step's backward, the same on all of them."""
+        if not (self._has_rules or self.run.votes):
+            return False
         if any(late.due <= self.run.step for bucket in self.buckets for late in bucket.late):
             return True
         if self.run.votes.due():

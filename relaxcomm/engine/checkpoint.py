@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -112,9 +111,11 @@ def _restore(window: Window, saved: Mapping[str, Any]) -> None:
     run.votes.restore(saved["votes"])
     names_to_parameters = {item.name: item.tensor for item in run.parameters}
     for client, states in saved["client_states"].items():
-        own = run.client_states.setdefault(client, defaultdict(dict))
-        for name, values in states.items():
-            own[names_to_parameters[name]].update(copy.deepcopy(values))
+        for optimizer, own in zip(run.optimizers, run.states_of(client), strict=True):
+            held = {p for group in optimizer.param_groups for p in group["params"]}
+            for name, values in states.items():
+                if names_to_parameters[name] in held:
+                    own[names_to_parameters[name]].update(copy.deepcopy(values))
     run.control.restore(saved["values"])
     if saved["layout"] is None:
         return
@@ -135,7 +136,7 @@ def _export_clients(window: Window) -> dict[int, dict[str, Any]]:
     """Each client's optimizer state by the names of the parameters."""
     names = {item.tensor: item.name for item in window.run.parameters}
     return {
-        client: {names[p]: copy.deepcopy(values) for p, values in states.items() if p in names}
+        client: {names[p]: copy.deepcopy(one) for own in states for p, one in own.items() if p in names}
         for client, states in window.run.client_states.items()
     }
 

@@ -26,40 +26,38 @@ class FirstSteps:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.step_times: list[tuple[float, float]] = []
-        """Seconds of the steps so far, and this thread's processor seconds in them; a step without a forward
-        is shared out over its neighbours."""
-        self._last: tuple[int, float, float] | None = None  # a step, and when its first forward began
+        """Seconds of the steps so far but the first, which makes what later ones only use, and this thread's
+        processor seconds in them."""
+        self._last: tuple[float, float] | None = None  # when the last step ended
 
     def resume(self, step_times: Iterable[Sequence[float]]) -> None:
         """Go on timing steps where a run was that has timed so many."""
         self.step_times, self._last = [(wall, busy) for wall, busy in step_times], None
 
-    def forward_begins(self) -> None:
-        """Time a step; to be called between steps."""
-        step = self._run.step
-        if self._run.algorithm.chooser is None or (self._last is not None and self._last[0] >= step):
+    def step_ends(self) -> None:
+        """Time a step."""
+        if self._run.algorithm.chooser is None:
             return
         now, busy = self._now(), self._run.transport.processor_seconds()
         # Only the last of the steps may have an exchange in it.
         if self._last is not None and not self._run.has_exchanged:
-            steps = step - self._last[0]
-            self.step_times.append(((now - self._last[1]) / steps, (busy - self._last[2]) / steps))
-        self._last = step, now, busy
+            self.step_times.append((now - self._last[0], busy - self._last[1]))
+        self._last = now, busy
 
     def stop(self) -> None:
         """Time no more; a rank that timed nothing has been no slower than the others."""
-        self.step_times = self.step_times or [(0.0, 0.0)]
+        self.step_times, self._last = self.step_times or [(0.0, 0.0)], None
 
-    def are_over(self) -> bool:
-        """Whether enough steps were timed."""
+    def are_over(self, ahead: int = 0) -> bool:
+        """Whether enough steps are timed, or will be in so many steps."""
         chooser = self._run.algorithm.chooser
-        return chooser is not None and bool(self.step_times) and self._run.step >= chooser.after_steps
+        timed = bool(self.step_times)
+        return chooser is not None and timed and self._run.step + ahead >= chooser.after_steps
 
     def measure(self) -> Measured:
         """The slowest worker's step and the slowest link; every rank calls this in the same step."""
         run = self._run
-        measured = self.step_times[1:] or self.step_times  # the first step makes what later ones only use
-        times, busy = [wall for wall, _ in measured], sum(busy for _, busy in measured)
+        times, busy = [wall for wall, _ in self.step_times], sum(busy for _, busy in self.step_times)
         usual = statistics.median(times)
         jitter = _NORMAL * statistics.median(abs(one - usual) for one in times)
         latency = self._largest(min(self._probe(4) for _ in range(5)))
@@ -73,7 +71,7 @@ class FirstSteps:
             latency_seconds=latency,
             bytes_per_second=self._speed(latency),
             # A worker whose GradScaler skipped all steps so far keeps nothing yet.
-            adaptive_optimizer=self._largest(_is_adaptive(run.optimizer)) > 0,
+            adaptive_optimizer=self._largest(any(map(_is_adaptive, run.optimizers))) > 0,
             num_buckets=len(run.buckets or ()) or 1,
             crowding=self._largest(sum(times) / busy if busy and tensors[0].device.type == "cpu" else 0.0),
         )
@@ -111,10 +109,9 @@ class FirstSteps:
         return received
 
 
-def _is_adaptive(optimizer: Optimizer | None) -> bool:
+def _is_adaptive(optimizer: Optimizer) -> bool:
     """By what it keeps of each parameter, which those of other libraries call alike."""
-    states = optimizer.state.values() if optimizer is not None else ()
-    return any(not _ENTRY_SIZES.isdisjoint(state) for state in states)
+    return any(not _ENTRY_SIZES.isdisjoint(state) for state in optimizer.state.values())
 
 
 def _message(num_bytes: int, run: Run) -> torch.Tensor:

@@ -7,18 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import torch
-from torch.utils.hooks import RemovableHandle
-
 from relaxcomm.config import Phase
 from relaxcomm.engine.choosing import FirstSteps
-from relaxcomm.engine.switching import is_between_steps
-from relaxcomm.engine.window import Window, uncompiled
+from relaxcomm.engine.window import Window
+from relaxcomm.errors import UsageError
 from relaxcomm.protocol import Measured
 
 
 class Course:
-    """Switches before a forward, where a phase is due or enough steps are measured.
+    """Switches where a step ends, when a phase is due or enough steps are measured.
+
+    Without an optimizer the step's end is not seen, so the next forward switches.
 
     Args:
         window: of the first algorithm.
@@ -29,25 +28,16 @@ class Course:
     def __init__(self, window: Window, phases: tuple[Phase, ...], switch: Callable[..., None]) -> None:
         self._phases, self._switch = phases, switch
         self._num_begun = 0
-        self._handle: RemovableHandle | None = None
         self.follow(window)
 
     def follow(self, window: Window) -> None:
-        """Begin anew with another algorithm; where nothing can follow it, forwards cost nothing more."""
-        self.unhook()
+        """Begin anew with another algorithm; where nothing can follow it, steps cost nothing more."""
         self._window = window
         self._first_steps = FirstSteps(window.run)
         self._measured: Measured | None = None
         self.choice: str | None = None
         """What was chosen and why."""
-        if self.is_ahead():
-            begins = uncompiled(self._forward_begins)
-            self._handle = window.run.model.register_forward_pre_hook(begins, prepend=True)
-
-    def unhook(self) -> None:
-        """Switch no more."""
-        if self._handle is not None:
-            self._handle.remove()
+        window.course = self if self.is_ahead() else None
 
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -70,9 +60,9 @@ class Course:
         """Whether a switch is still to come."""
         return self._num_begun < len(self._phases) or self._window.run.algorithm.chooser is not None
 
-    def is_due(self) -> bool:
-        """Whether it is time for one."""
-        return self._first_steps.are_over() or self._is_phase_due()
+    def is_due(self, ahead: int = 0) -> bool:
+        """Whether it is time for one, or will be in so many steps."""
+        return self._first_steps.are_over(ahead) or self._is_phase_due(ahead)
 
     def go_on(self) -> None:
         """Make the one that is due; every rank calls this in the same step."""
@@ -85,16 +75,39 @@ class Course:
         """This rank trains no more, but takes part in what the others do."""
         self._first_steps.stop()
 
-    def _forward_begins(self, module: object, inputs: object) -> None:
-        if not torch.is_grad_enabled() or not is_between_steps(self._window):
-            return
-        self._first_steps.forward_begins()
+    def step_ends(self) -> None:
+        """A step was closed."""
+        self._first_steps.step_ends()
+        if self._window.run.optimizers:
+            self._go_on_if_due()
+
+    def forward_begins(self) -> None:
+        """The model is about to be called."""
+        if not self._window.run.optimizers and self._window.is_between_steps:
+            self._go_on_if_due()
+
+    def backward_begins(self, *, skipped: bool) -> None:
+        """A backward begins, and the model itself was not called before it.
+
+        Args:
+            skipped: whether it is seen only now that a GradScaler has skipped the step before.
+
+        Raises: UsageError if the others switch, or have done so.
+        """
+        if self.is_due(ahead=int(skipped)):
+            raise UsageError(
+                f"another algorithm is due after step {self._window.run.step}, but a backward has begun "
+                "before it was seen where the step ends; pass the optimizers to attach, and train "
+                "through the model itself: its forward may call what computes the loss"
+            )
+
+    def _go_on_if_due(self) -> None:
         while self.is_due():
             self._window.joining.take_part(self.is_due)
             self.go_on()
 
-    def _is_phase_due(self) -> bool:
-        steps = self._window.run.statistics.steps
+    def _is_phase_due(self, ahead: int) -> bool:
+        steps = self._window.run.statistics.steps + ahead
         return self._num_begun < len(self._phases) and steps >= self._phases[self._num_begun].after_steps
 
     def _begin(self, num_begun: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
 from weakref import WeakSet
@@ -27,6 +28,7 @@ from relaxcomm.data import (
 )
 from relaxcomm.engine import checkpoint, replicas, served, switching
 from relaxcomm.engine.course import Course
+from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.joining import Shadow
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.metering import Metering
@@ -36,8 +38,14 @@ from relaxcomm.engine.window import Window
 from relaxcomm.errors import UsageError
 from relaxcomm.metrics.snapshot import Snapshot
 
-attached: WeakSet[nn.Module] = WeakSet()
-"""Models that an open engine follows."""
+_attached: WeakSet[nn.Module] = WeakSet()
+_attaching = Lock()
+
+
+def attached() -> list[nn.Module]:
+    """Models that an open engine follows."""
+    with _attaching:
+        return list(_attached)
 
 
 class Engine:
@@ -51,12 +59,21 @@ class Engine:
     def __init__(self, run: Run, *, settings: Config, metering: Metering, owns_default_group: bool) -> None:
         self._run, self._settings, self._owns_default_group = run, settings, owns_default_group
         self._metering = metering
-        self._window = Window(run)
+        self._hooks = Hooks(run.model, run.optimizers)
+        self._window = Window(run, self._hooks)
         self._closed = False
         self._loaders = Loaders()
-        self._window.hook()
+        try:
+            self._hooks.hang()
+            if run.scaler is not None:
+                self._hooks.watch_parts()  # until the model is called: a step that is skipped must be seen
+            self._window.hook()
+        except BaseException:
+            self._detach()
+            raise
         self._course = Course(self._window, settings.phases, self._go_on_with)
-        attached.add(run.model)
+        with _attaching:
+            _attached.add(run.model)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -249,6 +266,7 @@ class Engine:
             >>> engine.switch({"name": "local_sgd", "steps": 8})
         """
         self._check_open()
+        self._window.settle()  # or ranks that skipped their last step would be one behind
         switching.check_between_steps(self._window)
         self._window.joining.check_left()
         self._go_on_with(algorithm, residuals)
@@ -261,7 +279,7 @@ class Engine:
         switching.leave(self._window)
         self._metering.settle()
         self._run = switching.follow(self._run, following, residuals, from_start=from_start)
-        before, self._window = self._window, Window(self._run)
+        before, self._window = self._window, Window(self._run, self._hooks)
         self._window.joining.follow(before.joining)
         self._window.hook()
         self._metering.follow(self._run)
@@ -335,9 +353,10 @@ class Engine:
 
     def _detach(self) -> None:
         self._closed = True
-        self._course.unhook()
         self._window.unhook()
-        attached.discard(self._run.model)
+        self._hooks.remove()
+        with _attaching:
+            _attached.discard(self._run.model)
 
     def _give_back(self, status: str) -> None:
         self._metering.close(status)

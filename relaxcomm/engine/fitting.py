@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from torch import nn
 from torch.optim import Optimizer
 
 from relaxcomm.algorithm import Algorithm
-from relaxcomm.engine.model import named_parameters, trainable
+from relaxcomm.engine.model import named_parameters, param_groups, trainable
 from relaxcomm.errors import CompositionError, UsageError
 
 
@@ -15,7 +18,7 @@ def fitted(model: nn.Module, algorithm: Algorithm) -> Algorithm:
     return algorithm.over({item.name: item.tensor.numel() for item in reversed(trainable(model))})
 
 
-def check_model(model: nn.Module, optimizer: Optimizer | None, algorithm: Algorithm) -> None:
+def check_model(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Algorithm) -> None:
     """Refuse a model or an optimizer that the algorithm cannot work with."""
     items = trainable(model)
     if not items:
@@ -24,7 +27,7 @@ def check_model(model: nn.Module, optimizer: Optimizer | None, algorithm: Algori
         )
     for item in items:
         algorithm.covering(item.name)
-    if optimizer is None:
+    if not optimizers:
         needy = [
             rule for rule in algorithm.rules if rule.payload.site == "step" or rule.outer.needs_optimizer
         ]
@@ -34,11 +37,18 @@ def check_model(model: nn.Module, optimizer: Optimizer | None, algorithm: Algori
                 "algorithm of gradients without delay, such as bsp"
             )
         return
+    groups = param_groups(optimizers)
     for rule in algorithm.rules:
         for made in rule.primitives.values():
-            made.check_optimizer(optimizer.param_groups)
+            made.check_optimizer(groups)
     known = {id(p) for _, p in named_parameters(model)}
-    for index, group in enumerate(optimizer.param_groups):
+    optimized = Counter(id(p) for group in groups for p in group["params"])
+    for name, p in named_parameters(model):
+        if optimized[id(p)] > 1:
+            raise CompositionError(
+                f"{name} is stepped by {optimized[id(p)]} of the optimizers; give each parameter to one"
+            )
+    for index, group in enumerate(groups):
         foreign = sum(id(p) not in known for p in group["params"])
         if foreign:
             raise CompositionError(

@@ -128,14 +128,12 @@ def _kind(dataset: Any) -> tuple[str, int]:
 
 
 class _Players:
-    """Each client's own optimizer state, of which one is in the optimizer at a time."""
+    """Each client's own optimizer state, of which one is in use at a time."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def begin(self, client: int) -> None:
-        """Put a client's state into the optimizer."""
-        optimizer = self._run.optimizer
-        assert optimizer is not None, "attach refuses rules of parameters without an optimizer"
-        states: dict[int, Any] = self._run.client_states
-        optimizer.state = states.setdefault(client, defaultdict(dict))
+        """Put a client's state into the optimizers."""
+        for optimizer, state in zip(self._run.optimizers, self._run.states_of(client), strict=True):
+            optimizer.state = state

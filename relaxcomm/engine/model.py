@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from torch import nn
+from torch.optim import Optimizer
 
 from relaxcomm.buckets import Item
 
@@ -15,6 +19,11 @@ def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def trainable(model: nn.Module) -> list[Item]:
     """The parameters that require a gradient, last registered first, as backward meets them."""
     return [Item(name, p) for name, p in reversed(named_parameters(model)) if p.requires_grad]
+
+
+def param_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
+    """The groups of all optimizers, one after the other."""
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
 
 
 def float_buffers(model: nn.Module) -> list[Item]:

@@ -61,11 +61,11 @@ def _are_equal(run: Run, buckets: Sequence[Bucket]) -> bool:
 
 def _moment_buckets(run: Run) -> list[Bucket]:
     """What all ranks' optimizers hold, a number for each entry of a parameter; some may not have begun."""
-    state = {} if run.optimizer is None else run.optimizer.state
     items = [
         Item(f"{name} of {item.name}", value)
         for item in run.parameters
-        for name, value in sorted(state.get(item.tensor, {}).items())
+        for optimizer in run.optimizers
+        for name, value in sorted(optimizer.state.get(item.tensor, {}).items())
         if isinstance(value, Tensor) and value.is_floating_point() and value.shape == item.tensor.shape
     ]
     held = cast("list[list[str]]", run.transport.gather_objects([item.name for item in items]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -20,7 +21,8 @@ from relaxcomm.engine.control import Control
 from relaxcomm.engine.drift import Drift
 from relaxcomm.engine.flights import Program
 from relaxcomm.engine.micro import Accumulation
-from relaxcomm.engine.model import named_parameters, trainable
+from relaxcomm.engine.model import named_parameters, param_groups, trainable
+from relaxcomm.engine.roster import Roster
 from relaxcomm.engine.samples import Samples
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.engine.statistics import Statistics
@@ -38,7 +40,7 @@ class Run:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer | None,
+        optimizers: Sequence[Optimizer],
         algorithm: Algorithm,
         transport: Transport,
         *,
@@ -47,8 +49,9 @@ class Run:
         topology: Topology,
         drift_guard: DriftGuard | None = None,
         statistics: Statistics | None = None,
+        roster: Roster | None = None,
     ) -> None:
-        self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
+        self.model, self.optimizers, self.algorithm = model, tuple(optimizers), algorithm
         self.transport, self.scaler, self.bucket_bytes = transport, scaler, bucket_bytes
         self.topology = topology
         self.statistics = statistics or Statistics(transport.counters)
@@ -59,9 +62,10 @@ class Run:
         self.unsynchronised = False  # a backward of this step ran under no_sync
         self.paused = False
         self.follows_loader = False
-        self.client_states: dict[int, Any] = {}
+        self.client_states: dict[int, list[defaultdict[Tensor, Any]]] = {}
         self.event: str | None = None
         self.gradient_scale: Tensor | None = None
+        self.roster = roster or Roster(model, self.optimizers)
         self.parameters = trainable(model)
         self.frozen = [Item(name, p) for name, p in named_parameters(model) if not p.requires_grad]
         self._assignment: Assignment | None = None
@@ -82,7 +86,7 @@ class Run:
         """A run of another algorithm on the same model; its clock begins at 0, the statistics go on."""
         new = Run(
             self.model,
-            self.optimizer,
+            self.optimizers,
             algorithm,
             self.transport,
             scaler=self.scaler,
@@ -90,6 +94,7 @@ class Run:
             topology=self.topology,
             drift_guard=self.drift_guard,
             statistics=self.statistics,
+            roster=self.roster,
         )
         new.paused = self.paused  # a switch before a forward may lie inside no_sync()
         return new
@@ -166,6 +171,10 @@ class Run:
             cx = self.context(self.algorithm.rules[index])
             self.control.see(index, cx, Seen(bucket.index, local, result, micro))
 
+    def states_of(self, client: int) -> list[defaultdict[Tensor, Any]]:
+        """A client's own states of the optimizers, one each."""
+        return self.client_states.setdefault(client, [defaultdict(dict) for _ in self.optimizers])
+
     @property
     def has_exchanged(self) -> bool:
         """Whether a rule has exchanged anything since this algorithm began."""
@@ -229,7 +238,7 @@ class Run:
         self.step -= steps
 
     def check_parameters(self) -> None:
-        """Raise UsageError if a parameter was unfrozen or added to the optimizer after attach."""
+        """Raise UsageError if a parameter was unfrozen after attach."""
         for item in self.frozen:
             if item.tensor.requires_grad:
                 raise UsageError(
@@ -242,8 +251,8 @@ class Run:
         return self.transport.traffic(AllReduce(shape))[0]
 
     def _learning_rate(self, bucket: Bucket) -> float | Tensor:
-        assert self.optimizer is not None, "attach refuses outers that need an optimizer without one"
-        known = {id(p): float(group["lr"]) for group in self.optimizer.param_groups for p in group["params"]}
+        groups = param_groups(self.optimizers)
+        known = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
         rates = [known.get(id(item.tensor), 0.0) for item in bucket.items]
         if len(set(rates)) == 1:
             return rates[0]

@@ -24,19 +24,12 @@ from relaxcomm.protocol import Payload, is_buffer
 Residuals: TypeAlias = Literal["carry", "drop"]
 
 
-def is_between_steps(window: Window) -> bool:
-    """Whether no gradients are there that belong to the algorithm that runs."""
-    run = window.run
-    window.settle()  # or ranks that skipped their last step would be one behind
-    return not (window.backward.begun or run.synchronised or run.unsynchronised)
-
-
 def check_between_steps(window: Window) -> None:
     """Raise UsageError inside a step, on this rank: it may have issued what the others have not."""
-    run = window.run
-    if not is_between_steps(window):
+    if not window.is_between_steps:
         raise UsageError(
-            f"the algorithm is switched in the middle of step {run.step}; switch after optimizer.step()"
+            f"the algorithm is switched in the middle of step {window.run.step}; switch after "
+            "optimizer.step()"
         )
 
 
@@ -53,7 +46,8 @@ def choose(run: Run, settings: Config, algorithm: object, residuals: Residuals) 
         settings.check_world_size(world_size)
         graphs = settings.describe_topologies(world_size)
         following = fitted(run.model, settings.algorithm)
-        check_model(run.model, run.optimizer, following)
+        run.roster.check()
+        check_model(run.model, run.optimizers, following)
         for one in (run.algorithm, following):
             check_switchable(one)
     except RelaxcommError as error:
@@ -83,8 +77,8 @@ def come_to_rest(window: Window) -> None:
     window.run.transport.leave()
     window.run.take_rest()
     while window.backward.drain():
-        assert window.run.optimizer is not None, "attach refuses delays without an optimizer"
-        window.run.optimizer.step()
+        for optimizer in window.run.optimizers:
+            optimizer.step()
 
 
 @contextmanager

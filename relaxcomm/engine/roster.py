@@ -1,0 +1,82 @@
+"""Which parameters are trained: those that were there at attach, or an error names the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import is_
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from relaxcomm.engine.model import named_parameters, param_groups
+from relaxcomm.engine.wrappers import check_unwrapped
+from relaxcomm.errors import CompositionError, UsageError
+
+_REMEDY = "close the engine, and attach the model anew"
+
+
+class Roster:
+    """Looks in every step whether model and optimizers hold the parameters that they held at attach.
+
+    Args:
+        model: that is attached.
+        optimizers: of its parameters; none if whoever trains updates by hand.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        self._model, self._optimizers = model, optimizers
+        self._names = {p: name for name, p in named_parameters(model)}
+        self._trained = {p: name for p, name in self._names.items() if p.requires_grad}
+        self._remember()
+
+    def check(self) -> None:
+        """Raise UsageError for a parameter that came later, was replaced or taken away."""
+        if not self._is_unchanged():
+            self._look()
+            self._remember()
+
+    def _remember(self) -> None:
+        """What every step compares, without a loop in Python: it has to cost microseconds."""
+        modules = list(self._model.modules())
+        self._tables = [one._parameters for one in modules if one._parameters]
+        self._inside = tuple(chain.from_iterable(map(dict.values, self._tables)))
+        self._optimized = tuple(chain.from_iterable(self._lists()))
+        self._parts = [] if self._optimizers else [(one._modules, len(one._modules)) for one in modules]
+
+    def _is_unchanged(self) -> bool:
+        lists = self._lists()
+        return (
+            sum(map(len, self._tables)) == len(self._inside)
+            and all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._inside))
+            and sum(map(len, lists)) == len(self._optimized)
+            and all(map(is_, chain.from_iterable(lists), self._optimized))
+            and all(len(held) == size for held, size in self._parts)
+        )
+
+    def _lists(self) -> list[list[Tensor]]:
+        return [group["params"] for group in param_groups(self._optimizers)]
+
+    def _look(self) -> None:
+        """Something has changed; it may be harmless, such as a new name for the same parameter."""
+        try:
+            check_unwrapped(self._model)
+        except CompositionError as error:
+            raise UsageError(str(error)) from None
+        present: dict[Tensor, str] = {p: name for name, p in named_parameters(self._model)}
+        for one, name in self._trained.items():
+            if one not in present:
+                raise UsageError(
+                    f"{name} was replaced or removed since the engine was attached, and what has taken its "
+                    f"place is not exchanged; {_REMEDY}"
+                )
+        for p in self._newly_trained(present):
+            shown = present.get(p, f"a parameter of shape {list(p.shape)}, which is not in the model,")
+            raise UsageError(
+                f"{shown} came after the engine was attached, so nothing would exchange it; {_REMEDY}"
+            )
+
+    def _newly_trained(self, present: dict[Tensor, str]) -> list[Tensor]:
+        if not self._optimizers:
+            return [p for p in present if p not in self._names and p.grad is not None]
+        return [p for one in self._lists() for p in one if p not in self._names]
