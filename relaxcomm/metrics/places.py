@@ -37,7 +37,12 @@ def open_exporters(
     hosts = [str(host) for host in transport.gather_objects(_network())]
     exporter = _listen(settings, hosts[:rank].count(hosts[rank]), registry, run)
     mine = None if exporter is None else (_host(settings), exporter.port)
-    places = transport.gather_objects(mine)
+    try:
+        places = transport.gather_objects(mine)
+    except BaseException:
+        if exporter is not None:
+            exporter.close()
+        raise
     if rank == 0 and exporter is not None:
         exporter.targets = _targets(places, hosts, settings)
         if len(set(hosts)) > 1 and settings.is_local:

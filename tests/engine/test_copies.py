@@ -1,0 +1,218 @@
+"""An attached model can be copied and saved: what comes of it is free of the engine."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import relaxcomm
+from relaxcomm import UsageError
+from relaxcomm.transport import single
+from tests.ranks import launch_script
+
+
+def torch_saved(model):
+    stream = io.BytesIO()
+    torch.save(model, stream)
+    stream.seek(0)
+    return torch.load(stream, weights_only=False)
+
+
+WAYS = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "torch.save": torch_saved,
+    "EMA": lambda model: torch.optim.swa_utils.AveragedModel(model).module,
+}
+
+
+def make():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def train(model, optimizer, steps=3):
+    for step in range(steps):
+        model(torch.ones(5, 3) + step).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", "local_sgd", "selsync"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_of_an_attached_model_is_free(way, algorithm):
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, algorithm) as engine:
+        train(model, optimizer)
+        made = WAYS[way](model)
+        counted = engine.statistics["steps"], engine.statistics["callback_seconds"]
+        other = torch.optim.SGD(made.parameters(), lr=0.1, momentum=0.9)
+        assert all(torch.equal(a, b) for a, b in zip(made.parameters(), model.parameters(), strict=True))
+        train(made, other)
+        assert (engine.statistics["steps"], engine.statistics["callback_seconds"]) == counted
+        train(model, optimizer)  # the original goes on
+        assert engine.statistics["steps"] == 6
+        with relaxcomm.attach(made, other, algorithm) as second:  # and the copy can be attached itself
+            train(made, other, 2)
+            assert second.statistics["steps"] == 2
+    train(torch.compile(made, backend="eager", fullgraph=True), other)
+
+
+def test_a_saved_model_is_loaded_where_relaxcomm_is_not(tmp_path: Path):
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, "bsp"):
+        torch.save(model, tmp_path / "model.pt")
+    program = (
+        "import sys; sys.modules['relaxcomm'] = None\n"
+        "import torch; model = torch.load(sys.argv[1], weights_only=False)\n"
+        "model(torch.ones(2, 3)).sum().backward()"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "model.pt")], check=True, timeout=60)
+
+
+def test_a_copied_optimizer_is_free():
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, "local_sgd") as engine:
+        train(model, optimizer)
+        other = pickle.loads(pickle.dumps(optimizer))
+        copy.deepcopy(optimizer).step()
+        other.step()
+        assert engine.statistics["steps"] == 3
+
+
+class Failing(torch.optim.SGD):
+    """Can be stepped, but not followed to the end."""
+
+    def register_step_post_hook(self, hook):
+        raise MemoryError("no room for a hook")
+
+
+CALLS = ("gather_objects", "issue", "announce", "serve")
+
+
+class Broken(Exception):
+    """A machine's own failure."""
+
+
+def failing_at(number: int):
+    """One worker's network, whose call of that number fails; and what became of it."""
+    transport, seen = single(), {"calls": 0, "closed": False}
+
+    def watched(method):
+        def called(*args):
+            seen["calls"] += 1
+            if seen["calls"] == number:
+                raise Broken
+            return method(*args)
+
+        return called
+
+    for name in CALLS:
+        setattr(transport, name, watched(getattr(transport, name)))
+    close = transport.close
+
+    def closed():
+        seen["closed"] = True
+        close()
+
+    transport.close = closed
+    return transport, seen
+
+
+def traces(model, optimizer):
+    """All hooks that hang on a model and an optimizer."""
+    own = [vars(one).items() for one in (*model.modules(), optimizer)]
+    held = [value for items in own for name, value in items if "hook" in name and hasattr(value, "__len__")]
+    of_tensors = [p._post_accumulate_grad_hooks or () for p in model.parameters()]
+    return [len(one) for one in (*held, *of_tensors)]
+
+
+CONFIGS = {
+    "bsp": {"algorithm": "bsp"},
+    "ssp": {"algorithm": "ssp"},
+    "metrics": {"algorithm": "local_sgd", "metrics": {"port": 0}},
+    "phases": {"algorithm": "local_sgd", "phases": [{"after_steps": 3, "algorithm": "bsp"}]},
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_an_attach_that_fails_on_the_way_leaves_nothing(config):
+    """Wherever the network fails, until it is called so seldom that attach succeeds."""
+    model, optimizer = make()
+    before, threads = traces(model, optimizer), threading.active_count()
+    for number in range(1, 50):
+        transport, seen = failing_at(number)
+        try:
+            engine = relaxcomm.attach(model, optimizer, config, process_group=transport)
+        except Broken:
+            assert traces(model, optimizer) == before
+            assert seen["closed"]
+            assert threading.active_count() == threads
+            continue
+        seen["calls"] = number  # no other one fails
+        engine.close(average=False)
+        break
+    assert 2 < number < 49
+    assert traces(model, optimizer) == before
+    with relaxcomm.attach(model, optimizer, config):
+        pass
+
+
+def test_an_attach_that_fails_at_a_hook_leaves_nothing():
+    model, _ = make()
+    optimizer = Failing(model.parameters(), lr=0.1)
+    before = traces(model, optimizer)
+    transport, seen = failing_at(-1)
+    scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(MemoryError):
+        relaxcomm.attach(model, optimizer, "bsp", process_group=transport, scaler=scaler)
+    assert traces(model, optimizer) == before
+    assert seen["closed"]
+    relaxcomm.attach(model, None, "bsp").close()  # the model is not held to be attached
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        (object(), "object is no torch.optim.Optimizer"),
+        ([], "the list of optimizers is empty; pass None"),
+        ([None], "NoneType is no torch.optim.Optimizer"),
+    ],
+)
+def test_what_is_no_optimizer_is_refused(optimizer, words):
+    model, _ = make()
+    with pytest.raises(UsageError, match=words):
+        relaxcomm.attach(model, optimizer, "bsp")
+    assert not any(traces(model, make()[1]))
+
+
+REFUSED = """
+import relaxcomm, torch, torch.distributed as dist
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for config in ("bps", "bsp"):
+    try:
+        engine = relaxcomm.attach(model, optimizer, config)
+    except relaxcomm.ConfigError as error:
+        assert "unknown algorithm 'bps'; did you mean 'bsp'" in str(error), error
+        assert "nor is there a file 'bps'" in str(error), error
+        assert not dist.is_initialized()
+assert dist.get_world_size() == 2
+engine.close()
+assert not dist.is_initialized()
+"""
+
+
+@pytest.mark.ranks
+def test_a_refused_attach_gives_back_the_group_that_it_made():
+    for done in launch_script(REFUSED, 2):
+        assert done.returncode == 0, done.stderr
