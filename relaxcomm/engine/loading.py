@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
