@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+import relaxcomm
+from relaxcomm import ConfigError
 from tests import references
 from tests.engine.harness import World, in_process, on_gloo, simulated_workers, values
 from tests.models import CASES, make_optimizer
@@ -253,3 +255,26 @@ def rank_of_first_error(world: World):
 def test_the_error_of_an_in_process_rank_reaches_the_test():
     with pytest.raises(Exception, match="fails by itself"):
         in_process(rank_of_first_error, 3)
+
+
+def test_a_string_is_an_algorithm_s_name_unless_it_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = CASES["toy"].model(seed=0)
+    optimizer = make_optimizer("plain", model)
+
+    def attached(config):
+        with relaxcomm.attach(model, optimizer, config) as engine:
+            return engine.algorithm.name
+
+    (tmp_path / "bsp").mkdir()
+    assert attached("bsp") == "bsp"
+    (tmp_path / "local_sgd").write_text("algorithm: diloco")
+    (tmp_path / "run.yaml").write_text("algorithm: slowmo")
+    assert [attached(name) for name in ("local_sgd", "run.yaml")] == ["diloco", "slowmo"]
+    for name in ("missing.yaml", "missing.yml", Path("bsp")):
+        with pytest.raises(ConfigError, match="cannot read the configuration"):
+            attached(name)
+    for name, near in (("slowmow", "'slowmo'"), ("configs/diloco", "'diloco'")):
+        words = f"unknown algorithm '{name}'.*{near}.*nor is there a file '{name}'"
+        with pytest.raises(ConfigError, match=words):
+            attached(name)

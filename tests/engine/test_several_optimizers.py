@@ -1,0 +1,227 @@
+"""Several optimizers make one step: bit for bit what one with all their groups does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm import CompositionError, UsageError
+from tests.engine.harness import World, in_process, on_gloo, values
+from tests.models import CASES
+
+STEPS = 14
+PLAIN = {"lr": 0.05}
+MOMENTUM = {"lr": 0.05, "momentum": 0.9}
+ALGORITHMS: dict[str, tuple[Any, dict[str, float]]] = {
+    "bsp": ("bsp", MOMENTUM),
+    "local_sgd": ({"name": "local_sgd", "steps": 3}, MOMENTUM),
+    "late local_sgd": ({"name": "local_sgd", "steps": 3, "delay": 2}, MOMENTUM),
+    "slowmo": ({"name": "slowmo", "steps": 4}, MOMENTUM),
+    "diloco": ({"name": "diloco", "steps": 4}, MOMENTUM),
+    "streaming_diloco": ({"name": "streaming_diloco", "steps": 6}, MOMENTUM),
+    "qadam": ({"name": "qadam", "warmup_steps": 4}, PLAIN),
+    "demo": ("demo", PLAIN),
+    "topk_sgd": ({"name": "topk_sgd", "density": 0.1}, MOMENTUM),
+    "dgc": ({"name": "dgc", "density": 0.1}, PLAIN),
+    "delayed_sgd": ("delayed_sgd", MOMENTUM),
+    "d_psgd": ("d_psgd", MOMENTUM),
+    "selsync": ("selsync", MOMENTUM),
+    "auto": ("auto", MOMENTUM),
+}
+
+
+class Loop:
+    """Trains the toy model; its first layer and the rest have rates of their own."""
+
+    def __init__(
+        self, world: World, settings: dict[str, Any], options: dict[str, float], several: bool
+    ) -> None:
+        self.world, self.settings = world, settings
+        self.model = CASES["toy"].model(seed=world.rank)
+        first, *rest = self.model.children()
+        groups = [
+            {"params": list(first.parameters()), "lr": 0.02},
+            {"params": [p for one in rest for p in one.parameters()]},
+        ]
+        made = [[one] for one in groups] if several else [groups]
+        self.optimizers = [torch.optim.SGD(one, **options) for one in made]
+        self.history: list[Any] = []
+        self.begin()
+
+    def begin(self) -> None:
+        self.engine = self.world.attach(
+            self.model, self.optimizers if len(self.optimizers) > 1 else self.optimizers[0], self.settings
+        )
+
+    def train(self, begin: int, end: int) -> None:
+        for step in range(begin, end):
+            CASES["toy"].local_loss(self.model, step, self.world.rank).backward()
+            for one in self.optimizers[:: 1 - 2 * (step % 2)]:  # in any order
+                one.step()
+            for one in self.optimizers:
+                one.zero_grad()
+            self.history.append(values(self.model))
+
+    def finish(self) -> list[Any]:
+        counted = self.engine.statistics["steps"], self.engine.statistics["synchronisations"]
+        self.engine.close()
+        return [*self.history, values(self.model), np.array(counted)]
+
+
+def run(world: World, settings, options, several: bool):
+    loop = Loop(world, settings, options, several)
+    loop.train(0, STEPS)
+    return loop.finish()
+
+
+def assert_same(one, several) -> None:
+    for first, second in zip(one, several, strict=True):
+        for mine, theirs in zip(first, second, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_two_optimizers_equal_one_of_two_groups(name):
+    algorithm, options = ALGORITHMS[name]
+    assert_same(*(in_process(run, 3, {"algorithm": algorithm}, options, many) for many in (False, True)))
+
+
+@pytest.mark.ranks
+def test_on_gloo():
+    settings = {"algorithm": ALGORITHMS["slowmo"][0]}
+    assert_same(*(on_gloo(run, 3, settings, MOMENTUM, many) for many in (False, True)))
+
+
+def switching(world: World, several: bool):
+    """From replicas that differ to equal ones: all optimizers' moments are averaged."""
+    loop = Loop(world, {"algorithm": {"name": "local_sgd", "steps": 5}}, MOMENTUM, several)
+    loop.train(0, 7)
+    loop.engine.switch("bsp")
+    moments = [
+        optimizer.state[p]["momentum_buffer"].numpy().copy()
+        for p in loop.model.parameters()
+        for optimizer in loop.optimizers
+        if p in optimizer.state
+    ]
+    loop.train(7, STEPS)
+    return [*loop.finish(), *moments]
+
+
+def test_a_switch_takes_the_moments_of_all():
+    one, several = (in_process(switching, 3, many) for many in (False, True))
+    assert_same(one, several)
+    np.testing.assert_array_equal(several[0][-1], several[2][-1])
+
+
+def resumed(world: World, restarts: bool):
+    loop = Loop(world, {"algorithm": {"name": "slowmo", "steps": 4}}, MOMENTUM, several=True)
+    loop.train(0, 6)
+    if restarts:
+        saved = loop.engine.state_dict()
+        kept = [value.clone() for value in loop.model.state_dict().values()]
+        loop.engine.close(average=False)
+        loop.begin()
+        loop.model.load_state_dict(dict(zip(loop.model.state_dict(), kept, strict=True)))
+        loop.engine.load_state_dict(saved)
+    loop.train(6, STEPS)
+    return loop.finish()
+
+
+def test_a_run_is_resumed():
+    assert_same(*(in_process(resumed, 3, restarts) for restarts in (False, True)))
+
+
+def clients(world: World, several: bool):
+    """Each client has its own state of every optimizer."""
+    inputs, targets = CASES["toy"].data(0, 0)
+    data = torch.utils.data.TensorDataset(inputs.repeat(6, 1), targets.repeat(6, 1))
+    settings = {"algorithm": {"name": "fedavg", "clients": 6}}
+    loop = Loop(world, settings, MOMENTUM, several)
+    loader = loop.engine.loader(data, batch_size=4)
+    for _ in range(2):
+        for x, y in loader:
+            torch.nn.functional.mse_loss(loop.model(x), y).backward()
+            for one in loop.optimizers:
+                one.step()
+                one.zero_grad()
+    state = loop.engine.state_dict()["client_states"]
+    held = [
+        value["momentum_buffer"].numpy()
+        for _, states in sorted(state.items())
+        for _, value in sorted(states.items())
+    ]
+    return [*loop.finish(), *held, np.array([len(state), len(held)])]
+
+
+def test_clients_have_states_of_each():
+    one, several = (in_process(clients, 3, many) for many in (False, True))
+    assert_same(one, several)
+    assert several[0][-1].min() > 0
+
+
+def scaled(world: World, overflow: str | None, algorithm):
+    """One rank's gradients of one optimizer overflow: that one is skipped, the other steps."""
+    loop = Loop(world, {"algorithm": "bsp"}, MOMENTUM, several=True)
+    loop.engine.close()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=10**6)
+    steps = []
+    with world.attach(loop.model, loop.optimizers, {"algorithm": algorithm}, scaler=scaler) as engine:
+        for step in range(7):
+            scaler.scale(CASES["toy"].local_loss(loop.model, step, world.rank)).backward()
+            if overflow and step == 3 and world.rank == 1:
+                layer = loop.model[0] if overflow == "first" else loop.model[2]
+                layer.weight.grad.fill_(float("inf"))
+            for one in loop.optimizers:
+                scaler.step(one)
+            scaler.update()
+            steps.append(engine.statistics["steps"])
+            for one in loop.optimizers:
+                one.zero_grad()
+        assert scaler.get_scale() == (512.0 if overflow and world.rank == 1 else 1024.0)
+    return steps, values(loop.model)
+
+
+@pytest.mark.parametrize("overflow", ["first", "last", None])
+def test_a_scaler_may_skip_one_of_them(overflow):
+    local = {"name": "local_sgd", "steps": 4}
+    found = in_process(scaled, 3, overflow, local)
+    for rank, (steps, last) in enumerate(found):
+        expected = list(range(1, 8))
+        if overflow and rank == 1:
+            expected[3] = 3  # closed by the forward that follows
+        assert steps == expected
+        np.testing.assert_array_equal(last, found[0][1])
+
+
+def test_one_that_steps_twice_before_the_other_is_an_error():
+    model = CASES["toy"].model()
+    slow, fast = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[0], model[2]))
+    with relaxcomm.attach(model, [slow, fast], "local_sgd") as engine:
+        for step in range(2):
+            CASES["toy"].local_loss(model, step, 0).backward()
+            fast.step()
+            with pytest.raises(UsageError, match="in the middle of step"):
+                engine.switch("bsp")
+            slow.step()
+        assert engine.statistics["steps"] == 2
+        CASES["toy"].local_loss(model, 2, 0).backward()
+        fast.step()
+        CASES["toy"].local_loss(model, 3, 0).backward()
+        with pytest.raises(UsageError, match=r"SGD steps again in step 2, before SGD has.*equally often"):
+            fast.step()
+
+
+def test_what_does_not_fit_together_is_refused():
+    model = CASES["toy"].model()
+    every, first = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model, model[0]))
+    with pytest.raises(CompositionError, match=r"0\.weight is stepped by 2 of the optimizers"):
+        relaxcomm.attach(model, [every, first], "bsp")
+    with pytest.raises(UsageError, match="listed twice"):
+        relaxcomm.attach(model, [every, every], "bsp")
+    momentum = torch.optim.SGD(model[2].parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(CompositionError, match="group 1 has"):
+        relaxcomm.attach(model, [first, momentum], "qadam")
