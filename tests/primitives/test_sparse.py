@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import relaxcomm
 from relaxcomm import (
+    adaptive_top_k,
     dgc,
     error_feedback,
     gaussian_k,
@@ -155,6 +156,20 @@ def test_what_is_chosen_does_not_depend_on_the_unit(compressor, dtype, powers):
         assert torch.isfinite(scaled).all()
         found = code(compressor, scaled)[1] != 0
         assert torch.equal(found, expected), power
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_gains_do_not_depend_on_the_unit(unit):
+    tensor = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    gains = [
+        next(
+            adaptive_top_k().code(context(), one, dict(adaptive_top_k().init(bucket_of(one))), keep_own=False)
+        )
+        .messages[1]
+        .tensor
+        for one in (tensor, unit * tensor)
+    ]
+    torch.testing.assert_close(gains[1], gains[0])
 
 
 @settings(max_examples=40, deadline=None)

@@ -84,10 +84,11 @@ class adaptive_top_k(Compressor):
         cx.note("density", density)
         k, half = (num_kept(one, tensor.numel()) for one in (density, self._halved(density)))
         chosen = torch.topk(tensor.abs(), k, sorted=True).indices  # NaN comes first
-        squares = tensor[chosen].double().square()
+        unit = tensor[chosen[:1]].abs().double().sum()  # the largest, so that no square leaves the range
+        squares = (tensor[chosen].double() / unit).square()
         held = torch.stack([squares.sum(), squares[:half].sum()])
-        total = tensor.double().square().sum()
-        gains = torch.where(total == 0, 1.0, held / total).float()
+        total = (tensor.double() / unit).square().sum()
+        gains = torch.where(unit == 0, 1.0, held / total).float()
         sent = pack_selected(tensor, chosen, k)
         parts = yield Several((sent, Dense(gains)))
         self._decide(state, torch.stack([weight * _read(message)[1] for weight, message in parts]).sum(0))
