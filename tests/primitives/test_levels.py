@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import chain, error_feedback, minmax_uint8, quantize, top_k
+from relaxcomm import chain, error_feedback, minmax_uint8, qsgd, quantize, terngrad, top_k
 from relaxcomm.buckets import Bucket, Item
 from relaxcomm.precision import wide
 from relaxcomm.primitives.compressors.reading import as_dense
@@ -156,6 +156,57 @@ def test_drawing_is_unbiased_and_apart_on_each_rank(compressor):
     assert squares / times <= compressor.contraction(200) * float(tensor.square().sum())
     assert torch.equal(code(compressor, tensor), code(compressor, tensor))
     assert not torch.equal(code(compressor, tensor), code(compressor, tensor, rank=1))
+
+
+NEAR = [(1e-5, 1 << 20), (1e-3, 1 << 16), (0.3, 1 << 13)]  # steps from a level, and of how many entries
+
+
+def assert_so_many(found, share, numel):
+    """That a share of independent draws came out so."""
+    expected, deviation = share * numel, (share * (1 - share) * numel) ** 0.5
+    assert found > 0
+    assert abs(found - expected) <= 5 * deviation, (found, expected)
+
+
+@pytest.mark.parametrize(("share", "numel"), NEAR)
+@pytest.mark.parametrize(
+    ("compressor", "levels"),
+    [
+        (qsgd(levels=127, block_size=1 << 12), 127),
+        (qsgd(levels=7, block_size=1 << 12), 7),
+        (terngrad(clip=None), 1),
+        (quantize(bits=8, block_size=1 << 12, rounding="stochastic", symmetric=True), 127),
+    ],
+    ids=repr,
+)
+def test_entries_next_to_zero_are_sent_as_often_as_they_should(compressor, levels, share, numel):
+    """Beside one entry that sets the step of each block, all others are a small part of a step."""
+    tensor = torch.full((numel,), share / levels)
+    tensor[::2] *= -1
+    tensor[:: 1 << 12] = 1.0
+    if isinstance(compressor, qsgd):
+        share /= float(tensor[: 1 << 12].norm())
+    small = torch.arange(numel) % (1 << 12) != 0
+    result = code(compressor, tensor)[small]
+    sent = result != 0
+    assert_so_many(int(sent.sum()), share, int(small.sum()))
+    assert bool((result[sent] * tensor[small][sent] > 0).all())
+
+
+@pytest.mark.parametrize(("share", "numel"), NEAR)
+@pytest.mark.parametrize(("bits", "level"), [(8, 0), (8, 254), (4, 7)])
+@pytest.mark.parametrize("upper", [False, True])
+def test_entries_next_to_any_level_leave_it_as_often_as_they_should(bits, level, upper, share, numel):
+    """In float64, which tells such entries from the level; above a level, or below the next one."""
+    step = 1 / (2**bits - 1)
+    tensor = torch.full((numel,), (level + (1 - share if upper else share)) * step, dtype=torch.float64)
+    tensor[:: 1 << 12], tensor[1 :: 1 << 12] = 0.0, 1.0
+    near = torch.arange(numel) % (1 << 12) > 1
+    coder = quantize(bits=bits, block_size=1 << 12, rounding="stochastic")
+    found = (code(coder, tensor)[near] / step).round()
+    counts = [int((found == at).sum()) for at in (level, level + 1)]
+    assert sum(counts) == int(near.sum())
+    assert_so_many(counts[0 if upper else 1], share, int(near.sum()))
 
 
 CHAINED = chain(compressors=(top_k(density=0.2), quantize(bits=4, block_size=BLOCK)))

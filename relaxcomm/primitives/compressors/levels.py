@@ -15,7 +15,7 @@ from relaxcomm.precision import wide
 from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
 from relaxcomm.segments import Segments, chunk_size
 
-_HALF = 0.5 - 2**-16  # the largest draw: added to a level, it must not be rounded to half-way to the next one
+_INT_BITS = 31  # of an int32 without its sign
 
 
 class Quantizer(Compressor):
@@ -67,8 +67,8 @@ class Quantizer(Compressor):
         steps = torch.empty(segments.count, dtype=kept, device=tensor.device)
         lows = torch.empty(segments.count if self.has_lows else 0, dtype=kept, device=tensor.device)
         codes = memory.empty_like(tensor, torch.uint8)
-        rounding = _Rounding(self.num_codes, min(size, tensor.numel()), steps)
         generator = draws(cx, self.seed, tensor) if self.stochastic else None
+        rounding = _Rounding(self.num_codes, self.has_lows, min(size, tensor.numel()), steps, generator)
         for group in segments.groups(size):
             rows = group.rows(tensor).to(kept)
             step, low = self.spread(rows)
@@ -77,7 +77,7 @@ class Quantizer(Compressor):
                 group.scales(lows).copy_(low.view(-1, 1))
             for chunk in group.chunks(size):
                 places = rounding.places(chunk.rows(tensor), step, low if self.has_lows else None)
-                rounding.round(places, chunk.rows(codes), generator)
+                rounding.round(places, chunk.rows(codes))
         return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
 
     def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
@@ -89,30 +89,52 @@ class Quantizer(Compressor):
 class _Rounding:
     """From entries to codes, in buffers that stay in the cache."""
 
-    def __init__(self, num_codes: int, size: int, like: Tensor) -> None:
-        self._num_codes = num_codes
+    def __init__(
+        self, num_codes: int, has_lows: bool, size: int, like: Tensor, generator: torch.Generator | None
+    ) -> None:
+        self._num_codes, self._generator = num_codes, generator
+        self._zero = 0 if has_lows else (num_codes - 1) // 2  # the code of place 0
         self._places = torch.empty(size, dtype=like.dtype, device=like.device)
-        self._drawn = torch.empty_like(self._places)
+        if generator is not None:
+            self._fixed, self._noise = (
+                torch.empty(size, dtype=torch.int32, device=like.device) for _ in range(2)
+            )
 
     def places(self, rows: Tensor, step: Tensor, low: Tensor | None) -> Tensor:
-        """Where each entry lies between the levels, 0 at the lowest."""
+        """Where each entry lies between the levels, 0 at the lowest or, without lows, at the middle one."""
         # Of a step that is not a normal number no inverse exists; its entries are told apart no more.
         normal = step >= torch.finfo(step.dtype).tiny
         inverse = torch.where(normal, step, 1.0).reciprocal_().mul_(normal).view(-1, 1)
         places = self._places[: rows.numel()].view(rows.shape)
         if low is None:
-            return torch.mul(rows, inverse, out=places).add_((self._num_codes - 1) / 2)
+            return torch.mul(rows, inverse, out=places)
         return torch.sub(rows, low.view(-1, 1), out=places).mul_(inverse)
 
-    def round(self, places: Tensor, codes: Tensor, generator: torch.Generator | None) -> None:
+    def round(self, places: Tensor, codes: Tensor) -> None:
         """To the nearest level, or drawn to one of those beside."""
-        if generator is not None:
-            drawn = self._drawn[: places.numel()].view(places.shape)
-            places.add_(drawn.uniform_(-_HALF, _HALF, generator=generator)).clamp_(0, self._num_codes - 1)
+        if self._generator is not None:
+            self._draw(places, codes, self._generator)
+            return
         # Added to a number so large that its last bit stands for 1, they are rounded, and their bits can be
         # read as a whole number: a conversion from float to 8 bits would take three times as long.
-        bits = places.add_(1 / torch.finfo(places.dtype).eps).view(_WHOLE[places.dtype])
+        bits = places.add_(self._zero + 1 / torch.finfo(places.dtype).eps).view(_WHOLE[places.dtype])
         codes.copy_(bits)  # the last eight
+
+    def _draw(self, places: Tensor, codes: Tensor, generator: torch.Generator) -> None:
+        """`floor(place + u)`, u uniform in [0, 1), so that a place between two levels is met on average.
+
+        In fixed point: a float next to a level that is not 0 has no bits for small draws. What is below its
+        last bit counts by a draw that a whole chunk shares, so no place is too near to a level to leave it.
+        """
+        most = self._num_codes - 1 - self._zero
+        bits = _INT_BITS - most.bit_length()
+        last = torch.rand((), dtype=places.dtype, device=places.device, generator=generator)
+        torch.add(last, places, alpha=1 << bits, out=places)
+        places.clamp_(-self._zero << bits, most << bits).floor_()
+        fixed, noise = (one[: places.numel()].view(places.shape) for one in (self._fixed, self._noise))
+        noise.random_(generator=generator).bitwise_and_((1 << bits) - 1)
+        codes.copy_(fixed.copy_(places).add_(noise).bitwise_right_shift_(bits))  # the last eight
+        codes.add_(self._zero).clamp_(max=self._num_codes - 1)  # NaN may become any number
 
 
 _WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
