@@ -25,7 +25,7 @@ from relaxcomm import (
 def selsync(
     threshold: Threshold = 0.25,
     window_steps: Steps = 25,
-    smoothing: Share | None = None,
+    smoothing: Share = 0.16,
     agree: Agreement = "any",
     aggregate: Literal["parameters", "gradients"] = "parameters",
     compressor: Compressor | None = None,
@@ -42,7 +42,8 @@ def selsync(
     Args:
         threshold: the least relative change that exchanges; the paper uses 0.25 to 0.5.
         window_steps: number of first steps that always exchange, in optimizer steps.
-        smoothing: of the moving average, in (0, 1]; None for N / 100, at most 1, with N workers.
+        smoothing: of the moving average, in (0, 1]; see `relative_gradient_change` for what it means
+            together with the threshold.
         agree: whose vote is enough: "any" worker's, "all", a "majority", or a least fraction.
         aggregate: "parameters", or "gradients", which does worse in the paper, since replicas have
             parted when the mean gradient is applied.
@@ -62,8 +63,9 @@ def selsync(
     Reference: Tyagi and Swany, "Accelerating Distributed ML Training via Selective Synchronization",
         IEEE CLUSTER 2023.
 
-    Differs from the paper's code: parameters are averaged after the optimizer's step, as the paper
-        says, and the norm is that of all gradients.
+    Differs from the paper: smoothing is 0.16, its N / 100 at its 16 workers, for every number of workers,
+        so that a threshold means the same for all of them. From its code: parameters are averaged after
+        the optimizer's step, as the paper says, and the norm is that of all gradients.
     """
     trigger = relative_gradient_change(
         threshold=threshold,

@@ -111,7 +111,7 @@ def engine_name(algorithm: Any) -> str:
 
 
 def selsync(threshold: float, **more: Any) -> dict[str, Any]:
-    return {"name": "selsync", "threshold": threshold, "smoothing": 0.16, **more}
+    return {"name": "selsync", "threshold": threshold, **more}
 
 
 FACTS: dict[

@@ -126,7 +126,7 @@ def selsync(
     steps: int,
     threshold: float,
     window: int = 25,
-    smoothing: float | None = None,
+    smoothing: float = 0.16,
     needed: float = 1,
     aggregate: str = "parameters",
     delay: int = 0,
@@ -137,8 +137,7 @@ def selsync(
     A mean that is a step late reaches the parameters just before the next update, which keeps what was
     sent apart: p += mean - sent. Votes that are late decide so many steps later; the first steps exchange.
     """
-    size = len(workers.models)
-    alpha = min(1, size / 100) if smoothing is None else smoothing
+    size, alpha = len(workers.models), smoothing
     averages: list[float] = []
     sent = None
     history, decisions = [], [True] * vote_delay

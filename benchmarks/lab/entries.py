@@ -43,8 +43,7 @@ FEW = {
 # In a run of ten or twenty averages DiLoCo's momentum of 0.9 has too long a memory.
 _OUTER = {"lr": 0.7, "momentum": 0.6}
 PERIODS = (4, 8, 16, 32)
-# The paper's smoothing, 0.16 of 16 workers; N / 100 would be 0.04 here, and then hardly a step counts as new.
-_SELSYNC = {"name": "selsync", "smoothing": 0.16}
+_SELSYNC = {"name": "selsync"}
 
 
 def _rival(name: str, *, label: str | None = None, **options: Any) -> Entry:

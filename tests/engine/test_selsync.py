@@ -106,6 +106,25 @@ def test_lssr_rises_with_the_threshold_and_agrees_everywhere():
     assert rates[0] < rates[1] < rates[2] < rates[3]
 
 
+def steep(world, rise):
+    """Gradients of a constant size, which then rises or falls."""
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, settings(window_steps=1)) as engine:
+        for step in range(4):
+            ((1.0 if step < 3 else rise**0.5) * model.weight.sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return engine.statistics["synchronisations"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize(("rise", "exchanges"), [(2.5, False), (2.6, True), (0.0, False)])
+def test_by_default_the_threshold_means_the_same_for_every_number_of_workers(size, rise, exchanges):
+    """A squared norm of 1 + 0.25 / 0.16 = 2.5625 times its average exchanges; a fall never does."""
+    assert in_process(steep, size, rise) == [1 + exchanges] * size
+
+
 def awkward(world, kind, steps=6, vote_delay=0):
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
