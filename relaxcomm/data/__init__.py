@@ -7,7 +7,7 @@ from relaxcomm.data.options import check_map_style
 from relaxcomm.data.partitions import Partition, by_label, dirichlet, disjoint, iid, labels_of, seldp
 from relaxcomm.data.progress import Progress
 from relaxcomm.data.sampler import ShareSampler
-from relaxcomm.data.splitting import split_batch
+from relaxcomm.data.splitting import num_samples, split_batch
 
 __all__ = [
     "ClientLoader",
@@ -25,6 +25,7 @@ __all__ = [
     "iid",
     "labels_of",
     "make_loader",
+    "num_samples",
     "seldp",
     "split_batch",
 ]

@@ -80,11 +80,13 @@ class ShareLoader(_Loader):
     ) -> None:
         super().__init__(dataset, sampler, sampler.progress, seed, **options)
         self.sizes = sampler
+        self.on_given: Callable[[int], None] = _nothing
         self.on_epoch_end: Callable[[], None] = _nothing
 
     def _given_out(self, batches: Iterator[Any], reading: Reading) -> Generator[Any, None, None]:
         for batch in batches:
             size, reading.place = reading.drawn.popleft()
+            self.on_given(size)
             yield batch
             self.on_batch(size)
         self.on_epoch_end()

@@ -15,16 +15,17 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
         >>> [(part.tolist(), share) for part, share in split_batch(torch.arange(3), 2)]
         [([0, 1], 0.6666666666666666), ([2], 0.3333333333333333)]
     """
-    total = _num_samples(batch)
+    total = num_samples(batch)
     for start in range(0, total, size):
         stop = min(start + size, total)
         yield _part(batch, start, stop), (stop - start) / total
 
 
-def _num_samples(batch: Any) -> int:
+def num_samples(batch: Any) -> int:
+    """Samples of a nested batch of tensors."""
     if isinstance(batch, torch.Tensor):
         return len(batch)
-    return _num_samples(next(iter(batch.values())) if isinstance(batch, dict) else batch[0])
+    return num_samples(next(iter(batch.values())) if isinstance(batch, dict) else batch[0])
 
 
 def _part(batch: Any, start: int, stop: int) -> Any:

@@ -32,6 +32,16 @@ class Control:
         self._sent: tuple[int, ...] = ()
         self._listeners: dict[str, Callable[[float], None]] = {}
         self._pending: Pending | None = None
+        self._given = self._given_before = 0
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of this step's batches; of the last one's where the loop reads batches ahead of time."""
+        return self._given or self._given_before or None
+
+    def given(self, samples: int) -> None:
+        """The loader has given a batch."""
+        self._given += samples
 
     @property
     def watches_micro_gradients(self) -> bool:
@@ -91,6 +101,7 @@ class Control:
     def close(self) -> None:
         """The step has ended: decide."""
         self._receive()
+        self._given_before, self._given = self._given or self._given_before, 0
 
     def _receive(self) -> None:
         if self._pending is None:

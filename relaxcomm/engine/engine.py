@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from relaxcomm.data import (
     ShareLoader,
     check_map_style,
     make_loader,
+    num_samples,
     split_batch,
 )
 from relaxcomm.engine import checkpoint, replicas, served, switching
@@ -223,11 +224,12 @@ class Engine:
             >>> for (x, y), share in engine.micro_batches(batch, 64):
             ...     (share * loss(model(x), y)).backward()
         """
-        parts = list(split_batch(batch, size))
-        for part in parts[:-1]:
-            with self.no_sync():
-                yield part
-        yield parts[-1]
+        parts, total = list(split_batch(batch, size)), num_samples(batch)
+        for index, (part, share) in enumerate(parts):
+            if self._run.micro is not None:
+                self._run.micro.expect(round(share * total))
+            with nullcontext() if index == len(parts) - 1 else self.no_sync():
+                yield part, share
 
     def mark(self, event: str, **facts: float) -> None:
         """Tell the engine of something that no hook sees.

@@ -80,6 +80,7 @@ class Loaders:
             loader.on_round_end = lambda: step.mark("round", {})
         elif BATCH_SIZE in run.algorithm.needs:
             run.control.follow(BATCH_SIZE, batch_size, loader.sizes.resize)
+            loader.on_given = run.control.given
         return loader
 
     def export(self) -> list[dict[str, Any]]:

@@ -25,8 +25,14 @@ class Accumulation:
 
     def close(self) -> None:
         """The step has ended."""
-        self._count, self._squares, self._norm = 0, 0.0, 0.0
+        self._count, self._samples, self._squares, self._norm = 0, 0, 0.0, 0.0
         self._before = []
+        self._expected: int | None = None
+        self._are_known = True
+
+    def expect(self, samples: int) -> None:
+        """The next backward is of so many samples."""
+        self._expected = samples
 
     def add(self) -> None:
         """A backward has ended, and nothing was exchanged yet."""
@@ -34,13 +40,20 @@ class Accumulation:
         now = [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in self._parameters]
         added = torch._foreach_sub(now, self._before) if self._before else now
         self._count += 1
-        self._squares += _squared_norm(added)
+        if self._expected is None:
+            self._are_known = False
+        else:
+            self._samples += self._expected
+            self._squares += _squared_norm(added) / self._expected
+            self._expected = None
         self._norm = _squared_norm(now)
         self._before = list(now)
 
     def seen(self, scale: float) -> MicroGradients:
         """What was accumulated since the step began, unscaled."""
-        return MicroGradients(self._count, self._squares / scale**2, self._norm / scale**2)
+        squares = self._samples * self._squares  # the gradient of a part is b_j / b of its own mean
+        samples = self._samples if self._are_known else None
+        return MicroGradients(self._count, samples, squares / scale**2, self._norm / scale**2)
 
 
 def _squared_norm(tensors: Sequence[torch.Tensor]) -> float:

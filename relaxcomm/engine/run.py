@@ -169,7 +169,7 @@ class Run:
         if self.control.watches(index):
             micro = None if self.micro is None else self.micro.seen(self.scale())
             cx = self.context(self.algorithm.rules[index])
-            self.control.see(index, cx, Seen(bucket.index, local, result, micro))
+            self.control.see(index, cx, Seen(bucket.index, local, result, micro, self.control.samples))
 
     def states_of(self, client: int) -> list[defaultdict[Tensor, Any]]:
         """A client's own states of the optimizers, one each."""

@@ -15,15 +15,17 @@ from relaxcomm.protocol.base import Context, Primitive
 
 @dataclass(frozen=True)
 class MicroGradients:
-    """The gradients g_1 … g_J that a step accumulates, one for each backward.
+    """The gradients that a step accumulates, one for each backward: `(b_j / b) g_j`, of b_j samples.
 
     Args:
-        count: J.
-        squares: `sum_j ||g_j||^2`.
-        squared_norm: `||sum_j g_j||^2`.
+        count: J, the number of micro-batches.
+        samples: b, those of all micro-batches; None if that is not known of each.
+        squares: `sum_j (b_j / b) ||g_j||^2`.
+        squared_norm: `||G||^2`, with `G = sum_j (b_j / b) g_j`.
     """
 
     count: int
+    samples: int | None
     squares: float
     squared_norm: float
 
@@ -37,12 +39,14 @@ class Seen:
         local: what this worker put in, `[numel]`, for rules of gradients; None otherwise.
         result: the combined result, `[numel]`.
         micro: the step's micro-gradients over all parameters, for controllers that need them.
+        samples: of this worker's batches from `engine.loader` in this step; None without that loader.
     """
 
     unit: int
     local: Tensor | None
     result: Tensor
     micro: MicroGradients | None = None
+    samples: int | None = None
 
 
 class Controller(Primitive):

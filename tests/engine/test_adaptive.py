@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import relaxcomm
+from relaxcomm import norm_test, sample_norm_test
+from relaxcomm.protocol import MicroGradients, Seen
 from tests.engine.harness import in_process, on_gloo, values
 
 DRAW = torch.Generator().manual_seed(9)
@@ -84,7 +87,8 @@ def reference(size, parameters, steps, micro=None):
             if micro is None:
                 mean = gradients.mean(0)
                 spread = ((gradients - mean) ** 2).sum()
-                needed = b / (size - 1) * spread / (size * eta**2 * (mean**2).sum())
+                variance = size / (size - 1) * spread / sum(1 / len(batch) for batch in batches)
+                needed = variance / (size * eta**2 * (mean**2).sum())
             else:
                 above = below = 0.0
                 for rank, batch in enumerate(batches):
@@ -92,14 +96,15 @@ def reference(size, parameters, steps, micro=None):
                     weights[rank] = weights[rank] + 0.05 * gradients[rank][:10].reshape(2, 5)
                     biases[rank] = biases[rank] + 0.05 * gradients[rank][10:]
                     pieces = [batch[at : at + micro] for at in range(0, len(batch), micro)]
-                    shares = [len(piece) / len(batch) for piece in pieces]
-                    parts = [s * gradient(rank, piece) for s, piece in zip(shares, pieces, strict=True)]
+                    parts = [gradient(rank, piece) for piece in pieces]
                     weights[rank], biases[rank] = old
-                    count, total = len(parts), sum(parts)
-                    middle = total / count
-                    above += count**2 / (count - 1) * sum(((p - middle) ** 2).sum() for p in parts) / count
-                    below += (total**2).sum()
-                needed = b * above / (eta**2 * below)
+                    lengths = [len(piece) for piece in pieces]
+                    middle = np.average(parts, axis=0, weights=lengths)
+                    apart = sum(n * ((p - middle) ** 2).sum() for n, p in zip(lengths, parts, strict=True))
+                    if len(parts) > 1:  # a smaller last batch may be too small
+                        above += apart / (len(parts) - 1)
+                        below += (middle**2).sum()
+                needed = above / (eta**2 * below) if below else 0
             for sampler in samplers:
                 sampler.batch_size = min(max(b, math.ceil(needed)), max(most, b))
             weights = [sum(weights) / size] * size
@@ -125,13 +130,91 @@ def test_workers_estimator_equals_its_reference(size, tolerance):
         assert samples in (sum(sizes), sum(sizes) - sizes[-1])  # the last may not have been asked on from
 
 
-def test_samples_estimator_equals_its_reference():
+@pytest.mark.parametrize("micro", [2, 3])
+def test_samples_estimator_equals_its_reference(micro):
+    """With 3 the micro-batches of a batch of 4 are of 3 samples and 1."""
     parameters = {**PARAMETERS, "tolerance": 0.6, "estimator": "samples"}
-    sizes, history = reference(3, parameters, 40, micro=2)
+    sizes, history = reference(3, parameters, 40, micro=micro)
     assert max(sizes) > 4
-    for rank, (batches, parameters_seen, _) in enumerate(in_process(adaptive, 3, parameters, 40, 2)):
+    for rank, (batches, parameters_seen, _) in enumerate(in_process(adaptive, 3, parameters, 40, micro)):
         assert batches == sizes
         np.testing.assert_allclose(parameters_seen, [row[rank] for row in history], rtol=1e-9, atol=1e-12)
+
+
+def alike(world, estimator, num_samples, batch_size, micro):
+    """The batch sizes of three epochs of samples that are all the same."""
+    x, y = torch.ones(num_samples, 5).double(), torch.ones(num_samples, 2).double()
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    parameters = {"steps": 1, "tolerance": 0.01, "max_batch_size": 5000, "estimator": estimator}
+    config = {"algorithm": {"name": "adaptive_local_sgd", **parameters}, "bucket_bytes": 20}
+    sizes = []
+    with world.attach(model, optimizer, config) as engine:
+        data = TensorDataset(x, y)
+        for _ in range(3):
+            for batch in engine.loader(data, batch_size=batch_size):
+                for (x, y), share in engine.micro_batches(batch, micro):
+                    (share * loss_of(model, x, y)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                sizes.append(len(batch[0]))
+    return sizes
+
+
+def test_samples_that_are_all_alike_grow_no_batch():
+    assert in_process(alike, 3, "samples", 195, 65, 64)[0] == [65] * 3
+    assert in_process(alike, 3, "workers", 51, 16, 99)[0] == [16, 1] * 3
+    assert (
+        in_process(alike, 3, "samples", 195, 64, 33)[0] == [64, 1] * 3
+    )  # one sample is no two micro-batches
+
+
+def estimates(controller, contributions, trials):
+    """The mean of S: gradients around one that is so long that their own length hardly matters."""
+    draw = torch.Generator().manual_seed(5)
+    true, found = torch.full((20,), 1e3, dtype=torch.float64), []
+    for _ in range(trials):
+        cx = SimpleNamespace(values={"batch_size": 1}, membership=SimpleNamespace(world_size=3))
+        total = sum(controller.observe(cx, seen) for seen in contributions(true, draw))
+        found.append(
+            controller.decide(cx, total)["batch_size"] * controller.tolerance**2 * true.square().sum()
+        )
+    return float(torch.stack(found).mean())
+
+
+def noisy(true, size, draw):
+    """The mean gradient of so many samples of variance 1 an entry, thus a trace of 20."""
+    return true + torch.randn(true.shape, generator=draw, dtype=torch.float64) / size**0.5
+
+
+def of_workers(true, draw):
+    sizes = (16, 3, 1)
+    gradients = [noisy(true, size, draw) for size in sizes]
+    mean = sum(gradients) / 3
+    for size, gradient in zip(sizes, gradients, strict=True):
+        for unit, part in enumerate((slice(0, 7), slice(7, 20))):
+            yield Seen(unit, gradient[part], mean[part], None, size)
+
+
+def of_micro_batches(true, draw):
+    for sizes in ((64, 1), (5, 5, 2), (8, 8)):
+        total = sum(sizes)
+        parts = [noisy(true, size, draw) for size in sizes]
+        mean = sum(size / total * part for size, part in zip(sizes, parts, strict=True))
+        squares = sum(size / total * part.square().sum() for size, part in zip(sizes, parts, strict=True))
+        for unit in range(2):
+            micro = MicroGradients(len(sizes), total, float(squares), float(mean.square().sum()))
+            yield Seen(unit, None, mean, micro)
+
+
+def test_the_estimates_of_the_variance_are_unbiased():
+    tolerance = 1e-6  # so small that rounding up to whole samples does not matter
+    for controller, contributions, divisor in (
+        (norm_test(rule=0, tolerance=tolerance), of_workers, 3),
+        (sample_norm_test(rule=0, tolerance=tolerance), of_micro_batches, 1),
+    ):
+        found = estimates(controller, contributions, 3000) * divisor
+        assert found == pytest.approx(20, rel=0.05)  # several standard errors of 3000 trials
 
 
 @pytest.mark.ranks
@@ -167,6 +250,23 @@ def test_it_refuses_to_start_without_the_engines_loader():
 def test_samples_estimator_needs_micro_batches():
     with pytest.raises(relaxcomm.UsageError, match="at least 2 micro-batches"):
         in_process(adaptive, 3, {**PARAMETERS, "estimator": "samples"}, 8)
+
+
+def split_by_hand(world):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    algorithm = {"name": "adaptive_local_sgd", "steps": 1, "max_batch_size": 8, "estimator": "samples"}
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        for x, y in engine.loader(TensorDataset(X, Y), batch_size=4):
+            with engine.no_sync():
+                (0.75 * loss_of(model, x[:3], y[:3])).backward()
+            (0.25 * loss_of(model, x[3:], y[3:])).backward()
+            optimizer.step()
+
+
+def test_samples_estimator_needs_to_know_their_sizes():
+    with pytest.raises(relaxcomm.UsageError, match=r"split every batch with engine\.micro_batches"):
+        in_process(split_by_hand, 3)
 
 
 def test_controllers_that_see_nothing_are_refused():

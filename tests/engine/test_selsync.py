@@ -30,17 +30,17 @@ def settings(**parameters):
 
 
 CASES_OF_IT = {
-    "plain": ({"threshold": 0.01, "window_steps": 3}, {}),
+    "plain": ({"threshold": 0.0533, "window_steps": 3}, {}),
     "smoothing": ({"threshold": 0.3, "window_steps": 1, "smoothing": 0.5}, {}),
-    "all": ({"threshold": 0.01, "window_steps": 2, "agree": "all"}, {"needed": 3}),
-    "majority": ({"threshold": 0.01, "window_steps": 2, "agree": "majority"}, {"needed": 2}),
-    "fraction": ({"threshold": 0.01, "window_steps": 2, "agree": 0.5}, {"needed": 2}),
-    "late": ({"threshold": 0.01, "window_steps": 3, "delay": 1}, {}),
-    "late votes": ({"threshold": 0.01, "window_steps": 3, "vote_delay": 2}, {}),
-    "late votes, late": ({"threshold": 0.01, "window_steps": 3, "vote_delay": 1, "delay": 1}, {}),
-    "gradients": ({"threshold": 0.01, "window_steps": 3, "aggregate": "gradients"}, {}),
+    "all": ({"threshold": 0.0533, "window_steps": 2, "agree": "all"}, {"needed": 3}),
+    "majority": ({"threshold": 0.0533, "window_steps": 2, "agree": "majority"}, {"needed": 2}),
+    "fraction": ({"threshold": 0.0533, "window_steps": 2, "agree": 0.5}, {"needed": 2}),
+    "late": ({"threshold": 0.0533, "window_steps": 3, "delay": 1}, {}),
+    "late votes": ({"threshold": 0.0533, "window_steps": 3, "vote_delay": 2}, {}),
+    "late votes, late": ({"threshold": 0.0533, "window_steps": 3, "vote_delay": 1, "delay": 1}, {}),
+    "gradients": ({"threshold": 0.0533, "window_steps": 3, "aggregate": "gradients"}, {}),
     "late votes on gradients": (
-        {"threshold": 0.01, "window_steps": 3, "vote_delay": 1, "aggregate": "gradients"},
+        {"threshold": 0.0533, "window_steps": 3, "vote_delay": 1, "aggregate": "gradients"},
         {},
     ),
 }
@@ -97,7 +97,7 @@ def counted(world, threshold):
 
 
 def test_lssr_rises_with_the_threshold_and_agrees_everywhere():
-    runs = [in_process(counted, 3, threshold) for threshold in (0.0, 0.01, 0.03, 1e9)]
+    runs = [in_process(counted, 3, threshold) for threshold in (0.0, 0.0533, 0.16, 1e9)]
     assert all(len(set(run)) == 1 for run in runs)
     rates = [run[0][0] for run in runs]
     assert rates == sorted(rates)

@@ -97,7 +97,7 @@ def test_the_norm_test_reads_the_same_from_sketches():
             coding.send([(1.0, replace(message, tensor=torch.stack(sent).mean(0)))])
         result, _ = stop.value.value
         cx = replace(context(), membership=Membership(0, 4), values={"batch_size": 100})
-        seen = [test.observe(cx, Seen(0, one, result)) for one in mine]
+        seen = [test.observe(cx, Seen(0, one, result, None, 100)) for one in mine]
         return test.decide(cx, torch.stack(seen).sum(0))["batch_size"]
 
     exact = needed(identity())
