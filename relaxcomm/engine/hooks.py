@@ -75,7 +75,8 @@ class Hooks:
 
     def unwatch_parts(self) -> None:
         """Follow them no more: the model is called."""
-        _remove(self._of_parts)
+        if self._of_parts:
+            _remove(self._of_parts)
 
     def remove(self) -> None:
         """Remove all, as before attach."""

@@ -9,7 +9,8 @@ from operator import is_
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from relaxcomm.engine.model import named_parameters, param_groups
+from relaxcomm.buckets import Item
+from relaxcomm.engine.model import named_parameters, param_groups, trainable
 from relaxcomm.engine.wrappers import check_unwrapped
 from relaxcomm.errors import CompositionError, UsageError
 
@@ -26,8 +27,10 @@ class Roster:
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         self._model, self._optimizers = model, optimizers
-        self._names = {p: name for name, p in named_parameters(model)}
-        self._trained = {p: name for p, name in self._names.items() if p.requires_grad}
+        self.trained = trainable(model)
+        """What is exchanged, whatever becomes of the model later."""
+        self.frozen = [Item(name, p) for name, p in named_parameters(model) if not p.requires_grad]
+        self._known = {item.tensor for item in (*self.trained, *self.frozen)}
         self._remember()
 
     def check(self) -> None:
@@ -64,11 +67,11 @@ class Roster:
         except CompositionError as error:
             raise UsageError(str(error)) from None
         present: dict[Tensor, str] = {p: name for name, p in named_parameters(self._model)}
-        for one, name in self._trained.items():
-            if one not in present:
+        for item in self.trained:
+            if item.tensor not in present:
                 raise UsageError(
-                    f"{name} was replaced or removed since the engine was attached, and what has taken its "
-                    f"place is not exchanged; {_REMEDY}"
+                    f"{item.name} was replaced or removed since the engine was attached, and what has taken "
+                    f"its place is not exchanged; {_REMEDY}"
                 )
         for p in self._newly_trained(present):
             shown = present.get(p, f"a parameter of shape {list(p.shape)}, which is not in the model,")
@@ -78,5 +81,5 @@ class Roster:
 
     def _newly_trained(self, present: dict[Tensor, str]) -> list[Tensor]:
         if not self._optimizers:
-            return [p for p in present if p not in self._names and p.grad is not None]
-        return [p for one in self._lists() for p in one if p not in self._names]
+            return [p for p in present if p not in self._known and p.grad is not None]
+        return [p for one in self._lists() for p in one if p not in self._known]

@@ -14,14 +14,14 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.algorithm import Algorithm, Rule
-from relaxcomm.buckets import Bucket, Item
+from relaxcomm.buckets import Bucket
 from relaxcomm.config import DriftGuard
 from relaxcomm.engine.assignment import Assignment, assign
 from relaxcomm.engine.control import Control
 from relaxcomm.engine.drift import Drift
 from relaxcomm.engine.flights import Program
 from relaxcomm.engine.micro import Accumulation
-from relaxcomm.engine.model import named_parameters, param_groups, trainable
+from relaxcomm.engine.model import param_groups
 from relaxcomm.engine.roster import Roster
 from relaxcomm.engine.samples import Samples
 from relaxcomm.engine.slots import RuleState
@@ -66,8 +66,7 @@ class Run:
         self.event: str | None = None
         self.gradient_scale: Tensor | None = None
         self.roster = roster or Roster(model, self.optimizers)
-        self.parameters = trainable(model)
-        self.frozen = [Item(name, p) for name, p in named_parameters(model) if not p.requires_grad]
+        self.parameters, self.frozen = self.roster.trained, self.roster.frozen
         self._assignment: Assignment | None = None
         self.state: dict[tuple[int, int], RuleState] = {}
         self.rounds: dict[tuple[int, int], int] = {}

@@ -47,6 +47,7 @@ def choose(run: Run, settings: Config, algorithm: object, residuals: Residuals) 
         graphs = settings.describe_topologies(world_size)
         following = fitted(run.model, settings.algorithm)
         run.roster.check()
+        run.check_parameters()
         check_model(run.model, run.optimizers, following)
         for one in (run.algorithm, following):
             check_switchable(one)

@@ -181,3 +181,39 @@ def test_a_rule_that_is_not_due_wants_none():
         with pytest.raises(UsageError, match="step 5 without a backward"):
             optimizer.step()
         assert engine.statistics["steps"] == 5
+
+
+@pytest.mark.parametrize("second", ["local_sgd", "topk_sgd"])
+def test_a_switch_goes_on_with_the_parameters_that_are_known(second):
+    """A part that came later and is not trained is left alone; one that trains is an error there, too."""
+
+    def program(world):
+        case = CASES["toy"]
+        model = case.model()
+        optimizer = make_optimizer("momentum", model)
+        with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+            model.add_module("probe", nn.Linear(4, 4).double())
+            for step in range(4):
+                if step == 2:
+                    engine.switch(second)
+                case.local_loss(model[:-1], step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            assert engine.algorithm.name == second
+            optimizer.add_param_group({"params": model.probe.parameters()})
+            with pytest.raises(UsageError, match=r"probe\.weight came after the engine was attached"):
+                engine.switch("bsp")
+            assert engine.algorithm.name == second
+            optimizer.param_groups.pop()
+
+    in_process(program, 3)
+
+
+def test_a_switch_after_unfreezing_is_refused():
+    model = CASES["toy"].model()
+    model[2].requires_grad_(False)
+    optimizer = make_optimizer("plain", model)
+    with relaxcomm.attach(model, optimizer, "bsp") as engine:
+        model[2].requires_grad_(True)
+        with pytest.raises(UsageError, match=r"2\.weight was frozen when the engine was attached"):
+            engine.switch("local_sgd")
