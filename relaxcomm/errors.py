@@ -6,7 +6,7 @@ RelaxcommError
 ├── TopologyError          a graph that cannot carry the exchange that was asked for
 ├── PluginError            an entry point that cannot be loaded or declares what it does not do
 ├── UsageError             the training loop does what the engine cannot honour
-│   └── NonFiniteError     a gradient or parameter holds NaN or infinity
+│   └── NonFiniteError     a gradient, parameter or buffer holds NaN or infinity
 └── CommunicationError     a peer failed, is missing, or is somewhere else in the run
     └── DeadlockError      in-process ranks wait for each other for ever
 """
@@ -37,7 +37,7 @@ class UsageError(RelaxcommError, RuntimeError):
 
 
 class NonFiniteError(UsageError):
-    """A gradient or parameter that was exchanged holds NaN or infinity."""
+    """A gradient, parameter or buffer holds NaN or infinity; the message says which, and on which rank."""
 
 
 class CommunicationError(RelaxcommError, RuntimeError):

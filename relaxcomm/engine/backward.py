@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.engine.bucket_rules import BucketRules
-from relaxcomm.engine.finite import DeferredCheck, non_finite_error
+from relaxcomm.engine.finite import GRADIENT, DeferredCheck, is_finite, non_finite_error, spoilt
 from relaxcomm.engine.flights import Pipeline
 from relaxcomm.engine.readiness import Readiness
 from relaxcomm.engine.run import Run
-from relaxcomm.errors import UsageError
+from relaxcomm.errors import NonFiniteError, UsageError
 from relaxcomm.operations import Agree, Label
 
 
@@ -90,8 +90,22 @@ class Backward:
         self._clear()
 
     def drain(self) -> bool:
-        """Put the oldest late gradients into `.grad`; whether there were any."""
-        return sum(bucket.drain() for bucket in self.buckets) > 0
+        """Put the oldest late gradients into `.grad`; whether there were any.
+
+        Raises: NonFiniteError on all ranks if they are not finite; with a scaler they are left out.
+        """
+        drained = [bucket for bucket in self.buckets if bucket.drain()]
+        bad = [(one, one.buffer.main) for one in drained if not is_finite(one.buffer.main)]
+        same = all(rule.exchange.same_result for _, rule in self.run.algorithm.at("backward"))
+        if drained and not self._all_good(not bad, same):
+            if self.run.scaler is None:
+                raise self._error(bad)
+            self._clear()
+        return bool(drained)
+
+    def check_last(self) -> None:
+        """Raise NonFiniteError on all ranks if the last step's gradients were not finite, on a GPU."""
+        self._deferred.raise_if_bad()
 
     def release(self) -> None:
         """Detach `.grad` from the flat buffers."""
@@ -204,17 +218,27 @@ class Backward:
             return
         good: bool | Tensor
         if found[0][0].device.type == "cpu":
-            bad = [(rules.bucket, result) for rules in self.buckets for result in rules.bad_results()]
+            bad = [(rules, result) for rules in self.buckets for result in rules.bad_results()]
             good = not bad
         else:
             bad, results = [], [result for _, result in found]
             good = self._deferred.look(results, step=self.run.step, is_error=self.run.scaler is None)
-        if not all(rules.same_result for rules in self.buckets):
-            with self.run.statistics.waiting():
-                anyone = self.run.anyone(not bool(good), "not finite").wait()
-            assert isinstance(anyone, Tensor)
-            good = not anyone.item()
+        good = self._all_good(good, all(rules.same_result for rules in self.buckets))
         for rules in self.buckets:
             rules.commit(good)
         if good is False and self.run.scaler is None:
-            raise non_finite_error("gradients", bad, self.run.step)
+            raise self._error(bad)
+
+    def _all_good(self, good: bool | Tensor, same_result: bool) -> bool | Tensor:
+        """Whether all is finite on every rank; they ask each other where they get different results."""
+        if same_result:
+            return good
+        with self.run.statistics.waiting():
+            anyone = self.run.anyone(not bool(good), "not finite").wait()
+        assert isinstance(anyone, Tensor)
+        return not anyone.item()
+
+    def _error(self, bad: Sequence[tuple[BucketRules, Tensor]]) -> NonFiniteError:
+        came = [name for rules, result in bad for name in spoilt(rules.bucket, result, GRADIENT)]
+        put_in = [name for rules in self.buckets for name in rules.spoilt]
+        return non_finite_error(self.run.transport, put_in, came, self.run.step)

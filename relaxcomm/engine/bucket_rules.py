@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket
-from relaxcomm.engine.finite import is_finite
+from relaxcomm.engine.finite import GRADIENT, is_finite, spoilt
 from relaxcomm.engine.flights import Flight, Pipeline, Program
 from relaxcomm.engine.gradients import GradientBuffer
 from relaxcomm.engine.run import Run
@@ -22,6 +23,7 @@ class LateGradient:
     due: float
     index: int
     flight: Flight
+    spoilt: tuple[str, ...] = ()  # what this rank put in that was not finite
 
 
 class BucketRules:
@@ -33,6 +35,7 @@ class BucketRules:
         self.indices = [i for i in run.rules_of(bucket) if self._rule(i).payload.site == "backward"]
         self.late: deque[LateGradient] = deque()
         self.firing: list[int] = []
+        self.spoilt: list[str] = []  # what was not finite before it was exchanged
         self._ran: list[int] = []
         self._moved = False
         self._observed: list[Tensor] = []
@@ -41,6 +44,7 @@ class BucketRules:
     def plan(self) -> bool:
         """Decide which rules fire in this step; whether the bucket has, or may have, anything to do."""
         self._ran, self._moved, self._observed, self._landed_finite = [], False, [], None
+        self.spoilt = []
         known = [i for i in self.indices if self._rule(i).trigger.known == "start"]
         self.firing = [i for i in known if self.run.firing(self._rule(i), self.bucket)]
         return bool(self.firing or self._due() or self._voting())
@@ -76,9 +80,12 @@ class BucketRules:
         self._ran += self.firing
         self._moved = self._moved or bool(self._moving() or self._due())
         late = [i for i in self.firing if self._rule(i).delay]
+        # The exchange overwrites it, so later nobody could say on which rank it arose.
+        found = spoilt(self.bucket, self.buffer.main, GRADIENT) if self._looks else []
         if late:
-            self._launch_late(late[0])
+            self._launch_late(late[0], found)
         elif self.firing:
+            self.spoilt += found
             operations = sum(self._operations(i) for i in self.firing)
             pipeline.launch(
                 Flight(self._program(), step=self.run.step, unit=self.bucket.index, operations=operations)
@@ -94,13 +101,16 @@ class BucketRules:
             self._landed_finite = None
         for late in due:
             self.late.remove(late)
+            self.spoilt += late.spoilt
             self.buffer.main.add_(self._late_value(late))
 
     def drain(self) -> bool:
         """Put the oldest late gradient into `.grad`; whether there was one."""
         if not self.late:
             return False
-        self.buffer.main.copy_(self._late_value(self.late.popleft()))
+        late = self.late.popleft()
+        self.spoilt = list(late.spoilt)
+        self.buffer.main.copy_(self._late_value(late))
         self.buffer.expose(range(len(self.bucket.items)))
         return True
 
@@ -163,7 +173,12 @@ class BucketRules:
     def _message(self, rule: Rule) -> Tensor:
         return self.buffer.whole if _carries_flags(rule) else self.buffer.main
 
-    def _launch_late(self, index: int) -> None:
+    @property
+    def _looks(self) -> bool:
+        """Whether a gradient that is not finite is an error, and looking for one holds up nobody."""
+        return self.run.scaler is None and self.buffer.main.device.type == "cpu"
+
+    def _launch_late(self, index: int, found: Sequence[str]) -> None:
         rule, state = self._rule(index), self.run.state[index, self.bucket.index]
         rule.payload.read(self.run.context(rule), self.bucket, state["payload"], self.buffer.main)
         flight = Flight(
@@ -173,7 +188,7 @@ class BucketRules:
             operations=self._operations(index),
         )
         flight.launch(self.run.transport, self.run.statistics)
-        self.late.append(LateGradient(rule.due(self.run.step), index, flight))
+        self.late.append(LateGradient(rule.due(self.run.step), index, flight, tuple(found)))
 
     def _late_value(self, late: LateGradient) -> Tensor:
         rule, state = self._rule(late.index), self.run.state[late.index, self.bucket.index]

@@ -141,6 +141,8 @@ class Engine:
         """Hold the mean model inside, or the server's (`ssp`), to evaluate or save it; every rank must enter.
 
         Parameters and floating-point buffers come back bit for bit.
+
+        Raises: NonFiniteError on every rank if those of one hold NaN or infinity.
         """
         self._check_open()
         self._window.settle()
@@ -321,15 +323,24 @@ class Engine:
         Args:
             average: whether to end with the mean model, or the server's; by default if the algorithm lets
                 replicas differ or the model has floating-point buffers.
+
+        Raises: NonFiniteError on every rank if what is averaged, or comes late, holds NaN or infinity on one;
+            models stay as they are, and the engine is closed all the same.
         """
         if self._closed:
             return
-        self._window.settle()
-        self._detach()
-        switching.come_to_rest(self._window)
-        buffers = any(True for _ in self._run.model.buffers())
-        if average or (average is None and (self.algorithm.lets_replicas_differ or buffers)):
-            replicas.average(self._run)
+        try:
+            self._window.settle()
+            self._detach()
+            switching.come_to_rest(self._window)
+            buffers = any(True for _ in self._run.model.buffers())
+            if average or (average is None and (self.algorithm.lets_replicas_differ or buffers)):
+                replicas.average(self._run)
+            elif average is None:
+                replicas.check(self._run)
+        except BaseException as error:
+            self._fail(error)
+            raise
         self._give_back(f"closed at step {self._run.step}")
 
     def __enter__(self) -> Engine:
@@ -341,8 +352,7 @@ class Engine:
         if error is None:
             self.close()
         elif not self._closed:
-            self._detach()
-            self._give_back(f"failed: {type(error).__name__}: {error}")
+            self._fail(error)
 
     def __repr__(self) -> str:
         membership = self._run.transport.membership
@@ -352,6 +362,10 @@ class Engine:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
+
+    def _fail(self, error: BaseException) -> None:
+        self._detach()
+        self._give_back(f"failed: {type(error).__name__}: {error}")
 
     def _detach(self) -> None:
         self._closed = True

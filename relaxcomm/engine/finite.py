@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relaxcomm.buckets import Bucket
-from relaxcomm.errors import NonFiniteError
+from relaxcomm.errors import CommunicationError, NonFiniteError
+from relaxcomm.transport.base import Transport
 
+GRADIENT = "the gradient of"  # before names, where gradients are spoken of
 _SHOWN = 3
 
 
@@ -25,33 +27,67 @@ def is_finite(flat: Tensor) -> bool:
     return bool(torch.isfinite(flat.sum(dtype=wide))) or bool(torch.isfinite(flat).all())
 
 
-def non_finite_error(what: str, found: Iterable[tuple[Bucket, Tensor]], step: int) -> NonFiniteError:
-    """An error that names the tensors that hold NaN or infinity."""
-    shown = _names(found) or "what another rank put in"
-    return NonFiniteError(
-        f"step {step}: the {what} of {shown} hold NaN or infinity after the exchange, so some worker made "
-        "them; nothing of this exchange was kept. Lower the learning rate or clip gradients; if a "
-        "GradScaler is used, pass it: attach(..., scaler=scaler)"
-    )
+def spoilt(bucket: Bucket, flat: Tensor, kind: str = "") -> list[str]:
+    """What of a bucket holds NaN or infinity, "buffer 1.running_mean"; for one read if nothing does.
 
-
-def unsent_error(bucket: Bucket, flat: Tensor, rank: int, step: int) -> NonFiniteError:
-    """An error about this rank's own parameters, which it has not sent."""
-    return NonFiniteError(
-        f"rank {rank}, step {step}: the parameters of {_names([(bucket, flat)])} hold NaN or infinity, so "
-        "they were not sent and no other rank has them. Lower the learning rate or clip gradients; if a "
-        "GradScaler is used, pass it: attach(..., scaler=scaler)"
-    )
-
-
-def _names(found: Iterable[tuple[Bucket, Tensor]]) -> str:
-    """The first tensors that hold NaN or infinity, and how many more."""
-    names = [
-        name
-        for bucket, flat in found
-        for name, view in zip(bucket.names, bucket.views(flat), strict=True)
+    Args:
+        bucket: the bucket.
+        flat: its contents, `[numel]` or more.
+        kind: what is said before each name; by default whether it is a parameter or a buffer.
+    """
+    flat = flat[: bucket.numel]
+    if is_finite(flat):
+        return []
+    return [
+        f"{kind or ('parameter' if isinstance(item.tensor, nn.Parameter) else 'buffer')} {item.name}"
+        for item, view in zip(bucket.items, bucket.views(flat), strict=True)
         if not is_finite(view)
     ]
+
+
+def non_finite_error(
+    transport: Transport,
+    put_in: Sequence[str],
+    came: Sequence[str],
+    step: int,
+    *,
+    so: str = "nothing of this exchange was kept",
+) -> NonFiniteError:
+    """An error that says on which ranks NaN or infinity arose; all ranks make it at the same place.
+
+    They ask each other only now, so that a step in which all is well has no message more.
+
+    Args:
+        transport: to the other ranks.
+        put_in: what of this rank's own was not finite when it was sent.
+        came: what was not finite when it came.
+        step: in which.
+        so: what follows.
+    """
+    try:
+        everyone = transport.gather_objects(_listed(put_in))
+    except CommunicationError as error:
+        where = f"{_listed(put_in or came)} (on which ranks they arose could not be asked: {error})"
+        return _error(f"step {step}: NaN or infinity in {where}; {so}")
+    where = "; ".join(f"{names} on rank {rank}" for rank, names in enumerate(everyone) if names)
+    where = where or f"{_listed(came) or 'a result'} though no rank put any in, so it overflowed on the way"
+    return _error(f"step {step}: NaN or infinity in {where}; {so}")
+
+
+def own_error(names: Sequence[str], rank: int, step: int, so: str) -> NonFiniteError:
+    """An error about this rank's own tensors, which it makes alone."""
+    return _error(f"step {step}: NaN or infinity in {_listed(names)} on rank {rank}; {so}")
+
+
+def _error(text: str) -> NonFiniteError:
+    return NonFiniteError(
+        f"{text}. Lower the learning rate or clip gradients; if a GradScaler is used, pass it: "
+        "attach(..., scaler=scaler)"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of many names."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 

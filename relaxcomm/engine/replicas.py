@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from relaxcomm.buckets import Bucket, Item, build_buckets
 from relaxcomm.engine import served
+from relaxcomm.engine.finite import non_finite_error, own_error, spoilt
 from relaxcomm.engine.model import float_buffers, named_parameters
 from relaxcomm.engine.run import Run
 from relaxcomm.operations import AllReduce, Broadcast, Label
@@ -31,9 +32,11 @@ def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root
 
 
 def average(run: Run) -> None:
-    """Replace trainable parameters and floating-point buffers by their mean, or by what servers hold."""
-    for bucket, mean in means(run):
-        bucket.scatter(mean)
+    """Replace trainable parameters and floating-point buffers by their mean, or by what servers hold.
+
+    Raises: NonFiniteError on all ranks if it is not finite, and before anything has changed.
+    """
+    _replace(run, means(run))
 
 
 def equalise(run: Run, *, moments: bool) -> None:
@@ -47,8 +50,24 @@ def equalise(run: Run, *, moments: bool) -> None:
     if moments:
         buckets = _moment_buckets(run)
         if not _are_equal(run, buckets):
-            for bucket, mean in _all_reduced(run, _gathered(buckets)):
-                bucket.scatter(mean)
+            _replace(run, _all_reduced(run, _gathered(buckets)), "the optimizer's")
+
+
+def check(run: Run) -> None:
+    """Raise NonFiniteError on ranks whose own parameters or floating-point buffers are not finite."""
+    if bad := [name for bucket, flat in _gathered(mean_buckets(run)) for name in spoilt(bucket, flat)]:
+        raise own_error(bad, run.transport.membership.rank, run.step, "the model is left as it is")
+
+
+def _replace(run: Run, found: Sequence[tuple[Bucket, Tensor]], kind: str = "") -> None:
+    """Write means that are the same on all ranks, if all of them are finite."""
+    if came := [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]:
+        own = _gathered(bucket for bucket, _ in found)
+        put_in = [name for bucket, flat in own for name in spoilt(bucket, flat, kind)]
+        so = "no mean was taken, and every rank's model is left as it is"
+        raise non_finite_error(run.transport, put_in, came, run.step, so=so)
+    for bucket, mean in found:
+        bucket.scatter(mean)
 
 
 def _are_equal(run: Run, buckets: Sequence[Bucket]) -> bool:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket, build_buckets
-from relaxcomm.engine.finite import is_finite, non_finite_error, unsent_error
+from relaxcomm.engine.finite import is_finite, non_finite_error, own_error, spoilt
 from relaxcomm.engine.flights import Flight, Pipeline, land_all
 from relaxcomm.engine.model import float_buffers
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.slots import RuleState
+from relaxcomm.errors import NonFiniteError
 from relaxcomm.primitives.payloads import parameters
 from relaxcomm.primitives.triggers import every, every_step
 from relaxcomm.transport.base import Pending
@@ -121,7 +122,8 @@ class StepExchanges:
         alone = not rule.exchange.collective
         is_good = (rule.exchange.same_result and not alone) or is_finite(tensor)
         if alone and not is_good:  # nobody waits for this rank, so it must not reach those who go on
-            raise unsent_error(bucket, tensor, self.run.transport.membership.rank, self.run.step)
+            rank, so = self.run.transport.membership.rank, "nothing was sent, and no other rank has it"
+            raise own_error(spoilt(bucket, tensor), rank, self.run.step, so)
         mine = self.run.samples.keep(rule, bucket, tensor) if measured else None
         program = (
             self.run.exchanging("buffers", rule, cx, state, tensor)
@@ -146,11 +148,11 @@ class StepExchanges:
     def apply(self, made: Sequence[Exchange]) -> None:
         """Write results to the model and keep state, all or nothing."""
         land_all((one.flight for one in made), self.run.transport, self.run.statistics)
-        bad = [(one.bucket, one.flight.result) for one in made if not is_finite(one.flight.result)]
+        bad = [one for one in made if not is_finite(one.flight.result)]
         if self._anyone_bad(made, bool(bad)):
             for one in made:
                 one.state.commit(False)
-            raise non_finite_error("parameters", bad, self.run.step)
+            raise self._error(made, bad)
         for one in made:
             if one.sent is not None:
                 self.run.statistics.latest["staleness_steps"] = self.run.step - one.sent
@@ -167,6 +169,22 @@ class StepExchanges:
             payload.write(cx, one.bucket, state["payload"], value, one.snapshot)
             state.commit(True)
         self.run.control.send()
+
+    def _error(self, made: Sequence[Exchange], bad: Sequence[Exchange]) -> NonFiniteError:
+        """Who has put in what is not finite: nothing was written yet, so all still have what they sent."""
+        came = [name for one in bad for name in spoilt(one.bucket, one.flight.result)]
+        if not all(one.rule.exchange.collective for one in made):  # the others do not wait for a question
+            rank, so = self.run.transport.membership.rank, "the exchange gave it back"
+            return own_error(came, rank, self.run.step, so)
+        put_in = [name for one in made for name in spoilt(one.bucket, self._sent(one))]
+        return non_finite_error(self.run.transport, put_in, came, self.run.step)
+
+    def _sent(self, one: Exchange) -> Tensor:
+        """What this rank has put in, or the parameters that it was made of."""
+        if one.snapshot is not None:
+            return one.snapshot
+        cx, payload = self.run.context(one.rule), one.state["payload"]
+        return one.rule.payload.read(cx, one.bucket, payload, one.bucket.temporary())
 
     def _anyone_bad(self, made: Sequence[Exchange], bad: bool) -> bool:
         """Whether a result is bad here or, where ranks get different results, on any rank."""

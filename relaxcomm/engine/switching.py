@@ -73,6 +73,7 @@ def leave(window: Window) -> None:
 
 def come_to_rest(window: Window) -> None:
     """Apply everything that is on its way; the hooks must be off."""
+    window.backward.check_last()
     window.run.votes.drain()
     window.step.drain()
     window.run.transport.leave()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from relaxcomm.engine.finite import GRADIENT, is_finite, non_finite_error
 from relaxcomm.engine.slots import Slots
-from relaxcomm.errors import NonFiniteError, UsageError
+from relaxcomm.errors import UsageError
 from relaxcomm.operations import Agree, Label
 from relaxcomm.protocol import Context, Observation, VotingTrigger, agreed
 from relaxcomm.transport.base import Pending
@@ -30,7 +31,7 @@ class _Ballot:
         triggers: that were voted on, in order.
         pending: brings how many voters there are, how many saw what is not finite, and each trigger's yeses.
         finite: whether this rank's gradients were.
-        spoilt: the parameters whose gradients were not.
+        spoilt: which of them were not.
     """
 
     step: int
@@ -90,10 +91,7 @@ class Votes:
                 self.slots[trigger].commit(finite)
         self._run.synchronised = True
         pending = self._run.transport.issue(Agree(ballot, "sum"), Label(step, "vote"))
-        spoilt = (
-            () if finite else tuple(p.name for p in self._run.parameters if not _is_finite(p.tensor.grad))
-        )
-        self._out.append(_Ballot(step, active, pending, finite, spoilt))
+        self._out.append(_Ballot(step, active, pending, finite, () if finite else self._spoilt()))
         self._last = step
 
     def decided(self, trigger: VotingTrigger) -> bool:
@@ -160,16 +158,17 @@ class Votes:
                 self.slots[trigger].commit(good)
             self._answers[trigger, ballot.step] = agreed(trigger.agree, count, voters)
         if spoilt and self._run.scaler is None:
-            raise NonFiniteError(self._spoilt(ballot))
+            so = "the ranks cannot vote, and nothing of this step was exchanged"
+            raise non_finite_error(self._run.transport, ballot.spoilt, (), ballot.step, so=so)
 
-    def _spoilt(self, ballot: _Ballot) -> str:
-        here = ", ".join(ballot.spoilt[:3]) or "entries whose squares overflow"
-        where = "on another rank" if ballot.finite else f"here, of {here}"
-        return (
-            f"step {ballot.step}: the gradients hold NaN or infinity ({where}), so the ranks cannot vote; "
-            "nothing of this step was exchanged. Lower the learning rate or clip gradients; if a GradScaler "
-            "is used, pass it: attach(..., scaler=scaler)"
+    def _spoilt(self) -> tuple[str, ...]:
+        """Which of this rank's gradients are not finite, when together they are not."""
+        named = tuple(
+            f"{GRADIENT} {p.name}"
+            for p in self._run.parameters
+            if p.tensor.grad is not None and not is_finite(p.tensor.grad)
         )
+        return named or ("gradients whose squares overflow",)
 
     def _active(self) -> tuple[VotingTrigger, ...]:
         rules = [rule for rule in self._run.algorithm.rules if rule.is_active(self._run.step)]
@@ -180,7 +179,3 @@ class Votes:
 
     def _gradients(self) -> list[Tensor]:
         return [p.tensor.grad for p in self._run.parameters if p.tensor.grad is not None]
-
-
-def _is_finite(gradient: Tensor | None) -> bool:
-    return gradient is None or bool(torch.isfinite(gradient).all())

@@ -156,8 +156,8 @@ def test_a_nan_on_one_rank_is_an_error_on_all(vote_delay):
     kinds = {rank: (kind, text) for rank, (kind, text) in caught.value.errors.items()}
     assert {kind for kind, _ in kinds.values()} == {"NonFiniteError"}
     assert kinds.keys() == {0, 1, 2}
-    assert "weight" in kinds[1][1]
-    assert "another rank" in kinds[0][1]
+    for _, text in kinds.values():
+        assert "weight on rank 1;" in text
 
 
 def accumulated(world, kind):
