@@ -48,7 +48,7 @@ def attach(
             begins with the first one's and ends when each has stepped once; None for algorithms that need
             only gradients.
         config: an algorithm's name, a YAML file, a mapping, an Algorithm or a Config.
-        scaler: the GradScaler, if one is used.
+        scaler: the GradScaler, if one is used; a step inside one that was not given is a UsageError.
         process_group: the ranks that take part, or a transport between them, which is closed with the engine;
             None for all.
 

@@ -17,6 +17,7 @@ from relaxcomm.engine.backward import Backward
 from relaxcomm.engine.hooks import Hooks, uncompiled
 from relaxcomm.engine.joining import Joining
 from relaxcomm.engine.run import Run
+from relaxcomm.engine.scaling import check_scaler
 from relaxcomm.engine.step import Step
 from relaxcomm.engine.wrappers import check_forward
 from relaxcomm.errors import UsageError
@@ -139,6 +140,7 @@ class Window:
     def step_begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An optimizer is about to step."""
         with self.run.statistics.busy():
+            check_scaler(self.run.scaler)
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
             if closure is not None:
                 raise UsageError(

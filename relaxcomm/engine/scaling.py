@@ -1,0 +1,44 @@
+"""Which GradScaler steps the optimizer: one that the engine does not know skips steps behind its back."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+from torch.amp import GradScaler, grad_scaler
+
+from relaxcomm.errors import UsageError
+
+_MODULE = vars(grad_scaler)
+_DEPTH = 40  # frames from a hook of the optimizer up to the scaler; wrappers of step() lie between
+
+
+def check_scaler(given: GradScaler | None) -> None:
+    """Refuse an optimizer step inside the step of an enabled GradScaler other than the one that was given.
+
+    Some microseconds: a look at the callers, of which a scaler is one where it is used.
+
+    Raises: UsageError, saying what to pass.
+    """
+    found = _stepping()
+    if found is None or found is given or not found.is_enabled():
+        return
+    which = "none" if given is None else "another one"
+    raise UsageError(
+        f"a GradScaler calls optimizer.step(), and attach() was given {which}: a step that it skips on one "
+        "rank alone would pair this rank's exchanges with later ones of its peers; write "
+        "attach(model, optimizer, config, scaler=scaler)"
+    )
+
+
+def _stepping() -> GradScaler | None:
+    """The scaler whose method has called this, or None."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_DEPTH):
+        if frame is None:
+            return None
+        if frame.f_globals is _MODULE:
+            scaler = frame.f_locals.get("self")
+            return scaler if isinstance(scaler, GradScaler) else None
+        frame = frame.f_back
+    return None
