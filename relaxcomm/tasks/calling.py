@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from relaxcomm.errors import ConfigError
+from relaxcomm.errors import ConfigError, NonFiniteError
 
 
 @contextmanager
@@ -34,12 +35,18 @@ def named(what: str, function: Callable[..., Any]) -> Iterator[None]:
 def checked_measure(value: object, evaluate: Callable[..., Any]) -> float:
     """What `evaluate` returned, as a number.
 
-    Raises: ConfigError if it is none.
+    Raises: ConfigError if it is none, NonFiniteError if it is NaN, for a model that the engine has looked at.
     """
     try:
-        return float(value)  # type: ignore[arg-type]  # it is tried
+        measure = float(value)  # type: ignore[arg-type]  # it is tried
     except (TypeError, ValueError, RuntimeError):  # the last from tensors of several entries
         raise ConfigError(f"{_place('evaluate', evaluate)} returned {value!r}; it must be a number") from None
+    if math.isnan(measure):
+        raise NonFiniteError(
+            f"{_place('evaluate', evaluate)} returned NaN, although the model's parameters and buffers are "
+            "finite: what it makes of them overflows, or it measures nothing; lower the rate, or mend it"
+        )
+    return measure
 
 
 def checked_loss(value: Any, loss: Callable[..., Any]) -> torch.Tensor:

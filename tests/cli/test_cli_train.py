@@ -48,6 +48,18 @@ def test_a_failing_worker_ends_all_with_one_message(start, what, message):
     assert lines[1:] == ["relaxcomm: --traceback shows where it happened"]
 
 
+def test_nan_on_one_worker_is_no_success(start):
+    """Nothing is exchanged in 1000 steps, so it is the average for an evaluation that comes upon it."""
+    arguments = ("--algorithm", "local_sgd", "--set", "algorithm.steps=1000")
+    result = start("train", "quick.yaml", *arguments, "--set", "task={'mine.job:make': {what: nan}}").finish()
+    assert (result.code, result.left_over) == (1, False)
+    line = next(line for line in result.err.splitlines() if "error" in line)
+    assert line.startswith("relaxcomm: error: rank ")
+    assert "NaN or infinity in parameter" in line
+    assert "on rank 1;" in line
+    assert "local_sgd" not in result.out, "there is no result"
+
+
 HANG = ("train", "quick.yaml", "--set", "task={'mine.job:make': {what: hang}}")
 
 

@@ -62,7 +62,7 @@ def outcome(world: World, *args) -> str:
 def assert_told(found: list[str]) -> None:
     """Every rank ends with what to do, its own error or that of the peer it waits for.
 
-    In one process the peers learn only that they wait for ever, as the others here return what they were told.
+    In one process peers learn only that they wait for ever, as the others here return what they were told.
     """
     assert any(text.startswith("UsageError: ") for text in found), found
     for text in found:

@@ -59,7 +59,7 @@ def test_no_other_rank_ever_holds_it(algorithm, latency):
             if algorithm in ALONE:
                 error = found[bad][0]
                 # With a slow link nothing more may leave: then the rank keeps its NaN to itself.
-                assert latency == 3.0 or error.startswith(f"NonFiniteError: rank {bad}, step"), error
+                assert latency == 3.0 or f"on rank {bad};" in error, error
                 assert not error or "2.bias" in error
             else:
                 assert {error.partition(":")[0] for error, _ in found} == {"NonFiniteError"}

@@ -1,6 +1,7 @@
 """The training job on one rank, and how the ranks' records become the job's result."""
 
 import json
+import sys
 import time
 from collections import namedtuple
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from relaxcomm import config
-from relaxcomm.errors import ConfigError
+from relaxcomm.errors import ConfigError, NonFiniteError
 from relaxcomm.tasks.progress import Lines
 from relaxcomm.tasks.result import Point, RankRecord, merge
 from relaxcomm.tasks.training import Clock, choose_device, move, train
@@ -70,6 +71,31 @@ def test_result_is_written_as_json(tmp_path):
     written = json.loads(path.read_text())
     assert written["date"] == "today"
     assert written["history"][1] == {"step": 8, "seconds": 2.0, "bytes_sent": 100, "measure": 0.75}
+
+
+NAN_TASK = """
+from dataclasses import replace
+from relaxcomm.tasks.digits import make as digits
+
+
+def make(seed: int, calls: int = 0):
+    task, evaluated = digits(seed, epochs=1, hidden=[4]), []
+
+    def evaluate(model):
+        evaluated.append(1)
+        return float("nan") if len(evaluated) > calls else task.evaluate(model)
+
+    return replace(task, evaluate=evaluate)
+"""
+
+
+@pytest.mark.parametrize("calls", [0, 2], ids=["while_training", "at_the_end"])
+def test_a_measure_of_nan_is_an_error_with_its_place(calls, tmp_path, monkeypatch):
+    (tmp_path / "nowhere.py").write_text(NAN_TASK)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("nowhere", None)
+    with pytest.raises(NonFiniteError, match=r"evaluate, at .*nowhere.py:9, returned NaN.* finite"):
+        train(config.load(SMALL | {"task": {"nowhere:make": {"calls": calls}}}))
 
 
 def test_one_rank_trains_and_the_same_seed_gives_the_same_run():
