@@ -23,7 +23,7 @@ from relaxcomm.errors import (
     UsageError,
 )
 from relaxcomm.frozen import Bits, Fraction, Index, Levels, Rate, Share, Steps, Threshold, frozen
-from relaxcomm.messages import Dense, Message, SharedSupport, Sparse
+from relaxcomm.messages import Dense, Maximum, Message, SharedSupport, Sparse
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
 from relaxcomm.primitives.averaging_server import averaging_server
@@ -135,6 +135,7 @@ __all__ = [
     "Index",
     "Levels",
     "Link",
+    "Maximum",
     "Measured",
     "Message",
     "MetricsWarning",

@@ -9,7 +9,7 @@ from relaxcomm import fragments
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.legality.graphs import check_graph
 from relaxcomm.legality.neighbours import listed, neighbours
-from relaxcomm.messages import SUMMABLE
+from relaxcomm.primitives.exchanges import all_reduce
 from relaxcomm.primitives.outers import average
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _check_exchange(rule: Rule) -> None:
     if shared and not (exchange.several_rounds and exchange.same_result):
         raise CompositionError(
             f"{exchange!r} cannot show each rank the results of all messages, on which {rule.compressor!r} "
-            f"builds; use {'all_reduce' if rule.compressor.kinds <= SUMMABLE else 'all_gather'}()"
+            f"builds; use {'all_reduce' if rule.compressor.kinds <= all_reduce.accepts else 'all_gather'}()"
         )
     if exchange.collective:
         return

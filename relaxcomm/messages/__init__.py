@@ -1,12 +1,14 @@
 """What a compressor hands to an exchange: an encoded tensor and how it may be combined.
 
 A message kind says what the network may do with it. `dense` and `shared_support` messages can be
-summed element by element in the network; all others must be gathered and decoded first.
+summed element by element in the network, of `maximum` messages the largest entries are found there;
+all others must be gathered and decoded first.
 """
 
 from relaxcomm.messages.message import (
     ALL_KINDS,
     DENSE,
+    MAXIMUM,
     MIXED,
     QUANTIZED,
     SHARED_SUPPORT,
@@ -14,6 +16,7 @@ from relaxcomm.messages.message import (
     SPARSE,
     SUMMABLE,
     Dense,
+    Maximum,
     Message,
     Several,
     SharedSupport,
@@ -31,6 +34,7 @@ from relaxcomm.messages.sparse import (
 __all__ = [
     "ALL_KINDS",
     "DENSE",
+    "MAXIMUM",
     "MIXED",
     "QUANTIZED",
     "SHARED_SUPPORT",
@@ -40,6 +44,7 @@ __all__ = [
     "BlockSparse",
     "Coefficients",
     "Dense",
+    "Maximum",
     "Message",
     "Powers",
     "Quantized",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
@@ -17,8 +18,9 @@ SPARSE = "sparse"
 QUANTIZED = "quantized"
 SIGNS = "signs"
 MIXED = "mixed"
+MAXIMUM = "maximum"
 SUMMABLE = frozenset({DENSE, SHARED_SUPPORT})
-ALL_KINDS = SUMMABLE | {SPARSE, QUANTIZED, SIGNS, MIXED}
+ALL_KINDS = SUMMABLE | {SPARSE, QUANTIZED, SIGNS, MIXED}  # of which weighted sums are wanted
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,42 @@ class SharedSupport(Dense):
     """Values of the same entries on all ranks, which each knows by itself; `tensor` holds them alone."""
 
     kind: ClassVar[str] = SHARED_SUPPORT
+
+
+@dataclass(frozen=True, eq=False)
+class Maximum(Dense):
+    """Entries of which all ranks get the largest, one by one, such as a scale that all are to share.
+
+    `all_reduce` and `all_gather` combine it. NaN counts as infinity, so that no rank's is hidden. Workers
+    that agree on a maximum m first can take means of what would overflow without it, such as
+    `m + log(mean_n exp(x_n - m))`.
+
+    Args:
+        tensor: the entries; an exchange may overwrite them.
+
+    Example:
+        >>> parts = [(0.5, Maximum(torch.tensor([1.0, 5.0]))), (0.5, Maximum(torch.tensor([3.0, -2.0])))]
+        >>> Maximum.of(parts)
+        tensor([3., 5.])
+    """
+
+    kind: ClassVar[str] = MAXIMUM
+
+    def ordered(self) -> Tensor:
+        """The entries without NaN, which a maximum over a network may or may not keep."""
+        if not self.tensor.is_floating_point():
+            return self.tensor
+        return self.tensor.masked_fill(self.tensor.isnan(), math.inf)
+
+    @staticmethod
+    def of(parts: Sequence[tuple[float, Message]]) -> Tensor:
+        """The largest entries of what came back, whatever the weights: one part, or one a worker."""
+        largest: Tensor | None = None
+        for _, message in parts:
+            assert isinstance(message, Maximum), f"expected a maximum, got {message!r}"
+            largest = message.ordered() if largest is None else torch.maximum(largest, message.ordered())
+        assert largest is not None, "an exchange sent back no part"
+        return largest
 
 
 @dataclass(frozen=True, eq=False)

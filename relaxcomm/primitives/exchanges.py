@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import DENSE, SUMMABLE, Dense, Message, Sparse
+from relaxcomm.messages import DENSE, MAXIMUM, SUMMABLE, Dense, Maximum, Message, Sparse
 from relaxcomm.operations import AllReduce, Neighbors, Operation, Received
 from relaxcomm.protocol import Coding, Compressor, Context, Exchange, Exchanging, Parts, State
 from relaxcomm.topology import Topology
@@ -24,14 +24,15 @@ class all_reduce(Exchange):
     """The mean over all workers, reduced in the network: `(1/N) sum_n C(x_n)`.
 
     A ring sends `2 (N - 1) / N` times the message from each rank. Only summable messages can be
-    reduced: sparse or quantised ones would add up indices or codes.
+    reduced: sparse or quantised ones would add up indices or codes. Of messages that ask for a maximum the
+    largest entries come back.
 
     Example:
         >>> all_reduce()
         all_reduce()
     """
 
-    accepts: ClassVar[frozenset[str]] = SUMMABLE
+    accepts: ClassVar[frozenset[str]] = SUMMABLE | {MAXIMUM}
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         coding = compressor.code(cx, tensor, state, keep_own=False)
@@ -39,7 +40,10 @@ class all_reduce(Exchange):
             message: Message = next(coding)
             while True:
                 assert isinstance(message, Dense), f"{compressor!r} yielded {message!r}"
-                received = yield AllReduce(message.tensor, "mean")
+                if isinstance(message, Maximum):
+                    received = yield AllReduce(message.ordered(), "max")
+                else:
+                    received = yield AllReduce(message.tensor, "mean")
                 assert isinstance(received, Tensor)
                 parts: Parts = ((1.0, replace(message, tensor=received)),)
                 message = coding.send(parts)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from relaxcomm.frozen import frozen
-from relaxcomm.messages import ALL_KINDS
+from relaxcomm.messages import ALL_KINDS, MAXIMUM
 from relaxcomm.operations import AllGather
 from relaxcomm.protocol import Compressor, Context, Exchange, Exchanging, State
 from relaxcomm.topology import Topology
@@ -25,7 +25,7 @@ class all_gather(Exchange):
         all_gather()
     """
 
-    accepts: ClassVar[frozenset[str]] = ALL_KINDS
+    accepts: ClassVar[frozenset[str]] = ALL_KINDS | {MAXIMUM}
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         weight = 1 / cx.membership.world_size

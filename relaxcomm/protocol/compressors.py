@@ -13,8 +13,8 @@ from relaxcomm.messages import Message, Sparse
 from relaxcomm.protocol.base import Context, Primitive, State
 
 Parts: TypeAlias = Sequence[tuple[float, Message]]
-"""Weighted messages; the combined result is the weighted sum of what they decode to. An all-reduce
-gives one part of weight 1, an all-gather one part a worker."""
+"""Weighted messages; the combined result is the weighted sum of what they decode to, or `Maximum.of` them.
+An all-reduce gives one part of weight 1, an all-gather one part a worker."""
 
 Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | Sparse | None]]
 """Yields a message, is sent the parts that came back, returns `(result, own)`."""

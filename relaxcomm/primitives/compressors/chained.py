@@ -13,7 +13,17 @@ from relaxcomm.buckets import Bucket
 from relaxcomm.errors import CompositionError
 from relaxcomm.frozen import frozen
 from relaxcomm.layout import Layout, one_tensor
-from relaxcomm.messages import DENSE, SHARED_SUPPORT, SPARSE, Dense, Message, SharedSupport, Sparse, SparseOf
+from relaxcomm.messages import (
+    DENSE,
+    MAXIMUM,
+    SHARED_SUPPORT,
+    SPARSE,
+    Dense,
+    Message,
+    SharedSupport,
+    Sparse,
+    SparseOf,
+)
 from relaxcomm.pieces import PieceState, piece_bucket
 from relaxcomm.primitives.compressors.reading import as_dense, finish, read
 from relaxcomm.protocol import Coding, Compressor, Context, State
@@ -48,10 +58,10 @@ class chain(Compressor):
                     "parts of a chain into one list"
                 )
         for one in self.compressors:
-            if one.keeps_rest or one.rounds != 1:
+            if one.keeps_rest or one.rounds != 1 or MAXIMUM in one.kinds:
                 raise CompositionError(
-                    f"chain takes compressors of one message that keep no residual, got {one!r}; put "
-                    "error_feedback around the whole chain"
+                    "chain takes compressors of one message that keep no residual and ask for no maximum, "
+                    f"got {one!r}; put error_feedback around the whole chain"
                 )
 
     @property

@@ -16,7 +16,7 @@ from relaxcomm.buckets import Bucket
 from relaxcomm.errors import CompositionError
 from relaxcomm.frozen import Steps, frozen
 from relaxcomm.layout import Layout, one_tensor
-from relaxcomm.messages import MIXED, Message, Several
+from relaxcomm.messages import MAXIMUM, MIXED, Message, Several
 from relaxcomm.pieces import PieceState, piece_bucket
 from relaxcomm.precision import wide
 from relaxcomm.primitives.compressors.reading import as_dense, finish
@@ -40,10 +40,10 @@ class Sorting(Compressor):
     def check_both(self) -> None:
         """Refuse compressors of several messages."""
         for one in self.both:
-            if one.rounds != 1:
+            if one.rounds != 1 or MAXIMUM in one.kinds:
                 raise CompositionError(
-                    f"{type(self).__name__} takes compressors of one message, got {one!r} of {one.rounds}; "
-                    "give two rules a select each instead"
+                    f"{type(self).__name__} takes compressors of one message that ask for no maximum, got "
+                    f"{one!r}; give two rules a select each instead"
                 )
 
     @property
