@@ -9,6 +9,7 @@ from typing import Any
 from relaxcomm import deprecation, docstrings
 from relaxcomm.algorithm import Rule
 from relaxcomm.cli.graphs import usable_topologies
+from relaxcomm.cli.needing import MEMORY_MEANS, memory_nodes
 from relaxcomm.cli.sending import sent_in_words, shape_in_words
 from relaxcomm.cli.tree import Node
 from relaxcomm.cli.words import parameter_nodes
@@ -63,6 +64,7 @@ def algorithm_node(
             *rules,
             *controllers,
             *chooser,
+            Node("memory", MEMORY_MEANS, memory_nodes(built, workers, topology or complete())),
             Node("topologies", ", ".join(usable_topologies(built))),
             *_sources(text, entry.origin),
         ),

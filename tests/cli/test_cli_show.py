@@ -47,6 +47,19 @@ def test_an_algorithm():
     assert shown["provided_by"] == "relaxcomm"
 
 
+def test_what_an_algorithm_needs_in_memory():
+    """Anchor and momentum, a message, and nothing more; over a ring two neighbours' messages."""
+    assert facts("diloco", "--workers", "3")["memory.3_workers"] == (
+        "8.0 kept, 4.0 in buffers, 0.0 more while messages are under way"
+    )
+    shown = facts("d_psgd", "--workers", "4", "--topology", "ring")
+    assert shown["memory.4_workers"] == "0.0 kept, 0.0 in buffers, 16.0 more while messages are under way"
+    assert (
+        "not possible"
+        in facts("d_psgd", "--workers", "3", "--topology", "one_peer_exponential")["memory.3_workers"]
+    )
+
+
 def test_an_algorithm_that_chooses_another():
     shown = facts("auto")
     assert shown["chooser"].startswith("least_time(): The composition whose predicted time")

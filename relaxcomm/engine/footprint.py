@@ -1,0 +1,123 @@
+"""What an algorithm needs in memory, counted on a small model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from relaxcomm.algorithm import Algorithm, Rule
+from relaxcomm.buckets import Bucket, Item
+from relaxcomm.engine.assignment import Assignment, assign
+from relaxcomm.engine.gradients import GradientBuffer
+from relaxcomm.engine.slots import RuleState
+from relaxcomm.operations import AllGather, AllToAll
+from relaxcomm.protocol import Context, is_buffer
+from relaxcomm.topology import Topology
+from relaxcomm.transport.base import Membership
+
+_BUCKET_BYTES = 1 << 62  # buckets of any size need as much a parameter
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes a parameter and worker above the model, `.grad` and the optimizer.
+
+    Args:
+        kept: what checkpoints hold, and what a server's part holds.
+        buffers: room that stays from step to step and says nothing.
+        under_way: what is sent and received besides, until the result is applied.
+    """
+
+    kept: float
+    buffers: float
+    under_way: float
+
+
+def footprint(
+    algorithm: Algorithm, items: Sequence[Item], membership: Membership, topology: Topology
+) -> Footprint:
+    """What an algorithm needs for these parameters; what transports copy comes to it, for a moment.
+
+    Args:
+        algorithm: whose rules.
+        items: parameters of a small model, whose state is made and counted.
+        membership: rank and world size.
+        topology: the configured graph.
+
+    Raises: CompositionError for fewer parameters than fragments; TopologyError for a world size that the
+        topology cannot have.
+    """
+    fitted = algorithm.over({item.name: item.tensor.numel() for item in items})
+    names = assign(items, [item.name for item in items], fitted, _BUCKET_BYTES)
+    assignment = Assignment(items, names, fitted)
+    counts = [
+        _of_bucket([fitted.rules[index] for index in covering], bucket, membership, topology)
+        for bucket, covering in zip(assignment.buckets, assignment.rules_of, strict=True)
+    ]
+    numel = sum(bucket.numel for bucket in assignment.buckets)
+    return Footprint(*(sum(column) / numel for column in zip(*counts, strict=True)))
+
+
+def _of_bucket(
+    rules: Sequence[Rule], bucket: Bucket, membership: Membership, topology: Topology
+) -> tuple[int, int, int]:
+    """Bytes kept, of buffers, and under way."""
+    kept = buffers = 0
+    under_way = [0]  # rules take turns
+    cx = Context(0, 0, membership, _no_rate, topology=topology, layout=bucket.layout, place=(0,))
+    for rule in rules:
+        state = RuleState(rule, bucket, membership)
+        for name, value in (pair for made in state.roles.values() for pair in made.items()):
+            if is_buffer(name):
+                buffers += value.nbytes
+            else:
+                kept += value.nbytes
+        served = rule.exchange.serve(cx, bucket, rule.compressor)
+        if served is not None:
+            held = (one for one in vars(served.service).values() if isinstance(one, Tensor))
+            kept += sum(value.nbytes for value in held)
+            buffers += served.request.nbytes + served.reply.nbytes
+        under_way.append(_under_way(rule, bucket, state, cx))
+    if any(rule.payload.site == "backward" for rule in rules):
+        buffers += GradientBuffer(bucket).whole.nbytes
+    if any(rule.payload.site == "step" and not rule.delay for rule in rules):
+        buffers += bucket.scratch().nbytes
+    return kept, buffers, max(under_way)
+
+
+def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int:
+    """What one exchange sends and receives, and what a late result needs besides."""
+    message = bucket.empty().zero_()
+    running = rule.exchange.run(cx, message, rule.compressor, state["compressor"])
+    operation = next(running)
+    running.close()
+    held = list(_tensors(vars(operation)))
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in held}
+    storages.pop(message.untyped_storage().data_ptr(), None)
+    one = sum(storages.values())
+    if isinstance(operation, AllGather | AllToAll):
+        rows = cx.membership.world_size if isinstance(operation, AllGather) else 1
+        one += rows * operation.tensor.nbytes
+    if rule.outer.target is None:  # what lies in `.grad` stays there
+        one += message.nbytes
+    if not rule.delay:
+        return one
+    if rule.payload.site == "step":
+        return one + 2 * message.nbytes  # the message itself, and the parameters as they were then
+    return int(rule.delay) * (one + message.nbytes)
+
+
+def _tensors(held: Mapping[Any, Any]) -> Iterator[Tensor]:
+    """All tensors in the fields of an operation."""
+    for value in held.values():
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _tensors(value)
+
+
+def _no_rate(bucket: Bucket) -> float:
+    raise AssertionError("no exchange asks for a learning rate")

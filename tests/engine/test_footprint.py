@@ -1,0 +1,110 @@
+"""What `show` says of an algorithm's memory, against the tensors that a run holds."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+import relaxcomm
+from relaxcomm import docstrings, registry, topology
+from relaxcomm.buckets import Item
+from relaxcomm.engine.footprint import footprint
+from relaxcomm.examples import from_example
+from relaxcomm.grammar import parse_algorithm
+from relaxcomm.transport.base import Membership
+
+SIZE, RANKS, STEPS = 48, 4, 4
+DATA = torch.utils.data.TensorDataset(
+    torch.randn(16 * RANKS, SIZE, generator=torch.Generator().manual_seed(0))
+)
+SHORT = {"steps": 2, "after_steps": 2}  # so that everything has been exchanged
+NUMEL = 4 * SIZE * SIZE
+GRAPHS = (topology.complete(), topology.hierarchical(sizes=(2, 2)), topology.ring())
+
+
+def built(name):
+    """The algorithm with what its example has, and a graph that it takes."""
+    entry = registry.algorithms()[name]
+    known = inspect.signature(entry.build).parameters
+    short = {key: value for key, value in SHORT.items() if key in known}
+    short |= {"delay": 1} if name == "streaming_diloco" else {}
+    taken = from_example(name, entry.build, docstrings.read(entry.build), short)
+    algorithm = parse_algorithm({"name": name, **taken, **short})
+    for graph in GRAPHS:
+        try:
+            algorithm.check_topology(graph)
+        except relaxcomm.RelaxcommError:
+            continue
+        return algorithm, graph
+    raise AssertionError(f"no graph for {name}")
+
+
+def make_model():
+    return nn.Sequential(*(nn.Linear(SIZE, SIZE, bias=False) for _ in range(4)))
+
+
+def trained(group, algorithm, graph, use):
+    """What `use` says of a model that has been trained for some steps and of its engine, still attached."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    settings = {"algorithm": algorithm, "topology": graph}
+    engine = relaxcomm.attach(model, optimizer, settings, process_group=group)
+    steps = 0
+    for _ in range(STEPS):
+        for (x,) in engine.loader(DATA, batch_size=8):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+            if steps == STEPS:
+                return use(model, engine)
+    raise AssertionError("an epoch has at least one step")
+
+
+def said(algorithm, graph):
+    """The mean footprint of the ranks."""
+    items = [Item(name, p.detach()) for name, p in make_model().named_parameters()]
+    found = [footprint(algorithm, items, Membership(rank, RANKS), graph) for rank in range(RANKS)]
+    return (sum(getattr(one, part) for one in found) / RANKS for part in ("kept", "buffers", "under_way"))
+
+
+def saved_bytes(model, engine):
+    """Of what a checkpoint holds for the rules."""
+    state = engine.state_dict()
+    slots = [slot for *_, roles in state["slots"] for made in roles.values() for slot in made.values()]
+    slots += [part for *_, service in state["services"] for part in service.values()]
+    return sum(slot.nbytes for slot in slots)
+
+
+@pytest.mark.parametrize("name", sorted(registry.algorithms()))
+def test_what_is_kept_is_what_a_checkpoint_holds(name):
+    algorithm, graph = built(name)
+    kept, _, _ = said(algorithm, graph)
+    found = relaxcomm.simulate(lambda group: trained(group, algorithm, graph, saved_bytes), RANKS)
+    assert sum(found) / RANKS / NUMEL == pytest.approx(kept, abs=0.02)
+
+
+def held():
+    """All tensors of this process, and the bytes of their memory by its place."""
+    gc.collect()
+    found = [one for one in gc.get_objects() if type(one) in (torch.Tensor, nn.Parameter)]
+    return found, {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in found}
+
+
+@pytest.mark.parametrize("name", ["bsp", "local_sgd", "topk_sgd", "dgc", "choco_sgd", "qadam", "d_psgd"])
+def test_all_is_what_a_run_holds(name):
+    algorithm, graph = built(name)
+    kept, buffers, under_way = said(algorithm, graph)
+    others, before = held()  # kept alive, so that no new tensor takes their memory
+    made = relaxcomm.simulate(lambda group: trained(group, algorithm, graph, lambda *both: both), RANKS)
+    new = sum(size for place, size in held()[1].items() if place not in before)
+    seen = new / NUMEL / len(made) - 4  # the models themselves
+    late = under_way if algorithm.rules[0].delay else 0.0
+    assert seen >= 0.98 * (kept + buffers + late)
+    # What is on its way, or the last result, may lie in the network too, which is in this process.
+    assert seen <= 1.02 * (kept + buffers) + 1.5 * under_way + 4
+    assert others
