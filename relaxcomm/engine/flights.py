@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Generator, Iterable
 from typing import TypeAlias
 
@@ -96,18 +98,31 @@ class Flight:
 
 
 class Pipeline:
-    """Flights of one window: while a bucket is launched, the one before it goes on by one stage."""
+    """Flights of one window: while a bucket is launched, the one before it goes on by one stage.
 
-    def __init__(self, transport: Transport, statistics: Statistics) -> None:
-        self._transport, self._statistics = transport, statistics
+    Args:
+        transport, statistics: of the run.
+        most_bytes: that may be on their way; a launch beyond waits until earlier flights have landed.
+    """
+
+    def __init__(self, transport: Transport, statistics: Statistics, *, most_bytes: float = math.inf) -> None:
+        self._transport, self._statistics, self._most_bytes = transport, statistics, most_bytes
         self._flights: list[Flight] = []
+        self._sizes: deque[tuple[Flight, int]] = deque()
 
-    def launch(self, flight: Flight) -> None:
+    def launch(self, flight: Flight, num_bytes: int = 0) -> None:
         """Issue a flight's first operation, then the next one of the flight before it.
 
         A flight whose last operation is on its way is left alone: waiting for it would hold up
         backward for nothing.
+
+        Args:
+            flight: of a bucket.
+            num_bytes: of the bucket.
         """
+        while self._sizes and sum(size for _, size in self._sizes) + num_bytes > self._most_bytes:
+            self._sizes.popleft()[0].land(self._transport, self._statistics)
+        self._sizes.append((flight, num_bytes))
         flight.launch(self._transport, self._statistics)
         if self._flights and self._flights[-1].has_more_to_issue:
             self._flights[-1].advance(self._transport, self._statistics)
@@ -117,6 +132,7 @@ class Pipeline:
         """Land all flights."""
         land_all(self._flights, self._transport, self._statistics)
         self._flights.clear()
+        self._sizes.clear()
 
 
 def land_all(flights: Iterable[Flight], transport: Transport, statistics: Statistics) -> None:

@@ -21,6 +21,8 @@ from relaxcomm.primitives.payloads import parameters
 from relaxcomm.primitives.triggers import every, every_step
 from relaxcomm.transport.base import Pending
 
+ASKED_BYTES = 64 << 20  # of parameters on their way to services at a time
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -59,7 +61,9 @@ class StepExchanges:
     def launch(self, index: int, buckets: Sequence[Bucket], *, buffers: bool = True) -> list[Exchange]:
         """Send what a rule covers, and buffers with it; without a delay the results are there at the end."""
         run, rule = self.run, self.run.algorithm.rules[index]
-        pipeline = Pipeline(run.transport, run.statistics)
+        # Each rank holds what it asks and what it is answered; those who take part together fill their link.
+        most_bytes = math.inf if rule.exchange.collective else ASKED_BYTES
+        pipeline = Pipeline(run.transport, run.statistics, most_bytes=most_bytes)
         round = run.rounds[index, buckets[0].index]
         measured = run.samples.wants_distance(rule)
         made = [
@@ -114,12 +118,11 @@ class StepExchanges:
         round: int = 0,
         measured: bool = False,
     ) -> Exchange:
-        late = bool(rule.delay)
+        late, alone = bool(rule.delay), not rule.exchange.collective
         cx = self.run.context(rule, round)
         tensor = rule.payload.read(
-            cx, bucket, state["payload"], bucket.temporary() if late else bucket.scratch()
+            cx, bucket, state["payload"], bucket.temporary() if late or alone else bucket.scratch()
         )
-        alone = not rule.exchange.collective
         is_good = (rule.exchange.same_result and not alone) or is_finite(tensor)
         if alone and not is_good:  # nobody waits for this rank, so it must not reach those who go on
             rank, so = self.run.transport.membership.rank, "nothing was sent, and no other rank has it"
@@ -140,7 +143,7 @@ class StepExchanges:
         if late:
             flight.launch(self.run.transport, self.run.statistics)
         else:
-            pipeline.launch(flight)
+            pipeline.launch(flight, tensor.nbytes)
         snapshot = bucket.gather(bucket.temporary()) if late else None
         due, sent = rule.due(self.run.step), self.run.step if late else None
         return Exchange(due, index, rule, state, bucket, flight, snapshot, of_buffers, is_good, sent, mine)

@@ -46,7 +46,8 @@ class averaging_server(Sharded):
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         replies = yield make_request(cx, tensor, compressor, state, (cx.round, 0))
         assert isinstance(replies, Tensor)
-        return read_replies(replies, tensor)
+        read_replies(replies, tensor)
+        return tensor
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served:
         plan = ShardPlan(cx, bucket, compressor)
@@ -73,7 +74,9 @@ class AveragingShard(Service):
         round, _ = read_header(request)
         if round != self._round or client in self._pushed:
             raise ValueError(f"rank {client} pushed round {round}, but this shard is at round {self._round}")
-        self._pushed[client] = self._decoder(request[HEADER_BYTES:])
+        self._pushed[client] = self._decoder(
+            request[HEADER_BYTES:]
+        ).clone()  # the request is not ours to keep
         return self._answers()
 
     def leave(self, client: int) -> list[tuple[int, Tensor]]:

@@ -66,7 +66,8 @@ class server(Sharded):
         assert isinstance(replies, Tensor)
         least = min(read_header(reply)[0] for reply in replies)
         cx.note("staleness_steps", max(0, cx.round + 1 - least))
-        return read_replies(replies, tensor)
+        read_replies(replies, tensor)
+        return tensor
 
     def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request:
         plan, num_shards = ShardPlan(cx, bucket, compressor), cx.membership.world_size
@@ -76,7 +77,10 @@ class server(Sharded):
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served:
         plan = ShardPlan(cx, bucket, compressor)
-        mine = bucket.gather(bucket.empty())[plan.place].to("cpu", kept_dtype(bucket.dtype))
+        whole = bucket.gather(bucket.temporary())
+        mine = whole[plan.place].to(
+            "cpu", kept_dtype(bucket.dtype), copy=True
+        )  # no view that keeps the whole
         shard = Shard(mine, plan.decoder, cx.membership.world_size, plan.reply.numel())
         return Served(shard, plan.request, plan.reply)
 

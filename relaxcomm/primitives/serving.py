@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from relaxcomm import memory
 from relaxcomm.buckets import Bucket
 from relaxcomm.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.operations import Request
@@ -19,7 +20,6 @@ from relaxcomm.pieces import (
     piece_sizes,
     piece_slots,
     pieces_of,
-    stacked,
 )
 from relaxcomm.primitives.compressors.reading import finish
 from relaxcomm.protocol import Compressor, Context, Exchange, State
@@ -53,33 +53,32 @@ def make_request(
 ) -> Request:
     """A push of `tensor` (`[numel]`) to the shards, each coded on its own, behind two numbers."""
     sizes = piece_sizes(tensor.numel(), cx.membership.world_size)
-    numbered = header(*numbers)
-    rows = [
-        torch.cat(
-            [numbered, _encode(cx.part(start, piece.numel()), piece, compressor, PieceState(state, index))]
-        )
+    packed = [
+        _encode(cx.part(start, piece.numel()), piece, compressor, PieceState(state, index))
         for index, (start, piece) in enumerate(pieces_of(tensor, sizes))
     ]
-    replies = torch.empty(len(rows), _reply_bytes(sizes, tensor.dtype), dtype=torch.uint8)
-    return Request(stacked(rows), replies)
+    rows = _matrix(len(sizes), HEADER_BYTES + max(one.numel() for one in packed))
+    rows[:, :HEADER_BYTES] = header(*numbers)
+    for row, one in zip(rows[:, HEADER_BYTES:], packed, strict=True):
+        row[: one.numel()] = one
+        row[one.numel() :] = 0
+    return Request(rows, _matrix(len(sizes), _reply_bytes(sizes, tensor.dtype)))
 
 
-def read_replies(replies: Tensor, like: Tensor) -> Tensor:
-    """The values of all shards as one tensor such as `like` (`[numel]`)."""
-    kept = kept_dtype(like.dtype)
-    values = [
-        reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * size].view(kept)
-        for reply, size in zip(replies, piece_sizes(like.numel(), len(replies)), strict=True)
-    ]
-    return torch.cat(values).to(like.device, like.dtype)
+def read_replies(replies: Tensor, out: Tensor) -> None:
+    """Copy the values of all shards into `out` (`[numel]`)."""
+    kept, sizes = kept_dtype(out.dtype), piece_sizes(out.numel(), len(replies))
+    for reply, (_, piece) in zip(replies, pieces_of(out, sizes), strict=True):
+        piece.copy_(reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * piece.numel()].view(kept))
 
 
 def make_reply(numbers: tuple[int, int], values: Tensor, reply_bytes: int) -> Tensor:
     """An answer: two numbers and the values of a shard, padded to the length that clients expect."""
-    reply = torch.zeros(reply_bytes, dtype=torch.uint8)
+    reply = _matrix(1, reply_bytes)[0]
     reply[:HEADER_BYTES] = header(*numbers)
     payload = values.view(torch.uint8)
     reply[HEADER_BYTES : HEADER_BYTES + payload.numel()] = payload
+    reply[HEADER_BYTES + payload.numel() :] = 0
     return reply
 
 
@@ -100,15 +99,15 @@ class ShardPlan:
 
 
 class Decoder:
-    """Turns what one client pushed back into a tensor."""
+    """Turns what one client pushed back into a tensor, which may be a view of it."""
 
     def __init__(self, compressor: Compressor, cx: Context, piece: Bucket) -> None:
         self._compressor, self._cx, self._piece = compressor, cx, piece
 
     def __call__(self, data: Tensor) -> Tensor:
         state = dict(self._compressor.init(self._piece))
-        zeros = torch.zeros(self._piece.numel, dtype=self._piece.dtype)
-        coding = self._compressor.code(self._cx, zeros, state, keep_own=False)
+        nothing = memory.empty(self._piece.numel, self._piece.dtype, torch.device("cpu")).zero_()
+        coding = self._compressor.code(self._cx, nothing, state, keep_own=False)
         message = next(coding).unpack(data)
         return finish(coding, ((1.0, message),))[0].to(kept_dtype(self._piece.dtype))
 
@@ -125,6 +124,11 @@ def header(first: int, second: int) -> Tensor:
 def read_header(message: Tensor) -> tuple[int, int]:
     first, second = message[:HEADER_BYTES].clone().view(torch.int64).tolist()
     return first, second
+
+
+def _matrix(num_rows: int, row_bytes: int) -> Tensor:
+    """Bytes that live as long as one exchange."""
+    return memory.empty(num_rows * row_bytes, torch.uint8, torch.device("cpu")).view(num_rows, row_bytes)
 
 
 def _reply_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:

@@ -77,7 +77,7 @@ class Service(ABC):
 
     @abstractmethod
     def answer(self, client: int, request: Tensor) -> Sequence[tuple[int, Tensor]]:
-        """Take a request in; the answers that can now be given, as `(rank, reply)`."""
+        """Take a request in, which may be overwritten later; the answers to give now, as `(rank, reply)`."""
 
     @abstractmethod
     def leave(self, client: int) -> Sequence[tuple[int, Tensor]]:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from relaxcomm import memory
 from relaxcomm.operations import Request
 from relaxcomm.transport.base import ByteCounters, Place, Service
 from relaxcomm.transport.threaded import ThreadedWork
@@ -135,9 +136,9 @@ class _Served:
             )
 
     def _send(self, kind: int, payload: Tensor, other: int) -> Any:
-        message = torch.empty(payload.numel() + 1, dtype=torch.uint8)
-        message[0] = kind
-        message[1:] = payload
+        message = memory.empty(payload.numel() + 1, torch.uint8, torch.device("cpu"))
+        message[-1] = kind  # behind, so that the payload begins where numbers may
+        message[:-1] = payload
         return _Kept(
             dist.isend(message, self._home.ranks[other], group=self._incoming, tag=self._tag), message
         )
@@ -150,12 +151,12 @@ class _Served:
                 client = self._home.ranks.index(source)
                 self._heard = time.monotonic()
                 with self._lock:
-                    if buffer[0] == _GOODBYE:
+                    if buffer[-1] == _GOODBYE:
                         self._left.add(client)
                         self._deliver(self._service.leave(client))
                     else:
                         self._home.counters.add(self._rule, received=self._request_bytes)
-                        self._deliver(self._service.answer(client, buffer[1:]))
+                        self._deliver(self._service.answer(client, buffer[:-1]))
             for work, _ in self._sending.values():
                 work.wait()
         except Exception as error:  # handed to the rank's own thread
