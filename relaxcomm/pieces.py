@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +12,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relaxcomm.buckets import Bucket, Item
 from relaxcomm.layout import Layout
+
+
+class Sized(Protocol):
+    """What knows how long its messages are, as compressors do."""
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        """Bytes for tensors that lie one behind the other."""
+        ...
 
 
 def piece_sizes(numel: int, num_pieces: int) -> list[int]:
@@ -49,9 +58,20 @@ def piece_slots(
 
 def piece_layouts(bucket: Bucket, num_pieces: int) -> list[Layout]:
     """Which tensors lie in each piece of a bucket."""
-    sizes = piece_sizes(bucket.numel, num_pieces)
+    return layout_pieces(bucket.layout, num_pieces)
+
+
+def layout_pieces(layout: Layout, num_pieces: int) -> list[Layout]:
+    """Which tensors lie in each piece of a layout."""
+    sizes = piece_sizes(layout.numel, num_pieces)
     starts = accumulate(sizes, initial=0)
-    return [bucket.layout.part(start, size) for start, size in zip(starts, sizes, strict=False)]
+    return [layout.part(start, size) for start, size in zip(starts, sizes, strict=False)]
+
+
+def padded_bytes(compressor: Sized, layout: Layout, element_bytes: int, num_pieces: int) -> int:
+    """Bytes of the messages of all pieces, each as long as the longest of them."""
+    pieces = layout_pieces(layout, num_pieces)
+    return num_pieces * max(compressor.layout_bytes(piece, element_bytes) for piece in pieces)
 
 
 def stacked(rows: Sequence[Tensor]) -> Tensor:

@@ -112,7 +112,9 @@ class Subject:
         workers, sent, operations = dist.get_world_size(), 0.0, 0
         for bucket in build_buckets(items, bucket_bytes=capacity):
             for rule in self._rules:
-                message_bytes = rule.compressor.layout_bytes(bucket.layout, bucket.dtype.itemsize)
+                message_bytes = rule.exchange.coded_bytes(
+                    rule.compressor, bucket.layout, bucket.dtype.itemsize, workers
+                )
                 sent += rule.exchange.bytes_sent(message_bytes, workers, complete())
                 operations += rule.exchange.operations
         return {"declared_bytes": sent, "operations": operations}

@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.buckets import Bucket, Item
 from relaxcomm.checks.coding import context
 from relaxcomm.checks.finding import expect
+from relaxcomm.layout import one_tensor
 from relaxcomm.messages import DENSE
 from relaxcomm.operations import Label
 from relaxcomm.primitives.compressors import identity, sign
@@ -73,11 +74,11 @@ def traffic_is_declared(exchange: Exchange, compressor: Compressor) -> None:
         operations = {count for _, count, _ in found}
         declared = compressor.rounds * exchange.operations
         expect(operations == {declared}, f"declares {declared} operations, took {operations} on {size} ranks")
-        message_bytes = compressor.message_bytes(_NUMEL, 4)
+        message_bytes = exchange.coded_bytes(compressor, one_tensor(_NUMEL), 4, size)
         bytes_sent = exchange.bytes_sent(message_bytes, size, topology_of(exchange, size))
         bytes_sent += exchange.answers_sent(4 * _NUMEL, size, topology_of(exchange, size))
         seen = sum(sent for _, _, sent in found) / size
-        slack = 64 * size + 0.02 * bytes_sent  # headers, and parts that are coded each on its own
+        slack = 64 * size + 0.02 * bytes_sent  # headers of answers
         expect(
             abs(seen - bytes_sent) <= slack,
             f"declares {bytes_sent:.0f} bytes, sent {seen:.0f} on {size} ranks",

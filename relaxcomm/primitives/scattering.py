@@ -11,11 +11,13 @@ from torch import Tensor
 
 from relaxcomm.buckets import Bucket
 from relaxcomm.frozen import frozen
+from relaxcomm.layout import Layout
 from relaxcomm.messages import ALL_KINDS, SIGNS, Message, Signs
 from relaxcomm.operations import AllGather, AllToAll, Operation, Received
 from relaxcomm.packing import pack_codes, unpack_codes
 from relaxcomm.pieces import (
     PieceState,
+    padded_bytes,
     piece_bucket,
     piece_layouts,
     piece_sizes,
@@ -95,6 +97,9 @@ class scatter_gather(Exchange):
             result[start : start + piece.numel()] = mean
         return result
 
+    def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
+        return padded_bytes(compressor, layout, element_bytes, world_size)
+
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes
 
@@ -150,6 +155,9 @@ class vote(Exchange):
             for (_, piece), message, row in zip(pieces, messages, rows, strict=True)
         ]
         return torch.cat(votes)
+
+    def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
+        return padded_bytes(compressor, layout, element_bytes, world_size)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from relaxcomm import memory
 from relaxcomm.buckets import Bucket
+from relaxcomm.layout import Layout
 from relaxcomm.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.operations import Request
 from relaxcomm.pieces import (
     PieceState,
+    padded_bytes,
     piece_bucket,
     piece_layouts,
     piece_sizes,
@@ -40,6 +42,9 @@ class Sharded(Exchange):
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
         return piece_slots(bucket, membership.world_size, compressor.init)
+
+    def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
+        return world_size * HEADER_BYTES + padded_bytes(compressor, layout, element_bytes, world_size)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return (world_size - 1) / world_size * message_bytes

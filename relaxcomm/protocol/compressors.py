@@ -75,6 +75,11 @@ class Compressor(Primitive):
         tensor or, where that is less work for whoever subtracts it, as a sparse message.
         """
 
+    @property
+    def phases(self) -> tuple[tuple[int, Compressor], ...]:
+        """What it codes with from which step of the rule on, where that changes once for all."""
+        return ((0, self),)
+
     def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
         """How many values, which may be coded further, a message of `numel` entries holds; bytes of each."""
         return numel, element_bytes

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
+from relaxcomm.layout import Layout
 from relaxcomm.operations import Operation, Received, Request
 from relaxcomm.protocol.base import Context, Primitive, State
 from relaxcomm.protocol.compressors import Compressor
@@ -92,6 +93,10 @@ class Exchange(Primitive):
     @abstractmethod
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         """Exchange `tensor` (`[numel]`, which it may overwrite); returns the combined tensor."""
+
+    def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
+        """Bytes of a bucket's messages; where its parts are coded apart, of all parts, padded alike."""
+        return compressor.layout_bytes(layout, element_bytes)
 
     @abstractmethod
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:

@@ -47,13 +47,23 @@ def test_an_algorithm():
     assert shown["provided_by"] == "relaxcomm"
 
 
-def test_what_an_algorithm_needs_in_memory():
+def test_what_an_algorithm_needs_in_memory(tmp_path):
     """Anchor and momentum, a message, and nothing more; over a ring two neighbours' messages."""
     assert facts("diloco", "--workers", "3")["memory.3_workers"] == (
         "8.0 kept, 4.0 in buffers, 0.0 more while messages are under way"
     )
-    shown = facts("d_psgd", "--workers", "4", "--topology", "ring")
+    picture = str(tmp_path / "ring.png")
+    shown = facts("d_psgd", "--workers", "4", "--topology", "ring", "--output", picture)
     assert shown["memory.4_workers"] == "0.0 kept, 0.0 in buffers, 16.0 more while messages are under way"
+
+
+def test_what_codes_later_is_said_besides_what_codes_first():
+    """Eight bytes an entry are 2 · 2/3 · 4,000 by 3 workers; then one bit, a scale and no entry to spare."""
+    sends = facts("qadam", "--workers", "3", "--parameters", "999")["rule_0.sends.3_workers"]
+    assert sends == (
+        "5.33 kB an exchange, at most 5.33 kB a step in the first 100 steps, then "
+        "184 B an exchange, at most 184 B a step"
+    )
 
 
 def test_an_algorithm_that_chooses_another():

@@ -26,7 +26,8 @@ class power_sgd(Compressor):
     `P = orthogonalised (1/N) sum_n M_n Q`, `Q <- (1/N) sum_n M_n^T P`, and all get `P Q^T`, the mean of
     the workers' `P (M_n^T P)^T`. Each P is orthogonalised on its own. A tensor of several dimensions is
     a matrix of its first by all others; vectors, and matrices that would not get smaller, are sent as they
-    are. Biased: use it inside `error_feedback`, and with `all_reduce`, over which it takes two rounds.
+    are. Of a matrix of n by m entries `matrix_rank (n + m)` numbers are sent. Biased: use it inside
+    `error_feedback`, and with `all_reduce`, over which it takes two rounds.
 
     Args:
         matrix_rank: columns of P and Q; smaller where a matrix is.

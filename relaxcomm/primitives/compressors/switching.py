@@ -77,6 +77,13 @@ class switch(Compressor):
         self.first.check_optimizer(groups)
         self.then.check_optimizer(groups)
 
+    @property
+    def phases(self) -> tuple[tuple[int, Compressor], ...]:
+        before = tuple((start, one) for start, one in self.first.phases if start < self.steps)
+        after = [(start, one) for start, one in self.then.phases if start > self.steps]
+        begun = [one for start, one in self.then.phases if start <= self.steps]
+        return (*before, (self.steps, begun[-1]), *after)
+
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         slots: dict[str, Tensor] = {}
         for index, one in enumerate((self.first, self.then)):
