@@ -56,6 +56,10 @@ class DeprecatedWarning(FutureWarning):
     """A name that still works, but will be gone in a later version."""
 
 
+class ConfigWarning(UserWarning):
+    """A key of the configuration has no effect here."""
+
+
 class CompositionWarning(UserWarning):
     """A composition that works, but probably not as well as one with a small change."""
 

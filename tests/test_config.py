@@ -3,7 +3,7 @@
 import pytest
 
 from relaxcomm import CompositionError, ConfigError
-from relaxcomm.config import load
+from relaxcomm.config import load, parse_yaml
 
 RULE = {"payload": "gradients", "exchange": "all_reduce"}
 
@@ -45,6 +45,45 @@ def test_bad_input_is_refused(values, error, says):
     with pytest.raises(error) as caught:
         load(values)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1e-3", 1e-3), ("1.5e3", 1500.0), ("-2E-2", -0.02), (".5e1", 5.0), ("6.e+2", 600.0), ("0.25", 0.25)],
+)
+def test_numbers_with_an_exponent_are_numbers(tmp_path, text, expected):
+    assert parse_yaml(text) == expected
+    path = tmp_path / "config.yaml"
+    path.write_text(f"algorithm: {{name: diloco, lr: {abs(expected)}}}\ntimeout_seconds: 6e1\n")
+    assert load(path).timeout_seconds == 60.0
+
+
+def test_text_stays_text():
+    texts = ["e3", "1e", "v1e3", "1e3x", "1-e3"]
+    assert parse_yaml(f"[{', '.join(texts)}, '1e3']") == [*texts, "1e3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("algorithm: bsp\nseed: 1\nalgorithm: diloco\n", "'algorithm' stands in line 1 and in line 3"),
+        ("algorithm: bsp\ndata:\n  batch_size: 2\n  batch_size: 3\n", "'batch_size' stands in line 3 and in"),
+        (
+            "algorithm: {name: diloco, steps: 2, steps: 3}\n",
+            "'steps' stands in line 1 and in line 1; keep one",
+        ),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused(tmp_path, text, says):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.yaml: the key") as caught:
+        load(path)
+    assert says in str(caught.value)
+
+
+def test_merged_keys_are_no_doubles():
+    assert parse_yaml("base: &b {a: 1}\nmore: {<<: *b, a: 2}")["more"] == {"a": 2}
 
 
 def test_yaml_and_python_spell_the_same_algorithm(tmp_path):

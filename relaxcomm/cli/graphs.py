@@ -9,6 +9,7 @@ import yaml
 from relaxcomm import docstrings, registry
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.cli.tree import Node
+from relaxcomm.config import parse_yaml
 from relaxcomm.errors import CompositionError, ConfigError
 from relaxcomm.examples import from_example
 from relaxcomm.grammar import parse_primitive
@@ -21,7 +22,7 @@ def parse_topology(text: str) -> Topology:
     Raises: ConfigError.
     """
     try:
-        value = yaml.safe_load(text)
+        value = parse_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--topology {text!r} is not YAML: {' '.join(str(error).split())}") from None
     parsed = parse_primitive("topology", value)

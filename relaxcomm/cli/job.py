@@ -101,7 +101,9 @@ def parse_set(text: str) -> tuple[str, Any]:
     if not equals or not all(key.split(".")):
         raise ConfigError(f"--set {text!r} is not allowed; write KEY=VALUE, such as --set data.batch_size=64")
     try:
-        return key, yaml.safe_load(value)
+        return key, config.parse_yaml(value)
+    except ConfigError as error:
+        raise ConfigError(f"--set {text!r}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {text!r}: the value is not YAML: {' '.join(str(error).split())}") from None
 

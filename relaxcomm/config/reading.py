@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from relaxcomm.algorithm import Algorithm
+from relaxcomm.config.yaml_text import parse_yaml
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.frozen import Section
 from relaxcomm.validation import closest
@@ -29,9 +30,11 @@ def read(source: object) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"a configuration is a path, a mapping or an Algorithm, got {source!r}")
     path = Path(source)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):

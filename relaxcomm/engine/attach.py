@@ -23,6 +23,7 @@ from relaxcomm.engine.fitting import check_model, check_switchable, fitted
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.model import named_parameters
 from relaxcomm.engine.run import Run
+from relaxcomm.engine.unread import check_workers, warn_of_unread
 from relaxcomm.engine.wrappers import check_apart, check_unwrapped
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
@@ -82,12 +83,15 @@ def attach(
         if settings is not None:
             try:
                 size = transport.membership.world_size
+                check_workers(settings, size)
                 settings.check_world_size(size)
                 facts = _fingerprint(model, settings, size)
             except RelaxcommError as error:
                 problem = problem or error
         compare(share(transport, problem, facts))
         assert settings is not None
+        if not (isinstance(config, Config) or transport.membership.rank):  # `relaxcomm train` gives a Config
+            warn_of_unread(settings)
         replicas.broadcast(model, transport, settings.bucket_bytes)
         run = Run(
             model,

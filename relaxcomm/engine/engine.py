@@ -35,6 +35,7 @@ from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.statistics import Statistics
+from relaxcomm.engine.unread import batch_size_of
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import UsageError
 from relaxcomm.metrics.snapshot import Snapshot
@@ -177,7 +178,7 @@ class Engine:
     def loader(
         self,
         dataset: Dataset[Any],
-        batch_size: int,
+        batch_size: int | None = None,
         *,
         partition: Partition | None = None,
         injection: Injection | None = None,
@@ -192,7 +193,7 @@ class Engine:
 
         Args:
             dataset: map-style, with a length.
-            batch_size: samples a worker and step, at first.
+            batch_size: samples a worker and step, at first; None for the configured one.
             partition: None for the configured one.
             injection: None for the configured one.
             options: of `make_loader`.
@@ -201,6 +202,7 @@ class Engine:
             where the algorithm changes the batch size or plays clients.
         """
         check_map_style(dataset)
+        batch_size = batch_size_of(self._settings, batch_size)
         data = self._loaders.find(dataset, batch_size, options)
         loader = make_loader(
             dataset,

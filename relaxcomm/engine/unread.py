@@ -1,0 +1,61 @@
+"""Keys of a configuration that a script under `attach` does not read, though `relaxcomm train` does."""
+
+from __future__ import annotations
+
+import warnings
+
+from relaxcomm.config import Config
+from relaxcomm.errors import ConfigError, ConfigWarning
+
+
+def check_workers(settings: Config, world_size: int) -> None:
+    """Refuse a number of workers that was written down and is not there.
+
+    Raises: ConfigError.
+    """
+    if "workers" in settings.model_fields_set and settings.workers != world_size:
+        raise ConfigError(
+            f"workers is {settings.workers}, but this run has {world_size}; leave workers out, which only "
+            "`relaxcomm train` starts, or start as many: "
+            f"torchrun --nproc-per-node {settings.workers} script.py"
+        )
+
+
+def warn_of_unread(settings: Config) -> None:
+    """Name the keys that have no effect in a script."""
+    task = {"task": settings.task, "data.micro_batch_size": settings.data.micro_batch_size}
+    unread = [key for key, value in task.items() if value is not None]
+    if unread:
+        warnings.warn(
+            f"{', '.join(unread)}: only `relaxcomm train` reads this; here the script's own model, data and "
+            "batches count",
+            ConfigWarning,
+            stacklevel=3,
+        )
+    if settings.output is not None and settings.metrics is None:
+        warnings.warn(
+            f"output: {settings.output} stays empty: a script writes run logs there, and only with the key "
+            "metrics (metrics: {})",
+            ConfigWarning,
+            stacklevel=3,
+        )
+
+
+def batch_size_of(settings: Config, given: int | None) -> int:
+    """A loader's batch size: as given, or as configured.
+
+    Raises: ConfigError if they differ, or there is none.
+    """
+    configured = settings.data.batch_size
+    if given is None and configured is None:
+        raise ConfigError(
+            "engine.loader needs a batch_size: give it, or the key data.batch_size of the configuration"
+        )
+    if given is not None and configured is not None and given != configured:
+        raise ConfigError(
+            f"engine.loader has batch_size={given}, and data.batch_size of the configuration is "
+            f"{configured}; leave one of them out"
+        )
+    batch_size = configured if given is None else given
+    assert batch_size is not None, "one of them is there"
+    return batch_size
