@@ -125,6 +125,20 @@ def state_is_all(compressor: Compressor) -> None:
         expect(same, "goes on differently from its saved slots: it keeps state elsewhere, or draws unseeded")
 
 
+def slots_are_assigned(compressor: Compressor) -> None:
+    """A slot changes by assignment: the engine keeps the old tensor until all ranks are well."""
+    state = slots(compressor, torch.zeros(_NUMEL))
+    for step in range(4):
+        held = {name: (slot, slot.clone()) for name, slot in state.items() if not is_buffer(name)}
+        coded(compressor, torch.randn(_NUMEL, generator=_seeded(step)), state, step)
+        for name, (slot, before) in held.items():
+            how = f"assign a new tensor to state[{name!r}]"
+            expect(
+                torch.equal(slot.nan_to_num(), before.nan_to_num()),
+                f"writes into its slot {name!r} in place, which cannot be taken back; {how}",
+            )
+
+
 def clock_is_declared(compressor: Compressor) -> None:
     """A message can be read in another step, unless that is declared."""
     if compressor.rounds > 1 or compressor.follows_clock:
@@ -181,6 +195,7 @@ _CHECKS: dict[str, Callable[[Compressor], None]] = {
     "messages": messages_are_declared,
     "loss": loss_is_declared,
     "state": state_is_all,
+    "slots": slots_are_assigned,
     "clock": clock_is_declared,
     "hard inputs": hard_inputs_are_survived,
 }

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from relaxcomm import docstrings
+from relaxcomm.algorithm import Algorithm
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.errors import RelaxcommError
 
@@ -44,6 +45,15 @@ def words_are_there(target: object) -> None:
     signature = inspect.signature(target)  # type: ignore[arg-type]  # a class or a function
     unsaid = [name for name in signature.parameters if name not in text.arguments]
     expect(not unsaid, f"the docstring's Args do not say what {', '.join(unsaid)} means")
+
+
+def name_is_declared(name: str, algorithm: Algorithm) -> None:
+    """An algorithm is called as its entry point, which is what users write."""
+    expect(
+        algorithm.name == name,
+        f"users write {name!r}, but tables, metrics and files of results would say {algorithm.name!r}; "
+        f"return Algorithm(…, name={name!r})",
+    )
 
 
 def equal_means_equal(build: Callable[..., Any], arguments: Mapping[str, Any]) -> None:

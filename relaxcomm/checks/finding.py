@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from relaxcomm.errors import CompositionWarning, DeprecatedWarning, RelaxcommError
+from relaxcomm.limit import within
 
 
 @dataclass(frozen=True)
@@ -17,11 +19,13 @@ class Finding:
         subject: what was checked.
         check: the check's name.
         fault: what is wrong, or None.
+        ended: whether it ended by itself; what comes after one that did not would not, either.
     """
 
     subject: str
     check: str
     fault: str | None = None
+    ended: bool = True
 
     def __str__(self) -> str:
         return f"{self.subject} {self.check}: {'ok' if self.fault is None else f'FAILED: {self.fault}'}"
@@ -37,15 +41,21 @@ def expect(holds: bool, complaint: str) -> None:
         raise Broken(complaint)
 
 
-def attempt(subject: str, check: str, run: Callable[[], None]) -> Finding:
-    """Run one check; whatever it raises is its fault."""
+def attempt(subject: str, check: str, run: Callable[[], None], limit_seconds: float) -> Finding:
+    """Run one check; whatever it raises is its fault, and so is that it does not end."""
+    begin = time.monotonic()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CompositionWarning)
             warnings.simplefilter("ignore", DeprecatedWarning)  # what is to go must work until then
-            run()
+            within(limit_seconds, run, end=True)
     except Broken as broken:
         return Finding(subject, check, str(broken))
+    except TimeoutError as error:
+        if time.monotonic() - begin < limit_seconds:  # its own
+            return Finding(subject, check, f"TimeoutError: {error}")
+        fault = f"did not end within {limit_seconds:g} s, so the checks after it were left out: "
+        return Finding(subject, check, f"{fault}does a loop have no end?", ended=False)
     except Exception as error:  # a plug-in may raise anything
         kind = "" if isinstance(error, RelaxcommError) else f"{type(error).__name__}: "
         return Finding(subject, check, f"{kind}{error}")

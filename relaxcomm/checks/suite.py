@@ -11,7 +11,7 @@ from relaxcomm import discovery, docstrings, registry
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.checks.around import algorithm_around
 from relaxcomm.checks.coding import compressor_checks
-from relaxcomm.checks.declaring import declaration_checks
+from relaxcomm.checks.declaring import declaration_checks, name_is_declared
 from relaxcomm.checks.exchanging import exchange_checks
 from relaxcomm.checks.finding import Finding, attempt
 from relaxcomm.checks.training import algorithm_checks
@@ -20,6 +20,8 @@ from relaxcomm.examples import from_example
 from relaxcomm.grammar import arguments_of
 from relaxcomm.protocol import Compressor, Exchange
 from relaxcomm.validation import closest
+
+LIMIT_SECONDS = 300.0  # of a check; bundled ones take some seconds
 
 
 def check(target: str | Path, **parameters: Any) -> list[Finding]:
@@ -42,23 +44,33 @@ def check(target: str | Path, **parameters: Any) -> list[Finding]:
     return list(findings(target, parameters))
 
 
-def findings(target: str | Path, parameters: Mapping[str, Any]) -> Iterator[Finding]:
-    """The same one by one, as they are made."""
+def findings(
+    target: str | Path, parameters: Mapping[str, Any], limit_seconds: float = LIMIT_SECONDS
+) -> Iterator[Finding]:
+    """The same one by one, as they are made.
+
+    Args:
+        target: as above.
+        parameters: as above.
+        limit_seconds: the longest that one check may take; then the rest of its subject's are left out.
+    """
     for name, load in _subjects(target):
-        loaded: list[Any] = []
-        yield attempt(name, "import", partial(_keep, loaded, load))
-        if loaded:
-            yield from _of(name, loaded[0], parameters)
+        for finding in _of(name, load, parameters, partial(attempt, name, limit_seconds=limit_seconds)):
+            yield finding
+            if not finding.ended:
+                break
 
 
-def _keep(loaded: list[Any], load: Callable[[], Any]) -> None:
-    loaded.append(load())
-
-
-def _of(name: str, target: Any, parameters: Mapping[str, Any]) -> Iterator[Finding]:
+def _of(
+    name: str, load: Callable[[], Any], parameters: Mapping[str, Any], tried: Callable[..., Finding]
+) -> Iterator[Finding]:
     """The findings of one class or function."""
-    is_primitive = isinstance(target, type)
-    build: Callable[..., Any] = target if is_primitive else registry.Entry(name, target, "")
+    loaded: list[Any] = []
+    yield tried("import", lambda: loaded.append(load()))
+    if not loaded:
+        return
+    target = loaded[0]
+    build: Callable[..., Any] = target if isinstance(target, type) else registry.Entry(name, target, "")
     arguments: dict[str, Any] = {}
     built: list[Any] = []
 
@@ -67,25 +79,27 @@ def _of(name: str, target: Any, parameters: Mapping[str, Any]) -> Iterator[Findi
         arguments.update(arguments_of(target, given))
         built.append(build(**arguments))
 
-    prepared = attempt(name, "builds", prepare)
-    yield prepared
-    if prepared.fault is not None:
+    yield tried("builds", prepare)
+    if not built:
         return
-    checks = declaration_checks(build, target, arguments)
     made = built[0]
-    yield from (attempt(name, check, run) for check, run in (checks | _by_role(made)).items())
+    for check, run in (declaration_checks(build, target, arguments) | _by_role(name, made)).items():
+        yield tried(check, run)
     around: list[Algorithm] = []
     if isinstance(made, Algorithm):
         around.append(made)
     else:
-        composed = attempt(name, "composes", lambda: around.extend(filter(None, [algorithm_around(made)])))
+        composed = tried("composes", lambda: around.extend(filter(None, [algorithm_around(made)])))
         if composed.fault is not None:
             yield composed
     for algorithm in around:
-        yield from (attempt(name, check, run) for check, run in algorithm_checks(algorithm).items())
+        for check, run in algorithm_checks(algorithm).items():
+            yield tried(check, run)
 
 
-def _by_role(made: object) -> dict[str, Callable[[], None]]:
+def _by_role(name: str, made: object) -> dict[str, Callable[[], None]]:
+    if isinstance(made, Algorithm):
+        return {"name": partial(name_is_declared, name.rpartition(" ")[2], made)}
     if isinstance(made, Compressor):
         return compressor_checks(made)
     return exchange_checks(made) if isinstance(made, Exchange) else {}

@@ -15,6 +15,7 @@ from relaxcomm.checks.trial import Rank, Trial, excess
 from relaxcomm.errors import TopologyError
 
 _EPOCHS = 300
+_LEAST_STEPS = 200
 _EXCESS = 0.15  # of the first loss above the least possible one
 
 
@@ -81,6 +82,19 @@ def state_is_all(trial: Trial) -> None:
         expect(off < 1e-6, f"a run restored from its checkpoint is {off:.3g} off: state is kept elsewhere")
 
 
+def it_exchanges(trial: Trial) -> None:
+    """Something is exchanged, in as many steps as the rules' own clocks need, and more."""
+    periods = [rule.active[0] + rule.trigger.period_steps for rule in trial.algorithm.rules]
+    limit = _LEAST_STEPS + 2 * max(periods)
+
+    def program(rank: Rank) -> int:
+        while rank.engine.statistics["synchronisations"] == 0 and len(rank.history) < limit:
+            rank.epoch()
+        return int(rank.engine.statistics["synchronisations"])
+
+    expect(any(trial.run(program)), f"exchanged nothing in {limit} steps: every worker trains alone")
+
+
 def it_repeats(trial: Trial) -> None:
     """Two runs do the same: nothing is drawn that the seed does not decide."""
 
@@ -119,6 +133,7 @@ def algorithm_checks(algorithm: Algorithm) -> dict[str, Callable[[], None]]:
     checks = {
         "replicas": replicas_are_declared,
         "state": state_is_all,
+        "exchanges": it_exchanges,
         "repeats": it_repeats,
         "alone": alone_is_enough,
         "converges": converges,

@@ -53,7 +53,9 @@ class Rank:
         for batch in self.loader:
             self.group.sleep(1.0)
             for (x, y), share in self.engine.micro_batches(batch, _BATCH // 2):
-                (share * (self.model(x) - y).square().mean()).backward()
+                loss = share * (self.model(x) - y).square().mean()
+                self.engine.observe(loss=loss)
+                loss.backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.schedule.step()

@@ -16,7 +16,7 @@ import typer
 
 import relaxcomm
 from relaxcomm import RELAXCOMM_PROTOCOL, registry
-from relaxcomm.checks.suite import findings
+from relaxcomm.checks.suite import LIMIT_SECONDS, findings
 from relaxcomm.cli.failures import RunFailed, readable
 from relaxcomm.cli.job import Traceback, parse_set
 from relaxcomm.errors import ConfigError
@@ -100,12 +100,15 @@ def check(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter: --set steps=8; repeatable."),
     ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="The longest that one check may take.")
+    ] = LIMIT_SECONDS,
     traceback: Traceback = False,
 ) -> None:
     """Run the contract suite on an algorithm or primitive; exit code 1 if a check fails."""
     with readable(traceback):
         failed = total = 0
-        for finding in findings(target, dict(parse_set(one) for one in sets or [])):
+        for finding in findings(target, dict(parse_set(one) for one in sets or []), timeout):
             typer.echo(str(finding))
             total += 1
             failed += finding.fault is not None

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from relaxcomm.doctor import links, machine, network
 from relaxcomm.doctor.finding import Finding, Level, ok
-from relaxcomm.doctor.limit import within
+from relaxcomm.limit import within
 
 _POLL_SECONDS = 0.1
 _GOODBYE_SECONDS = 5.0

@@ -1,12 +1,17 @@
 """Each kind of broken plug-in is caught by the check that is meant for it."""
 
 import itertools
+import os
+import subprocess
+import sys
 import textwrap
+import threading
 
 import pytest
 
 import relaxcomm
 from relaxcomm import registry
+from relaxcomm.checks import suite
 
 HEADER = """
 import torch
@@ -105,6 +110,33 @@ def broken() -> Algorithm:
 """,
         {"converges"},
     ),
+    "a slot that is written into": (
+        GOOD + "    def keep(self, state, rest):\n        state['residual'].copy_(rest)",
+        {"slots"},
+    ),
+    "an algorithm that never exchanges": (
+        """
+@frozen
+class never(Trigger):
+    '''Waits for something that does not come.'''
+    period_steps: ClassVar[int] = 8
+    def fires(self, cx, bucket):
+        return False
+
+def broken() -> Algorithm:
+    '''Trains alone.'''
+    return Algorithm((Rule(trigger=never(), payload=parameters(), exchange=all_reduce()),), name="broken")
+""",
+        {"exchanges"},
+    ),
+    "another's name": (
+        """
+def broken() -> Algorithm:
+    '''Says that it is another one.'''
+    return Algorithm((Rule(payload=gradients(), exchange=all_reduce()),), name="bsp")
+""",
+        {"name"},
+    ),
     "no protocol": (GOOD + "\ndel RELAXCOMM_PROTOCOL\n", {"import"}),
     "another protocol": (GOOD + "\nRELAXCOMM_PROTOCOL = 99\n", {"import"}),
 }
@@ -141,6 +173,52 @@ def test_caught(case, plugin):
     if not expected:
         assert not failed, [str(one) for one in findings if one.fault]
     assert "import" not in failed or expected == {"import"}
+
+
+ENDLESS = {
+    "a coder": (GOOD + "    def put_in(self, tensor):\n        while True:\n            pass\n", "messages"),
+    "a coder with rounds without end": (
+        GOOD + "    def code(self, cx, tensor, state, *, keep_own):\n"
+        "        while True:\n            yield Dense(tensor.clone())\n",
+        "messages",
+    ),
+    "a trigger, on simulated ranks": (
+        """
+@frozen
+class broken(Trigger):
+    '''Looks for something that is not there.'''
+    period_steps: ClassVar[int] = 1
+    def fires(self, cx, bucket):
+        while cx.membership.rank == 1:
+            pass
+        return True
+""",
+        "replicas",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_never_ends_is_ended_and_named(what, plugin):
+    source, check = ENDLESS[what]
+    before = set(threading.enumerate())
+    found = list(suite.findings(plugin(source), {}, limit_seconds=4.0))
+    assert found[-1].check == check
+    assert "did not end within 4 s, so the checks after it were left out" in found[-1].fault
+    assert [one for one in found[:-1] if one.fault] == []
+    assert set(threading.enumerate()) <= before, "the loop goes on"
+
+
+@pytest.mark.ranks
+def test_the_command_ends_too_and_leaves_no_process(plugin, tmp_path):
+    folder = str(plugin(ENDLESS["a coder"][0]))
+    command = [sys.executable, "-m", "relaxcomm", "check", folder, "--timeout", "4"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        out, _ = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert "broken messages: FAILED: did not end within 4 s" in out
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 @pytest.mark.filterwarnings("ignore:plug-in 'broken'")

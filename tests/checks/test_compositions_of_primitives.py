@@ -11,6 +11,7 @@ from relaxcomm import registry, topology
 from relaxcomm.buckets import Bucket, Item
 from relaxcomm.checks.coding import compressor_checks, context
 from relaxcomm.checks.finding import attempt
+from relaxcomm.checks.suite import LIMIT_SECONDS
 
 COMPRESSORS = [
     relaxcomm.identity(),
@@ -77,7 +78,8 @@ def test_every_bundled_compressor_is_here():
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
 def test_compressor(compressor):
-    found = [attempt(repr(compressor), name, run) for name, run in compressor_checks(compressor).items()]
+    checks = compressor_checks(compressor)
+    found = [attempt(repr(compressor), name, run, LIMIT_SECONDS) for name, run in checks.items()]
     assert [str(finding) for finding in found if finding.fault] == []
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from relaxcomm.doctor import peers
-from relaxcomm.doctor.limit import within
+from relaxcomm.limit import within
 from tests.ranks import PATIENCE_SECONDS, free_port
 
 

@@ -1,0 +1,60 @@
+"""A time limit for calls that have none of their own."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+_GRACE_SECONDS = 5.0
+_AGAIN_SECONDS = 0.1
+
+
+class Ended(BaseException):
+    """Raised in a call whose time is over; no `Exception`, so that it is not taken for a failure."""
+
+
+def within(seconds: float, call: Callable[[], T], *, end: bool = False) -> T:
+    """What `call` returns or raises.
+
+    Args:
+        seconds: the longest wait; the call then goes on in a thread that does not keep the process.
+        call: one that releases the interpreter's lock while it waits.
+        end: do not let it go on: `Ended` is raised in it and in the threads that it has started.
+
+    Raises: TimeoutError when the time is over.
+    """
+    before = set(threading.enumerate())
+    returned: list[T] = []
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            returned.append(call())
+        except BaseException as error:  # handed over to the caller
+            raised.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if end and thread.is_alive():
+        _end(before)
+    if returned:
+        return returned[0]
+    if raised and not isinstance(raised[0], Ended):
+        raise raised[0]
+    raise TimeoutError(f"no answer within {seconds:g} s")
+
+
+def _end(before: set[threading.Thread]) -> None:
+    """Raise `Ended` in all younger threads until they are gone; one that waits in C ends when it returns."""
+    raise_in, ended = ctypes.pythonapi.PyThreadState_SetAsyncExc, ctypes.py_object(Ended)
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
+        for thread in left:
+            if thread.ident is not None:
+                raise_in(ctypes.c_ulong(thread.ident), ended)
+        time.sleep(_AGAIN_SECONDS)
