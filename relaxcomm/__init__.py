@@ -24,8 +24,30 @@ from relaxcomm.errors import (
     UsageError,
 )
 from relaxcomm.frozen import Bits, Fraction, Index, Levels, Rate, Share, Steps, Threshold, frozen
-from relaxcomm.messages import Dense, Maximum, Message, SharedSupport, Sparse
+from relaxcomm.messages import (
+    DENSE,
+    MIXED,
+    QUANTIZED,
+    SHARED_SUPPORT,
+    SIGNS,
+    SPARSE,
+    Dense,
+    Maximum,
+    Message,
+    Quantized,
+    SharedSupport,
+    Signs,
+    Sparse,
+)
 from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
+from relaxcomm.packing import (
+    pack_codes,
+    pack_places,
+    packed_bytes,
+    places_bytes,
+    unpack_codes,
+    unpack_places,
+)
 from relaxcomm.primitives.adaptive import adagrad, adam, yogi
 from relaxcomm.primitives.averaging_server import averaging_server
 from relaxcomm.primitives.choosing import exchange_for
@@ -98,11 +120,18 @@ from relaxcomm.protocol import (
     VotingTrigger,
 )
 from relaxcomm.schedules import Density, ScheduledBits, piecewise
+from relaxcomm.segments import Segments
 from relaxcomm.topology import Topology, from_networkx
 from relaxcomm.transport import InProcessGroup, Link, Service, simulate
 
 __all__ = [
+    "DENSE",
+    "MIXED",
+    "QUANTIZED",
     "RELAXCOMM_PROTOCOL",
+    "SHARED_SUPPORT",
+    "SIGNS",
+    "SPARSE",
     "Agree",
     "Agreement",
     "Algorithm",
@@ -149,16 +178,19 @@ __all__ = [
     "Parts",
     "Payload",
     "PluginError",
+    "Quantized",
     "Rate",
     "RelaxcommError",
     "Request",
     "Rule",
     "ScheduledBits",
     "Seen",
+    "Segments",
     "Served",
     "Service",
     "Share",
     "SharedSupport",
+    "Signs",
     "Sparse",
     "Staleness",
     "State",
@@ -214,9 +246,13 @@ __all__ = [
     "nesterov",
     "norm_test",
     "observe",
+    "pack_codes",
+    "pack_places",
+    "packed_bytes",
     "pairwise",
     "parameters",
     "piecewise",
+    "places_bytes",
     "power_sgd",
     "push_sum",
     "qsgd",
@@ -236,6 +272,8 @@ __all__ = [
     "switch",
     "terngrad",
     "top_k",
+    "unpack_codes",
+    "unpack_places",
     "vote",
     "while_below",
     "yogi",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, field, replace
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from relaxcomm import fragments, legality
 from relaxcomm.data.clients import RoundPlan
@@ -19,6 +19,14 @@ from relaxcomm.primitives.outers import average
 from relaxcomm.primitives.triggers import every_step
 from relaxcomm.protocol import Chooser, Compressor, Controller, Exchange, Outer, Payload, Primitive, Trigger
 from relaxcomm.topology import Topology
+
+
+def _listed(select: object) -> object:
+    """One pattern may stand alone, and a list is as good as a tuple."""
+    if isinstance(select, str):
+        return (select,)
+    return tuple(select) if isinstance(select, list) else select
+
 
 StepCount = Annotated[int, Field(ge=0)]
 
@@ -35,8 +43,8 @@ class Rule:
         delay: how many optimizer steps late the result is applied, or "unbounded": in the first step by
             which it has arrived, and until then nothing more is sent.
         outer: how the result moves the model; plain averaging unless given.
-        select: parameter names, exact or as glob patterns such as `"encoder.*"`, or `"k/n"`: the k-th of n
-            fragments of about equal size, cut in the model's order; None for all.
+        select: a parameter name, or several, exact or as glob patterns such as `"encoder.*"`, or `"k/n"`: the
+            k-th of n fragments of about equal size, cut in the model's order; None for all.
         active: first step in which the rule is active, and the first in which it no longer is (or None).
 
     Raises: ConfigError for an argument of the wrong type or range; CompositionError for primitives
@@ -55,7 +63,7 @@ class Rule:
     compressor: Compressor = field(default_factory=identity)
     delay: StepCount | Literal["unbounded"] = 0
     outer: Outer = field(default_factory=average)
-    select: tuple[str, ...] | None = None
+    select: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
     active: tuple[StepCount, StepCount | None] = (0, None)
 
     def __post_init__(self) -> None:

@@ -108,15 +108,9 @@ def _parse_rule(value: object) -> Rule:
     for key, item in value.items():
         if key not in _RULE_KEYS:
             raise ConfigError(f"unknown key {key!r} in a rule{closest(str(key), _RULE_KEYS)}")
-        arguments[key] = parse_primitive(key, item) if key in _ROLES else _sequence(key, item)
+        value = tuple(item) if isinstance(item, list) else item
+        arguments[key] = parse_primitive(key, item) if key in _ROLES else value
     return Rule(**arguments)
-
-
-def _sequence(key: str, item: object) -> object:
-    """YAML lists where a rule holds tuples; a single `select` pattern may stand alone."""
-    if key == "select" and isinstance(item, str):
-        return (item,)
-    return tuple(item) if isinstance(item, list) else item
 
 
 def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:

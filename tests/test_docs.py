@@ -10,6 +10,7 @@ import typer
 import yaml
 from torch.distributed.run import get_args_parser
 
+import relaxcomm
 from relaxcomm import Algorithm, config, registry
 from relaxcomm.cli.app import app
 from tests.test_readme import ROOT
@@ -54,6 +55,25 @@ def test_python_runs(page, elsewhere, capsys):
     for text in blocks(page, "python"):
         exec(compile(text, page, "exec"), names)
     assert PRINTED.get(page, "") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["clipped", "on_rising_loss", "five_levels"])
+def test_the_primitives_that_a_page_makes_keep_the_contract(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_included", [])
+    module = f"further_{name}"
+    source = "\n".join(blocks("docs/composing.md", "python"))
+    (tmp_path / f"{module}.py").write_text(f"RELAXCOMM_PROTOCOL = 1\n{source}")
+    (tmp_path / "pyproject.toml").write_text(
+        f'[project]\nname = "x"\n[project.entry-points."relaxcomm.primitives"]\n{name} = "{module}:{name}"\n'
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        found = relaxcomm.check(tmp_path)
+    finally:
+        registry.algorithms.cache_clear()
+        registry.primitives.cache_clear()
+    assert len(found) > 5
+    assert [str(one) for one in found if one.fault] == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from relaxcomm.algorithm import Rule
 from relaxcomm.buckets import Bucket
+from relaxcomm.protocol.triggers import REPLICA_DISTANCE
 
 if TYPE_CHECKING:
     from relaxcomm.engine.run import Run
@@ -38,8 +39,12 @@ class Samples:
 
     def wants_distance(self, rule: Rule) -> bool:
         """Whether to take the distance at the exchange of a rule that begins."""
-        carries_model = rule.payload.averages_buffers and not rule.payload.has_weight
-        return self.enabled and carries_model and self._distance.allows()
+        if not rule.payload.averages_buffers or rule.payload.has_weight:  # it does not carry the model
+            return False
+        triggers = self._run.votes.slots
+        return any(REPLICA_DISTANCE in trigger.looks_at for trigger in triggers) or (
+            self.enabled and self._distance.allows()
+        )
 
     def keep(self, rule: Rule, bucket: Bucket, sent: Tensor) -> Tensor:
         """This rank's side of an exchange, to be compared with its result."""
@@ -52,7 +57,7 @@ class Samples:
             return
         with self._distance.spending():
             latest = self._run.statistics.latest
-            latest["replica_distance"] = _norm(mine - combined for mine, combined in pairs)
+            latest[REPLICA_DISTANCE] = _norm(mine - combined for mine, combined in pairs)
             latest["parameter_norm"] = _norm(item.tensor.detach() for item in self._run.parameters)
 
     def residual(self) -> None:

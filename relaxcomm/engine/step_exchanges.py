@@ -160,11 +160,15 @@ class StepExchanges:
             if one.sent is not None:
                 self.run.statistics.latest["staleness_steps"] = self.run.step - one.sent
         self.run.samples.distance([(one.mine, one.flight.result) for one in made if one.mine is not None])
-        for one in made:
+        settled, sums = self._measure(made)
+        for place, one in enumerate(made):
             if not one.of_buffers:
                 self.run.see(one.index, one.bucket, None, one.flight.result)
             cx, payload, state = self.run.context(one.rule), one.rule.payload, one.state
-            result = payload.settle(cx, one.bucket, state["payload"], one.flight.result)
+            if place in settled:
+                result, cx = settled[place], replace(cx, measured=sums[one.index, one.due])
+            else:
+                result = payload.settle(cx, one.bucket, state["payload"], one.flight.result)
             base = payload.base(cx, one.bucket, state["payload"])
             value = result if base is None else result.to(base.dtype)
             if not one.rule.exchange.returns_base:
@@ -188,6 +192,22 @@ class StepExchanges:
             return one.snapshot
         cx, payload = self.run.context(one.rule), one.state["payload"]
         return one.rule.payload.read(cx, one.bucket, payload, one.bucket.temporary())
+
+    def _measure(self, made: Sequence[Exchange]) -> tuple[dict[int, Tensor], dict[tuple[int, float], Tensor]]:
+        """What outers that measure want to know before anything is written.
+
+        Returns: settled results by place in `made`, and the sums over the buckets of each rule's exchange.
+        """
+        settled: dict[int, Tensor] = {}
+        sums: dict[tuple[int, float], Tensor] = {}
+        for place, one in enumerate(made):
+            if one.rule.outer.measures:
+                cx, key = self.run.context(one.rule), (one.index, one.due)
+                result = one.rule.payload.settle(cx, one.bucket, one.state["payload"], one.flight.result)
+                numbers = one.rule.outer.measure(cx, one.bucket, result).double()
+                settled[place] = result
+                sums[key] = sums[key] + numbers if key in sums else numbers
+        return settled, sums
 
     def _anyone_bad(self, made: Sequence[Exchange], bad: bool) -> bool:
         """Whether a result is bad here or, where ranks get different results, on any rank."""

@@ -77,7 +77,7 @@ class Votes:
                 f"a second synchronising backward in step {step}: {active[0]!r} has voted on the "
                 "first one; accumulate under engine.no_sync() and leave it for the last backward"
             )
-        observation = Observation(self._gradients(), self._run.scale())
+        observation = Observation(self._gradients(), self._run.scale(), self._run.statistics.latest)
         finite = math.isfinite(observation.squared_norm)
         ballot = torch.zeros(2 + len(active), dtype=torch.float64)
         if not finite:

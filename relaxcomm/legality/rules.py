@@ -9,6 +9,7 @@ from relaxcomm import fragments
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.legality.graphs import check_graph
 from relaxcomm.legality.neighbours import listed, neighbours
+from relaxcomm.legality.outers import check_outer
 from relaxcomm.primitives.exchanges import all_reduce
 from relaxcomm.primitives.outers import average
 
@@ -29,7 +30,7 @@ def check_rule(rule: Rule) -> None:
     _check_replicas(rule)
     _check_clock(rule)
     _check_events(rule)
-    _check_outer(rule)
+    check_outer(rule)
     _check_delay(rule)
     _check_range(rule)
     _warn_of_bias(rule)
@@ -134,29 +135,6 @@ def _check_events(rule: Rule) -> None:
         raise CompositionError(
             f"{rule.payload!r} sends a weight behind its entries, which {rule.compressor!r} might not keep; "
             "use identity() or cast(dtype=…)"
-        )
-
-
-def _check_outer(rule: Rule) -> None:
-    if rule.outer.target is None and (rule.payload.site != "backward" or rule.delay):
-        raise CompositionError(
-            f"{rule.outer!r} leaves the payload alone, which is for gradients() without delay; got "
-            f"{rule.payload!r} with delay {rule.delay}; choose another outer, such as average()"
-        )
-    if rule.outer.for_gradients and rule.payload.site != "backward":
-        raise CompositionError(
-            f"{rule.outer!r} makes a direction for the optimizer, but {rule.payload!r} does not reach it; "
-            "use the payload gradients()"
-        )
-    if rule.outer.needs_momentum and not rule.payload.is_momentum:
-        raise CompositionError(
-            f"{rule.outer!r} takes momentum for what it gets, but {rule.payload!r} is none; use the payload "
-            "momentum()"
-        )
-    if rule.outer.needs_base and not rule.payload.has_base:
-        raise CompositionError(
-            f"{rule.outer!r} moves from the parameters of the last exchange, which {rule.payload!r} does "
-            "not keep; use the payload deltas() or the outer average()"
         )
 
 

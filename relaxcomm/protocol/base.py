@@ -55,6 +55,7 @@ class Context:
         decided: what the workers agreed on for a voting trigger in this step.
         layout: which tensors lie in what is exchanged, or None if that is not known.
         place: tells apart what is exchanged in the same step: the bucket, and the part of it.
+        measured: what an outer's `measure` has found, `[k]` float64, added over all buckets of its rule.
     """
 
     step: int
@@ -70,6 +71,7 @@ class Context:
     decided: Callable[[VotingTrigger], bool] = _nobody_voted
     layout: Layout | None = None
     place: tuple[int, ...] = ()
+    measured: Tensor | None = None
 
     def layout_of(self, numel: int) -> Layout:
         """Which tensors lie in a flat tensor of `numel` entries."""
