@@ -14,7 +14,7 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 .PHONY: demo test test-slow prometheus check bench bench-compare clean FORCE
 
 demo: $(STAMP)
-	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd
+	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd --link 100mbit,5ms
 
 # Two tests at a time: those that start ranks use two cores already, the many small ones do not.
 TEST_ARGS ?= --numprocesses 2 --dist loadfile

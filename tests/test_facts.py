@@ -14,6 +14,8 @@ from relaxcomm.buckets import Bucket, Item
 ROOMS = (
     *(
         "errors",
+        "files",
+        "limit",
         "memory",
         "precision",
         "deprecation",

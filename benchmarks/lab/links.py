@@ -12,7 +12,7 @@ from benchmarks.lab.contenders import Contender, EveryStep, Nothing, Relaxcomm
 from benchmarks.lab.network import sent_bytes
 from benchmarks.lab.networks import RATE_FILE
 from benchmarks.lab.rivals import RIVALS
-from benchmarks.lab.throttle import CAN, CANNOT, TokenBucket
+from benchmarks.lab.throttle import CAN, CANNOT, throttle_of
 
 Contenders = Mapping[str, Callable[..., Contender]]
 
@@ -40,18 +40,18 @@ class HostsLink:
 
 
 class ThrottledLink:
-    """A token bucket, which counts, too.
+    """A throttle, which counts, too.
 
     Args:
         rate: as `tc` writes it, or None.
     """
 
     def __init__(self, rate: str | None) -> None:
-        self._bucket = TokenBucket(rate)
-        self.contenders = {name: partial(contender, bucket=self._bucket) for name, contender in CAN.items()}
+        self._throttle = throttle_of(rate)
+        self.contenders = {name: partial(one, throttle=self._throttle) for name, one in CAN.items()}
 
     def sent_bytes(self) -> int:
-        return self._bucket.sent_bytes
+        return self._throttle.sent_bytes
 
 
 def own_link() -> Link:

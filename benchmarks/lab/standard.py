@@ -11,7 +11,7 @@ from benchmarks.lab.crew import Crew
 from benchmarks.lab.entries import ENTRIES, Entry
 from benchmarks.lab.recording import Log
 from benchmarks.lab.resuming import Before
-from benchmarks.lab.throttle import bytes_per_second
+from benchmarks.lab.throttle import link_of
 from benchmarks.lab.trial import Job
 from benchmarks.lab.tuning import Grid, Rate, Tuned, job_of, tune
 from benchmarks.lab.workloads import WORKLOADS
@@ -104,7 +104,7 @@ def _derived(
 
     def seconds(step: int, unshaped: float, sent: float) -> float:
         if entry.uneven:
-            return unshaped + sent / workers / bytes_per_second(rate)
+            return unshaped + sent / workers / link_of(rate).bytes_per_second
         return step * tuned.step_seconds
 
     points = [(p[0], seconds(*p[:3]), *p[2:]) for p in record["points"]]

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from relaxcomm.cli import report
-from relaxcomm.cli.failures import readable
+from relaxcomm.cli.failures import RunFailed, readable
 from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, make_job
 from relaxcomm.cli.launcher import launch
 from relaxcomm.cli.plot import plot
-from relaxcomm.cli.train import finish, provenance
-from relaxcomm.errors import ConfigError
+from relaxcomm.cli.table import link_in_words, show
+from relaxcomm.cli.train import provenance
+from relaxcomm.config import Config
+from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.files import check_folder
+from relaxcomm.tasks.result import Result
+from relaxcomm.transport import Link, parse_link
 
 _DEFAULT_OUTPUT = Path("runs")
 
@@ -31,28 +38,76 @@ def compare(
         ),
     ],
     workers: Workers = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE[,LATENCY]",
+            help="Simulate a slow network: each worker's link, such as 100mbit,5ms.",
+            show_default=False,
+        ),
+    ] = None,
     sets: Sets = None,
     traceback: Traceback = False,
 ) -> None:
     """Train the configured task with several algorithms in turn; ends with a table, a plot and a report.
 
     The task, its seed and its learning rate are the same for all. --set algorithm.KEY=VALUE speaks of the
-    configuration's own algorithm.
+    configuration's own algorithm. Local workers exchange in memory, much faster than over a network; --link
+    holds each result back until its bytes would have passed the worker's link. One algorithm that fails
+    leaves the others their results.
     """
     with readable(traceback):
         if is_worker():
             raise ConfigError("compare starts its own workers; call it without torchrun")
         if importlib.util.find_spec("matplotlib") is None:
             raise ConfigError("compare draws with matplotlib; install it with: pip install 'relaxcomm[demo]'")
-        jobs = make_jobs(config, split_names(algorithms), workers, sets or [])
-        loaded = [job.load_for_training() for job in jobs]
-        results = [
-            launch(job.train, one.workers, verbose=traceback) for job, one in zip(jobs, loaded, strict=True)
-        ]
-        finish(loaded[0], results)
-        folder = Path(loaded[0].output or _DEFAULT_OUTPUT)
-        print(f"plot: {plot(results, folder / f'{config.stem}.png')}")
-        print(f"report: {report.write(results, provenance(loaded[0]), folder / f'{config.stem}.html')}")
+        simulated = None if link is None else parse_link(link)
+        names = split_names(algorithms)
+        jobs = dict(zip(names, make_jobs(config, names, workers, sets or [], simulated), strict=True))
+        loaded = {name: job.load_for_training() for name, job in jobs.items()}
+        one = loaded[names[0]]
+        check_folder(one.output or _DEFAULT_OUTPUT)
+        results, failed = train_all(jobs, loaded, verbose=traceback)
+        show(results, {name: str(error) for name, error in failed.items()})
+        if results:
+            _draw(results, failed, one, config.stem)
+        if failed:
+            raise _summary(failed, len(jobs))
+
+
+def train_all(
+    jobs: Mapping[str, Job], loaded: Mapping[str, Config], *, verbose: bool
+) -> tuple[list[Result], dict[str, RunFailed]]:
+    """Train with one after the other; whatever fails, the others have a result, written at once."""
+    results: list[Result] = []
+    failed: dict[str, RunFailed] = {}
+    for name, job in jobs.items():
+        settings = loaded[name]
+        try:
+            results.append(launch(job.train, settings.workers, verbose=verbose))
+            if settings.output is not None:
+                path = results[-1].write(settings.output, provenance(settings))
+                print(f"relaxcomm: result: {path}", file=sys.stderr)
+        except (RunFailed, RelaxcommError) as error:
+            failed[name] = error if isinstance(error, RunFailed) else RunFailed(str(error))
+            print(f"relaxcomm: {name} failed: {error}", file=sys.stderr)
+    return results, failed
+
+
+def _draw(results: list[Result], failed: Mapping[str, RunFailed], settings: Config, stem: str) -> None:
+    folder = Path(settings.output or _DEFAULT_OUTPUT)
+    print(f"link: {link_in_words(results[0])}")
+    print(f"plot: {plot(results, folder / f'{stem}.png')}")
+    why = {name: str(error) for name, error in failed.items()}
+    print(f"report: {report.write(results, provenance(settings), folder / f'{stem}.html', why)}")
+
+
+def _summary(failed: Mapping[str, RunFailed], number: int) -> RunFailed:
+    """The error of a comparison in which some or all have failed."""
+    text = f"{len(failed)} of {number} algorithms failed: {', '.join(failed)}"
+    details = "\n".join(error.details for error in failed.values())
+    bad_input = len(failed) == number and all(error.bad_input for error in failed.values())
+    return RunFailed(f"{text}; each one's message stands above", details, bad_input=bad_input)
 
 
 def split_names(text: str) -> list[str]:
@@ -66,7 +121,9 @@ def split_names(text: str) -> list[str]:
     return names
 
 
-def make_jobs(config: Path, names: Sequence[str], workers: int | None, sets: Sequence[str]) -> list[Job]:
+def make_jobs(
+    config: Path, names: Sequence[str], workers: int | None, sets: Sequence[str], link: Link | None = None
+) -> list[Job]:
     """One job an algorithm; a `--set` below `algorithm` goes to the configuration's own only.
 
     Raises: ConfigError.
@@ -80,6 +137,9 @@ def make_jobs(config: Path, names: Sequence[str], workers: int | None, sets: Seq
             f"--set algorithm.… speaks of the configuration's {own}, which --algorithms does not name"
         )
     return [
-        make_job(config, workers, sets if name == own else common, None if name == own else name)
+        replace(
+            make_job(config, workers, sets if name == own else common, None if name == own else name),
+            link=link,
+        )
         for name in names
     ]

@@ -15,9 +15,11 @@ import yaml
 from relaxcomm import config
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
+from relaxcomm.files import check_folder
 from relaxcomm.tasks import training
 from relaxcomm.tasks.loading import find_task
 from relaxcomm.tasks.result import Result
+from relaxcomm.transport import Link
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
 Workers = Annotated[
@@ -37,10 +39,12 @@ class Job:
     Args:
         source: the YAML file.
         overrides: values by dotted key that win over the file.
+        link: what is simulated between the workers, or None.
     """
 
     source: Path
     overrides: Mapping[str, Any]
+    link: Link | None = None
 
     def load(self) -> Config:
         """The checked configuration.
@@ -58,6 +62,10 @@ class Job:
         find_task(loaded.task)
         if not is_worker():  # workers that a launcher started compare what is wrong when they attach
             loaded.check_world_size(loaded.workers)
+        if self.link is not None and loaded.workers == 1:
+            raise ConfigError("--link slows what workers send to each other, and workers is 1; start more")
+        if loaded.output is not None:
+            check_folder(loaded.output)
         training.choose_device(loaded, int(os.environ.get("LOCAL_WORLD_SIZE", loaded.workers)))
         return loaded
 
@@ -66,7 +74,7 @@ class Job:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the command has said what there is to say of the configuration
             loaded = self.load()
-        return training.train(loaded)
+        return training.train(loaded, self.link)
 
 
 def make_job(

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from relaxcomm.cli.table import title
+from relaxcomm.files import write_whole
 from relaxcomm.tasks.result import Point, Result
 
 _MARKERS = "osD^vPX*"
 # Okabe and Ito's colours, which colour-blind people tell apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_PARTS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#999999")  # of a bar, which is no algorithm's colour
 
 
 def plot(results: Sequence[Result], path: Path) -> Path:
@@ -24,9 +26,9 @@ def plot(results: Sequence[Result], path: Path) -> Path:
     over_time.set_ylabel(f"held-out {results[0].heading}")
     over_time.legend()
     figure.suptitle(title(results[0]))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    return path
+    target = io.BytesIO()
+    figure.savefig(target, dpi=120, format=path.suffix[1:])
+    return write_whole(path, target.getvalue())
 
 
 def draw_time(axes: Any, results: Sequence[Result]) -> None:
@@ -55,8 +57,9 @@ def draw_seconds(axes: Any, results: Sequence[Result]) -> None:
     names = [result.algorithm for result in results]
     exposed = [min(result.seconds, result.exposed_communication_seconds) for result in results]
     computing = [result.seconds - waited for result, waited in zip(results, exposed, strict=True)]
-    axes.barh(names, computing, color="#0072B2", label="computing")
-    axes.barh(names, exposed, left=computing, color="#D55E00", label="exposed communication")
+    inside, waiting = _PARTS[:2]
+    axes.barh(names, computing, color=inside, label="computing")
+    axes.barh(names, exposed, left=computing, color=waiting, label="exposed communication")
     axes.set(xlabel="training time (s)")
     _finish_bars(axes)
 
@@ -68,7 +71,7 @@ def draw_primitives(axes: Any, results: Sequence[Result]) -> None:
     left = [0.0] * len(results)
     for index, primitive in enumerate(primitives):
         sent = [result.bytes_by_primitive.get(primitive, 0) / 1e6 for result in results]
-        axes.barh(names, sent, left=left, color=_COLOURS[index % len(_COLOURS)], label=primitive)
+        axes.barh(names, sent, left=left, color=_PARTS[index % len(_PARTS)], label=primitive)
         left = [before + more for before, more in zip(left, sent, strict=True)]
     axes.set(xlabel="sent by all workers (MB)")
     _finish_bars(axes)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
 from relaxcomm.cli import plot
-from relaxcomm.cli.table import cells, title
+from relaxcomm.cli.table import cells, link_in_words, title
+from relaxcomm.files import write_whole
 from relaxcomm.metrics.snapshot import jsonable
 from relaxcomm.tasks.result import Result
 
@@ -22,29 +24,35 @@ th, td { padding: .35rem .9rem; text-align: right; border-bottom: 1px solid #ddd
 th:first-child, td:first-child { text-align: left; } .best { font-weight: 700; }
 .scroll { overflow-x: auto; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1.5rem; }
+.failed { color: #a00; white-space: pre-wrap; }
 figure { margin: 0; } figure svg { width: 100%; height: auto; } figcaption { color: #444; font-size: .95rem; }
 pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: .85rem; }
 """
 
 
-def write(results: Sequence[Result], facts: Mapping[str, object], path: Path) -> Path:
+def write(
+    results: Sequence[Result],
+    facts: Mapping[str, object],
+    path: Path,
+    failed: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
     """Write the report and return its path.
 
     Args:
         results: one an algorithm.
         facts: what is needed to make them again.
         path: of the HTML file.
+        failed: why others have none, by algorithm.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(make(results, facts), encoding="utf-8")
-    return path
+    return write_whole(path, make(results, facts, failed))
 
 
-def make(results: Sequence[Result], facts: Mapping[str, object]) -> str:
+def make(results: Sequence[Result], facts: Mapping[str, object], failed: Mapping[str, str]) -> str:
     """The page."""
     heading = html.escape(title(results[0]))
     about = (
-        f"relaxcomm compare, {html.escape(str(facts['date']))}, PyTorch {html.escape(str(facts['torch']))}"
+        f"relaxcomm compare, {html.escape(str(facts['date']))}, PyTorch {html.escape(str(facts['torch']))}; "
+        f"link: {html.escape(link_in_words(results[0]))}"
     )
     return "\n".join(
         (
@@ -55,6 +63,7 @@ def make(results: Sequence[Result], facts: Mapping[str, object]) -> str:
             f"<h1>{heading}</h1>",
             f'<p class="facts">{about}</p>',
             *(f"<p>{html.escape(sentence)}</p>" for sentence in findings(results)),
+            *(_failure(name, why) for name, why in failed.items()),
             _table(results),
             '<div class="plots">',
             *_figures(results),
@@ -78,9 +87,13 @@ def findings(results: Sequence[Result]) -> list[str]:
         found.append(
             f"Against {first.algorithm}, {other.algorithm} sent {other.bytes_sent / first.bytes_sent:.3g} "
             f"times the bytes, took {other.seconds / first.seconds:.3g} times as long, and ended at "
-            f"{other.measure:.4f} instead of {first.measure:.4f} in {first.heading}."
+            f"{other.measure:.4f} in {first.heading}, where {first.algorithm} ended at {first.measure:.4f}."
         )
     return found
+
+
+def _failure(name: str, why: str) -> str:
+    return f'<p class="failed">{html.escape(f"{name} failed: {why}")}</p>'
 
 
 def _table(results: Sequence[Result]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.table import Table
@@ -10,8 +11,15 @@ from rich.table import Table
 from relaxcomm.tasks.result import Result
 
 
-def show(results: Sequence[Result]) -> None:
-    """Print one row a result, the algorithm's name first."""
+def show(results: Sequence[Result], failed: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Print one row a result, the algorithm's name first, and below them those that failed, and why."""
+    if results:
+        _show_table(results)
+    for name, why in failed.items():
+        print(f"{name}  failed: {why}")
+
+
+def _show_table(results: Sequence[Result]) -> None:
     header, rows = cells(results)
     console = Console()
     table = Table(title=title(results[0]))
@@ -30,7 +38,15 @@ def show(results: Sequence[Result]) -> None:
 
 def title(result: Result) -> str:
     """What all results of a comparison share."""
-    return f"{result.task} on {result.workers} worker" + ("s" if result.workers != 1 else "")
+    over = "" if result.link is None else f" over simulated links of {result.link}"
+    return f"{result.task} on {result.workers} worker" + ("s" if result.workers != 1 else "") + over
+
+
+def link_in_words(result: Result) -> str:
+    """What was between the workers of a comparison."""
+    if result.link is None:
+        return "none simulated; the workers shared one machine, --link 100mbit,5ms shows a slow network"
+    return f"simulated, {result.link} for each worker"
 
 
 def cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:

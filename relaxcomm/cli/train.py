@@ -36,20 +36,19 @@ def train(
             check_world_size(loaded)
             result = training.train(loaded)
             if rank == 0:
-                finish(loaded, [result])
+                finish(loaded, result)
         return
     with readable(traceback):
         job = make_job(config, workers, sets, algorithm)
         loaded = job.load_for_training()
-        finish(loaded, [launch(job.train, loaded.workers, verbose=traceback)])
+        finish(loaded, launch(job.train, loaded.workers, verbose=traceback))
 
 
-def finish(loaded: Config, results: list[Result]) -> None:
-    """Show the results, and write them to the output folder if there is one."""
-    show(results)
+def finish(loaded: Config, result: Result) -> None:
+    """Show the result, and write it to the output folder if there is one."""
+    show([result])
     if loaded.output is not None:
-        for result in results:
-            print(f"result: {result.write(loaded.output, provenance(loaded))}")
+        print(f"result: {result.write(loaded.output, provenance(loaded))}")
 
 
 def provenance(loaded: Config) -> dict[str, object]:

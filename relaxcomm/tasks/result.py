@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from relaxcomm.files import write_whole
+
 
 @dataclass(frozen=True)
 class Point:
@@ -70,6 +72,7 @@ class Result:
         hidden_communication_seconds: mean over the ranks.
         bytes_by_primitive: sent, summed over the ranks, by exchange primitive or purpose.
         history: the evaluations; seconds are the slowest rank's, bytes are summed over the ranks.
+        link: what was simulated between the ranks, such as "100 Mbit/s, 5 ms"; None for nothing.
     """
 
     algorithm: str
@@ -92,6 +95,7 @@ class Result:
     hidden_communication_seconds: float
     bytes_by_primitive: Mapping[str, int]
     history: tuple[Point, ...]
+    link: str | None = None
 
     @property
     def heading(self) -> str:
@@ -106,9 +110,7 @@ class Result:
     def write(self, folder: str | Path, facts: Mapping[str, object]) -> Path:
         """Write the result as JSON, with `facts` on how it came about, and return the file's path."""
         path = Path(folder) / f"{file_stem(self.algorithm)}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**facts, **asdict(self)}, indent=2, default=str) + "\n", encoding="utf-8")
-        return path
+        return write_whole(path, json.dumps({**facts, **asdict(self)}, indent=2, default=str) + "\n")
 
 
 def file_stem(name: str) -> str:

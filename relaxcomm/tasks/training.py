@@ -21,16 +21,21 @@ from relaxcomm.tasks.loading import find_task
 from relaxcomm.tasks.progress import Display, make_display
 from relaxcomm.tasks.result import Point, RankRecord, Result, merge
 from relaxcomm.tasks.task import Task
+from relaxcomm.transport import Link, Throttle, ThrottledTransport
 
 _AVERAGE = "average"  # under which name the engine sends the averages of evaluations
 _NOT_TRAINING = ("bytes_sent", "bytes_received", "exposed_communication_seconds")
 
 
-def train(config: Config) -> Result:
+def train(config: Config, link: Link | None = None) -> Result:
     """Train the configured task on this rank, together with the other ranks of the environment.
 
     Rank and world size come from torchrun's environment variables; without them this is the only rank.
     The result, the same on every rank, holds the bytes of all ranks.
+
+    Args:
+        config: the configuration.
+        link: what is simulated between this rank and the others, or None.
 
     Raises: ConfigError for a task or device that is not there; CommunicationError if a peer fails.
     """
@@ -43,7 +48,7 @@ def train(config: Config) -> Result:
     task.model.to(device)
     torch.manual_seed(config.seed + rank)  # every rank its own dropout
     with process_group(config.timeout_seconds):
-        record = _Run(config, task, device, rank).run()
+        record = _Run(config, task, device, rank, link).run()
         return merge(
             gather(record),
             algorithm=config.algorithm.name,
@@ -52,7 +57,19 @@ def train(config: Config) -> Result:
             metric=task.metric,
             higher_is_better=task.higher_is_better,
             seed=config.seed,
+            link=None if link is None else link.words,
         )
+
+
+def throttled(config: Config, device: torch.device, link: Link) -> ThrottledTransport:
+    """torch.distributed over a simulated link."""
+    return ThrottledTransport(
+        Throttle(link),
+        device=device,
+        backend=config.backend,
+        timeout_seconds=config.timeout_seconds,
+        debug=config.debug,
+    )
 
 
 def choose_device(config: Config, local_workers: int) -> torch.device:
@@ -74,14 +91,17 @@ def choose_device(config: Config, local_workers: int) -> torch.device:
 class _Run:
     """The state of one training run on one rank."""
 
-    def __init__(self, config: Config, task: Task, device: torch.device, rank: int) -> None:
+    def __init__(
+        self, config: Config, task: Task, device: torch.device, rank: int, link: Link | None
+    ) -> None:
         self.task = task
         self.device = device
         self.clock = Clock(device)
         self.history: list[Point] = []
         # What evaluations cost, by statistic: they are no part of training.
         self.evaluation = dict.fromkeys(_NOT_TRAINING, 0.0)
-        self.engine: Engine = relaxcomm.attach(task.model, task.optimizer, config)
+        transport = None if link is None else throttled(config, device, link)
+        self.engine: Engine = relaxcomm.attach(task.model, task.optimizer, config, process_group=transport)
         self.loader = self.engine.loader(
             task.train_data, batch_size=config.data.batch_size or task.batch_size
         )
@@ -132,9 +152,9 @@ class _Run:
         for part, share in self.engine.micro_batches(move(batch, self.device), self.micro_batch_size):
             with named("loss", task.loss):
                 loss = share * checked_loss(task.loss(task.model, part), task.loss)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
             total += loss.detach()
-        self.engine.observe(loss=total)
+            self.engine.observe(loss=total)  # before backward, at whose end triggers may look at it
+            loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         task.optimizer.step()
         task.optimizer.zero_grad()
         if task.scheduler is not None:

@@ -2,7 +2,8 @@
 
 from relaxcomm.transport.base import ByteCounters, Membership, Pending, Service, Transport
 from relaxcomm.transport.in_process import InProcessGroup, simulate, single
-from relaxcomm.transport.scheduler import Link
+from relaxcomm.transport.link import Link, parse_link, parse_rate
+from relaxcomm.transport.throttle import Throttle, ThrottledTransport
 from relaxcomm.transport.torch_distributed import TorchTransport
 
 __all__ = [
@@ -12,8 +13,12 @@ __all__ = [
     "Membership",
     "Pending",
     "Service",
+    "Throttle",
+    "ThrottledTransport",
     "TorchTransport",
     "Transport",
+    "parse_link",
+    "parse_rate",
     "simulate",
     "single",
 ]

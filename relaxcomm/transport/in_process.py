@@ -12,7 +12,8 @@ from relaxcomm.errors import CommunicationError
 from relaxcomm.operations import Label, Neighbors, Operation, Received, Request
 from relaxcomm.transport.base import ByteCounters, Membership, Pending, Place, Service, Transport
 from relaxcomm.transport.combining import Objects
-from relaxcomm.transport.scheduler import Desk, Link, Slot, World
+from relaxcomm.transport.link import Link
+from relaxcomm.transport.scheduler import Desk, Slot, World
 from relaxcomm.transport.traffic import traffic
 
 T = TypeVar("T")

@@ -22,23 +22,11 @@ from relaxcomm.operations import (
 )
 from relaxcomm.transport.base import ByteCounters, Service
 from relaxcomm.transport.combining import Objects, combine, sent_to, signature
+from relaxcomm.transport.link import Link
 from relaxcomm.transport.traffic import size_bytes, traffic
 
 Desk: TypeAlias = tuple[int, str, int]
 """Where a rank serves: its transport's number, a rule and a unit."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """The network of a simulation.
-
-    Args:
-        latency_seconds: added to every operation.
-        bytes_per_second: at which a rank's bytes leave it.
-    """
-
-    latency_seconds: float = 0.0
-    bytes_per_second: float = float("inf")
 
 
 @dataclass

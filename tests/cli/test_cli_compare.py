@@ -15,6 +15,26 @@ from relaxcomm.cli.table import cells, data_size
 from relaxcomm.errors import ConfigError
 from relaxcomm.tasks.result import Point, Result
 
+FAILING = """\
+import os
+from dataclasses import replace
+from pathlib import Path
+from relaxcomm.tasks.digits import make as digits
+
+
+def make(seed: int):
+    task = digits(seed, epochs=1, hidden=[16])
+    fails = os.environ["RANK"] == "0" and not Path("tried").exists()
+
+    def loss(model, batch):
+        if fails:  # in the first comparison of all
+            Path("tried").touch()
+            raise ValueError("not with this one")
+        return task.loss(model, batch)
+
+    return replace(task, loss=loss)
+"""
+
 
 def result(name: str, sent: int) -> Result:
     return Result(
@@ -44,11 +64,12 @@ def result(name: str, sent: int) -> Result:
 @pytest.mark.ranks
 def test_compare_prints_a_row_each_and_draws(start, folder):
     arguments = ("--algorithms", "bsp,local_sgd", "--set", "algorithm.steps=23", "--set", "output=compared")
-    finished = start("compare", "quick.yaml", *arguments).finish(90)
+    finished = start("compare", "quick.yaml", *arguments).finish(240)
     assert (finished.code, finished.left_over) == (0, False), finished.err
     lines = finished.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["algorithm", "bsp", "local_sgd"]
     assert len({len(line) for line in lines[:3]}) == 1, "columns are aligned and nothing is wrapped"
+    assert lines[-3].startswith("link: none simulated; the workers shared one machine, --link 100mbit,5ms")
     assert lines[-2:] == ["plot: compared/quick.png", "report: compared/quick.html"]
     assert (folder / "compared" / "quick.html").read_text().count("<svg") == 5
     assert (folder / "compared" / "quick.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -66,6 +87,48 @@ def test_compare_prints_a_row_each_and_draws(start, folder):
         assert sum(found["bytes_by_primitive"].values()) == found["bytes_sent"] == sent[-1]
     # Two averages, and the one at the end; each is a ring of 2 workers, which sends the model twice in all.
     assert local["bytes_by_primitive"]["all_reduce"] == 2 * local["bytes_by_primitive"]["average"]
+
+
+@pytest.mark.ranks
+def test_one_that_fails_leaves_the_others_their_results_on_a_simulated_link(start, folder):
+    (folder / "failing.py").write_text(FAILING)
+    (folder / "partly.yaml").write_text("algorithm: local_sgd\ntask: failing:make\nbackend: gloo\n")
+    arguments = ("--algorithms", "slowmo,bsp", "--link", "5mbit,10ms", "--set", "output=partly")
+    finished = start("compare", "partly.yaml", *arguments).finish(240)
+    assert (finished.code, finished.left_over) == (1, False)
+    lines = finished.out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["algorithm", "bsp", "slowmo"]
+    assert lines[2].startswith("slowmo  failed: rank 0: ValueError: not with this one (at ")
+    assert lines[3] == "link: simulated, 5 Mbit/s, 10 ms for each worker"
+    assert "relaxcomm: error: 1 of 2 algorithms failed: slowmo" in finished.err
+    result = json.loads((folder / "partly" / "bsp.json").read_text())
+    assert result["link"] == "5 Mbit/s, 10 ms"
+    # Half of it passes each of two links.
+    assert result["seconds"] >= result["steps"] * 0.01 + result["bytes_sent"] / 2 / 0.625e6 * 0.9
+    assert not (folder / "partly" / "slowmo.json").exists()
+    report = (folder / "partly" / "partly.html").read_text()
+    assert "2 workers over simulated links of 5 Mbit/s, 10 ms" in report
+    assert "slowmo failed: rank 0: ValueError" in report
+
+
+def test_a_link_that_is_wrong_or_has_no_other_end(folder):
+    arguments = ["compare", str(folder / "quick.yaml"), "--algorithms", "bsp"]
+    done = CliRunner().invoke(app, [*arguments, "--link", "fast"])
+    assert done.exit_code == 2
+    assert "a rate is a number of kbit, mbit, gbit, such as \"100mbit\"; got 'fast'" in done.stderr
+    done = CliRunner().invoke(app, [*arguments, "--link", "100mbit", "--workers", "1"])
+    assert done.exit_code == 2
+    assert "workers is 1; start more" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["train"], ["compare", "--algorithms", "bsp"]])
+def test_an_output_that_takes_no_files_is_refused_before_training(folder, command):
+    taken = str(folder / "quick.yaml")
+    name, *options = command
+    for output in (taken, f"{taken}/below"):
+        done = CliRunner().invoke(app, [name, taken, *options, "--set", f"output={output}"])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"output: cannot write to the folder {output}: " in done.stderr
 
 
 def test_own_algorithm_keeps_its_parameters_and_takes_the_sets(folder):

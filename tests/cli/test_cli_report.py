@@ -37,7 +37,7 @@ class _Page(HTMLParser):
 
 
 def make(*results: Result) -> str:
-    return report.make(results, provenance(LOADED))
+    return report.make(results, provenance(LOADED), {})
 
 
 def test_it_needs_nothing_beside_it():
@@ -71,7 +71,7 @@ def test_the_first_is_compared_with_in_words():
     words = report.findings([result("bsp", 4_000_000), replace(result("local_sgd", 500_000), measure=0.97)])
     assert words == [
         "Against bsp, local_sgd sent 0.125 times the bytes, took 1 times as long, and ended at 0.9700 "
-        "instead of 0.9800 in accuracy."
+        "in accuracy, where bsp ended at 0.9800."
     ]
     assert report.findings([result("bsp", 0), result("local_sgd", 0)]) == []
 

@@ -1,0 +1,74 @@
+"""A simulated link: how fast, and how far."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from relaxcomm.errors import ConfigError
+
+_BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class Link:
+    """The network of a simulation.
+
+    Args:
+        latency_seconds: added to every operation.
+        bytes_per_second: at which a rank's bytes leave it.
+    """
+
+    latency_seconds: float = 0.0
+    bytes_per_second: float = float("inf")
+
+    @property
+    def words(self) -> str:
+        """What tables and pictures say.
+
+        Example:
+            >>> parse_link("100mbit,5ms").words
+            '100 Mbit/s, 5 ms'
+        """
+        rate = _in_units(8 * self.bytes_per_second, {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3})
+        latency = _in_units(self.latency_seconds, {"s": 1.0, "ms": 1e-3, "us": 1e-6})
+        return f"{rate}, {latency}" if self.latency_seconds else rate
+
+
+def parse_link(text: str) -> Link:
+    """A link from its rate and, if it has one, its latency, in `tc`'s words.
+
+    Args:
+        text: such as "100mbit", "1gbit" or "100mbit,5ms".
+
+    Raises: ConfigError.
+    """
+    rate, comma, latency = (part.strip() for part in text.partition(","))
+    return Link(
+        bytes_per_second=parse_rate(rate),
+        latency_seconds=_parse("a latency", latency, _SECONDS, "5ms") if comma else 0.0,
+    )
+
+
+def parse_rate(text: str) -> float:
+    """Bytes a second of a rate in `tc`'s words, such as "100mbit".
+
+    Raises: ConfigError.
+    """
+    rate = _parse("a rate", text, _BITS, "100mbit") / 8
+    if rate == 0:
+        raise ConfigError(f"a rate is above 0, got {text!r}")
+    return rate
+
+
+def _parse(what: str, text: str, units: dict[str, float], example: str) -> float:
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(units)})", text.lower())
+    if found is None:
+        raise ConfigError(f'{what} is a number of {", ".join(units)}, such as "{example}"; got {text!r}')
+    return float(found[1]) * units[found[2]]
+
+
+def _in_units(value: float, units: dict[str, float]) -> str:
+    name = next((name for name, unit in units.items() if value >= unit), list(units)[-1])
+    return f"{value / units[name]:g} {name}"
