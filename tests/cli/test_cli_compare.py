@@ -64,7 +64,7 @@ def result(name: str, sent: int) -> Result:
 @pytest.mark.ranks
 def test_compare_prints_a_row_each_and_draws(start, folder):
     arguments = ("--algorithms", "bsp,local_sgd", "--set", "algorithm.steps=23", "--set", "output=compared")
-    finished = start("compare", "quick.yaml", *arguments).finish(240)
+    finished = start("compare", "quick.yaml", *arguments).finish()
     assert (finished.code, finished.left_over) == (0, False), finished.err
     lines = finished.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["algorithm", "bsp", "local_sgd"]
@@ -94,7 +94,7 @@ def test_one_that_fails_leaves_the_others_their_results_on_a_simulated_link(star
     (folder / "failing.py").write_text(FAILING)
     (folder / "partly.yaml").write_text("algorithm: local_sgd\ntask: failing:make\nbackend: gloo\n")
     arguments = ("--algorithms", "slowmo,bsp", "--link", "5mbit,10ms", "--set", "output=partly")
-    finished = start("compare", "partly.yaml", *arguments).finish(240)
+    finished = start("compare", "partly.yaml", *arguments).finish()
     assert (finished.code, finished.left_over) == (1, False)
     lines = finished.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["algorithm", "bsp", "slowmo"]
