@@ -24,6 +24,7 @@ ROOMS = (
         "frozen",
         "fragments",
         "counting",
+        "norms",
         "schedules",
         "topology",
         "operations",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from relaxcomm.buckets import Item
+from relaxcomm.norms import squared_norm
 from relaxcomm.protocol import MicroGradients
 
 
@@ -44,9 +45,9 @@ class Accumulation:
             self._are_known = False
         else:
             self._samples += self._expected
-            self._squares += _squared_norm(added) / self._expected
+            self._squares += squared_norm(added) / self._expected
             self._expected = None
-        self._norm = _squared_norm(now)
+        self._norm = squared_norm(now)
         self._before = list(now)
 
     def seen(self, scale: float) -> MicroGradients:
@@ -54,7 +55,3 @@ class Accumulation:
         squares = self._samples * self._squares  # the gradient of a part is b_j / b of its own mean
         samples = self._samples if self._are_known else None
         return MicroGradients(self._count, samples, squares / scale**2, self._norm / scale**2)
-
-
-def _squared_norm(tensors: Sequence[torch.Tensor]) -> float:
-    return float(torch.stack([n.double() for n in torch._foreach_norm(list(tensors))]).square().sum())

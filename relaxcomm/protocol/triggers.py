@@ -8,7 +8,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar, Literal, TypeAlias
 
-import torch
 from torch import Tensor
 
 from relaxcomm.buckets import Bucket
@@ -16,6 +15,7 @@ from relaxcomm.counting import fewest
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import UsageError
 from relaxcomm.frozen import Share
+from relaxcomm.norms import squared_norm
 from relaxcomm.protocol.base import Context, Primitive, State
 
 Agreement: TypeAlias = Literal["any", "all", "majority"] | Share
@@ -75,10 +75,7 @@ class Observation:
     @cached_property
     def squared_norm(self) -> float:
         """`||g||^2` over all parameters, unscaled; on a GPU the host waits for it."""
-        if not self.gradients:
-            return 0.0
-        norms = torch.stack([n.double() for n in torch._foreach_norm(list(self.gradients))])
-        return float(norms.square().sum()) / self.scale**2
+        return squared_norm(self.gradients) / self.scale**2
 
 
 class Trigger(Primitive):

@@ -22,6 +22,7 @@ COMPRESSORS = {
     "gaussian_k": {"error_feedback": {"gaussian_k": {"density": 0.1}}},
     "dgc": {"error_feedback": {"dgc": {"density": 0.1}}},
     "redsync": {"error_feedback": {"redsync": {"density": 0.1}}},
+    "count_sketch": {"count_sketch": {"size": 100}},
     "power_sgd": {"error_feedback": {"power_sgd": {"matrix_rank": 2}}},
     "sign": {"error_feedback": "sign"},
     "quantize": {"quantize": {"bits": 4, "block_size": 64}},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -295,6 +297,14 @@ def test_the_norm_is_global_and_unscaled():
     assert Observation(gradients).squared_norm == pytest.approx(169.0)
     assert Observation(gradients, scale=2.0).squared_norm == pytest.approx(42.25)
     assert Observation([]).squared_norm == 0.0
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 6e4), (torch.float32, 1e30)], ids=str)
+def test_a_norm_is_known_where_squares_leave_the_type(dtype, size):
+    gradients = [torch.full((100,), size, dtype=dtype), torch.zeros(3, dtype=dtype)]
+    assert Observation(gradients).squared_norm == pytest.approx(100 * size**2, rel=1e-3)
+    gradients[0][5] = torch.nan
+    assert math.isnan(Observation(gradients).squared_norm)
 
 
 @pytest.mark.parametrize(
