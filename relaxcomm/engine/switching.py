@@ -78,6 +78,7 @@ def come_to_rest(window: Window) -> None:
     window.step.drain()
     window.run.transport.leave()
     window.run.take_rest()
+    window.run.gradient_scale = None  # no GradScaler unscales what is late
     while window.backward.drain():
         for optimizer in window.run.optimizers:
             optimizer.step()

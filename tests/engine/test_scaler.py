@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.harness import World, simulated_workers, values
+from tests import references
+from tests.engine.harness import World, in_process, simulated_workers, values
 from tests.models import CASES
 
 STEPS, OVERFLOW_STEP, OVERFLOW_RANK = 9, 3, 1
@@ -164,3 +165,14 @@ def test_autocast_equals_plain_workers_bit_for_bit_on_two_ranks(network, algorit
     for (found, expected), (full, _) in zip(with_autocast, without, strict=True):
         np.testing.assert_array_equal(found, expected)
         assert np.abs(found - full).max() > 1e-4  # autocast really took part
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "fused_sgd"])
+def test_gradients_that_are_late_at_the_end_are_unscaled(optimizer):
+    """The last ones are applied by close(), without a scaler's step."""
+    results = in_process(run, 3, {"name": "delayed_sgd", "delay": 2}, optimizer, False, STEPS, STEPS)
+    workers = simulated_workers(3)
+    workers.optimizers = [OPTIMIZERS[optimizer](model.parameters()) for model in workers.models]
+    expected = references.delayed_gradients(workers, STEPS, 2)
+    for history, _, _ in results:
+        np.testing.assert_allclose(history[-1], expected[-1][0], rtol=1e-8, atol=1e-9)
