@@ -105,7 +105,7 @@ SETTINGS = {
         epochs=1,
         margin=0.015,
         target=0.6,
-        rates=SGD_RATES,
+        rates={"momentum": (0.05, 0.1)},
     ),
 }
 
