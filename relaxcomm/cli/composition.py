@@ -10,7 +10,7 @@ from relaxcomm import deprecation, docstrings
 from relaxcomm.algorithm import Rule
 from relaxcomm.cli.graphs import usable_topologies
 from relaxcomm.cli.needing import MEMORY_MEANS, memory_nodes
-from relaxcomm.cli.sending import sent_in_words, shape_in_words
+from relaxcomm.cli.sending import CountedFor, sent_in_words
 from relaxcomm.cli.tree import Node
 from relaxcomm.cli.words import parameter_nodes
 from relaxcomm.docstrings import Docstring
@@ -24,7 +24,7 @@ from relaxcomm.topology import Topology, complete
 def algorithm_node(
     entry: Entry,
     values: Mapping[str, Any],
-    num_parameters: int,
+    model: CountedFor,
     workers: Sequence[int],
     topology: Topology | None = None,
 ) -> Node:
@@ -33,7 +33,7 @@ def algorithm_node(
     Args:
         entry: the algorithm.
         values: parameters as YAML would hold them; what is required and missing comes from the example.
-        num_parameters: of the model, for the bytes.
+        model: for the bytes.
         workers: world sizes, for the bytes.
         topology: the configured graph, for the bytes; None for the default.
 
@@ -46,7 +46,7 @@ def algorithm_node(
     if topology is not None:
         built.check_topology(topology)
     rules = tuple(
-        _rule_node(index, rule, num_parameters, workers, topology or complete())
+        _rule_node(index, rule, model, workers, topology or complete())
         for index, rule in enumerate(built.rules)
     )
     controllers = tuple(
@@ -99,9 +99,7 @@ def primitive_node(name: str, cls: type[Declared], values: Mapping[str, Any]) ->
     )
 
 
-def _rule_node(
-    index: int, rule: Rule, num_parameters: int, workers: Sequence[int], topology: Topology
-) -> Node:
+def _rule_node(index: int, rule: Rule, model: CountedFor, workers: Sequence[int], topology: Topology) -> Node:
     parts = [_primitive_in_short(role, one) for role, one in rule.primitives.items()]
     parts.append(
         Node(
@@ -115,17 +113,11 @@ def _rule_node(
         start, stop = rule.active
         parts.append(Node("active", f"from step {start} " + (f"until step {stop}" if stop else "on")))
     sent = tuple(
-        Node(
-            f"{size} workers" if size > 1 else "1 worker", sent_in_words(rule, num_parameters, size, topology)
-        )
+        Node(f"{size} workers" if size > 1 else "1 worker", sent_in_words(rule, model.layout, size, topology))
         for size in workers
     )
-    shape = shape_in_words(rule.compressor, num_parameters)
-    parts.append(
-        Node(
-            "sends", f"by each worker, for {num_parameters:,} float32 parameters{shape} on {topology!r}", sent
-        )
-    )
+    counted_for = f"by each worker, for {model.in_words(rule.compressor)} on {topology!r}"
+    parts.append(Node("sends", counted_for, sent))
     return Node(f"rule {index}", children=tuple(parts))
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from relaxcomm import docstrings, registry
 from relaxcomm.algorithm import Algorithm
+from relaxcomm.cli.job import parse_option
 from relaxcomm.cli.tree import Node
-from relaxcomm.config import parse_yaml
-from relaxcomm.errors import CompositionError, ConfigError
+from relaxcomm.errors import CompositionError
 from relaxcomm.examples import from_example
 from relaxcomm.grammar import parse_primitive
 from relaxcomm.topology import Topology, draw
@@ -21,11 +19,7 @@ def parse_topology(text: str) -> Topology:
 
     Raises: ConfigError.
     """
-    try:
-        value = parse_yaml(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--topology {text!r} is not YAML: {' '.join(str(error).split())}") from None
-    parsed = parse_primitive("topology", value)
+    parsed = parse_primitive("topology", parse_option("--topology", text))
     assert isinstance(parsed, Topology)
     return parsed
 

@@ -116,6 +116,17 @@ def parse_set(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {text!r}: the value is not YAML: {' '.join(str(error).split())}") from None
 
 
+def parse_option(option: str, text: str) -> Any:
+    """The value of an option that is YAML.
+
+    Raises: ConfigError.
+    """
+    try:
+        return config.parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{option} {text!r} is not YAML: {' '.join(str(error).split())}") from None
+
+
 def is_worker() -> bool:
     """Whether a launcher such as torchrun has started this process as one rank of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
 from relaxcomm.algorithm import Rule
 from relaxcomm.cli.table import data_size
 from relaxcomm.errors import RelaxcommError
@@ -12,18 +17,44 @@ from relaxcomm.topology import Topology
 _ELEMENT_BYTES = 4
 
 
-def shape_in_words(compressor: Compressor, num_parameters: int) -> str:
-    """What the bytes were counted for, if they depend on the tensors' shapes."""
-    matrix = one_matrix(num_parameters)
-    seen = compressor.layout_bytes(matrix, _ELEMENT_BYTES)
-    if seen == compressor.message_bytes(num_parameters, _ELEMENT_BYTES):
-        return ""
-    return " in one matrix of {:,} x {:,} (a model's shapes decide)".format(*matrix.shapes[0])
+@dataclass(frozen=True)
+class CountedFor:
+    """The model that bytes are counted for.
+
+    Args:
+        layout: its parameters.
+        task: that it is of; None for parameters in one matrix, as near to a square as can be.
+    """
+
+    layout: Layout
+    task: str | None = None
+
+    @classmethod
+    def matrix(cls, num_parameters: int) -> CountedFor:
+        """A model of which only the size is known."""
+        return cls(one_matrix(num_parameters))
+
+    @classmethod
+    def task_model(cls, task: str, parameters: Iterable[tuple[str, Tensor]]) -> CountedFor:
+        """A task's model."""
+        names, tensors = zip(*((name, p) for name, p in parameters if p.requires_grad), strict=True)
+        return cls(Layout(names, tuple(tensor.shape for tensor in tensors)), task)
+
+    def in_words(self, compressor: Compressor) -> str:
+        """What it is, and its shape if the bytes depend on that."""
+        size = f"{self.layout.numel:,} float32 parameters"
+        if self.task is not None:
+            return f"the {size} of {self.task}"
+        seen = compressor.layout_bytes(self.layout, _ELEMENT_BYTES)
+        if seen == compressor.message_bytes(self.layout.numel, _ELEMENT_BYTES):
+            return size
+        rows, columns = self.layout.shapes[0]
+        return f"{size} in one matrix of {rows:,} x {columns:,} (--task counts a model's own shapes)"
 
 
-def sent_in_words(rule: Rule, num_parameters: int, world_size: int, topology: Topology) -> str:
+def sent_in_words(rule: Rule, layout: Layout, world_size: int, topology: Topology) -> str:
     """The bytes of a rule, an exchange and a step, and those later on if another compressor codes then."""
-    layout, period, said = one_matrix(num_parameters), rule.trigger.period_steps, []
+    period, said = rule.trigger.period_steps, []
     phases = rule.compressor.phases
     for index, (_, compressor) in enumerate(phases):
         try:

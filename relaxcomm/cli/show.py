@@ -11,10 +11,12 @@ from relaxcomm import registry
 from relaxcomm.cli.composition import algorithm_node, primitive_node
 from relaxcomm.cli.failures import readable
 from relaxcomm.cli.graphs import draw_topology, parse_topology
-from relaxcomm.cli.job import Traceback, parse_set
+from relaxcomm.cli.job import Traceback, parse_option, parse_set
+from relaxcomm.cli.sending import CountedFor
 from relaxcomm.cli.tree import Node
 from relaxcomm.cli.tree import show as print_tree
 from relaxcomm.errors import ConfigError
+from relaxcomm.tasks.loading import load_task
 from relaxcomm.topology import Topology
 from relaxcomm.validation import closest
 
@@ -41,8 +43,23 @@ def show(
         ),
     ] = None,
     num_parameters: Annotated[
-        int, typer.Option("--parameters", min=1, metavar="D", help="Model size for the bytes.")
-    ] = _NUM_PARAMETERS,
+        int | None,
+        typer.Option(
+            "--parameters",
+            min=1,
+            metavar="D",
+            help=f"Model size for the bytes; {_NUM_PARAMETERS:,} without.",
+            show_default=False,
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASK",
+            help="Count bytes for its model's own shapes: digits, {glyphs: {hidden: 4096}}, module:make.",
+            show_default=False,
+        ),
+    ] = None,
     topology: Annotated[
         str | None,
         typer.Option(
@@ -61,17 +78,28 @@ def show(
         values = dict(map(parse_set, sets or ()))
         sizes = _WORKERS if workers is None else (workers,)
         graph = None if topology is None else parse_topology(topology)
-        made = [] if name is None else nodes(name, values, num_parameters, sizes, graph)
+        model = _model(num_parameters, task)
+        made = [] if name is None else nodes(name, values, model, sizes, graph)
         if graph is not None:
             made.append(draw_topology(graph, workers or _DRAWN_WORKERS, output))
         for node in made:
             print_tree(node)
 
 
+def _model(num_parameters: int | None, task: str | None) -> CountedFor:
+    """What the bytes are counted for."""
+    if task is None:
+        return CountedFor.matrix(num_parameters or _NUM_PARAMETERS)
+    if num_parameters is not None:
+        raise ConfigError("--task and --parameters both say how large the model is; leave one out")
+    made = load_task(parse_option("--task", task), seed=0)
+    return CountedFor.task_model(task, made.model.named_parameters())
+
+
 def nodes(
     name: str,
     values: dict[str, object],
-    num_parameters: int,
+    model: CountedFor,
     workers: tuple[int, ...],
     topology: Topology | None = None,
 ) -> list[Node]:
@@ -84,7 +112,7 @@ def nodes(
     algorithms = registry.algorithms()
     found = []
     if name in algorithms:
-        found = [algorithm_node(algorithms[name], values, num_parameters, workers, topology)]
+        found = [algorithm_node(algorithms[name], values, model, workers, topology)]
     if found:  # the parameters were the algorithm's
         values = {}
     found += [primitive_node(name, cls, values) for one, cls in primitives if one == name]

@@ -39,7 +39,8 @@ def test_an_algorithm():
     assert shown["rule_0.trigger"].startswith("every(steps=7): Exchange after each")
     assert shown["rule_0.outer"].startswith("nesterov(lr=0.7, momentum=0.9): Nesterov")
     assert shown["rule_0.outer.facts"] == (
-        "target: payload; needs_base: yes; needs_optimizer: no; for_gradients: no; needs_momentum: no"
+        "target: payload; needs_base: yes; needs_optimizer: no; for_gradients: no; needs_momentum: no; "
+        "measures: no"
     )
     # A ring of 3 sends 2 · 2/3 of 4,000 bytes.
     assert shown["rule_0.sends.3_workers"] == "5.33 kB an exchange, at most 762 B a step"
@@ -74,10 +75,28 @@ def test_an_algorithm_that_chooses_another():
 
 def test_what_depends_on_shapes_is_counted_for_a_matrix_and_said_so():
     shown = facts("powersgd", "--set", "matrix_rank=3", "--workers", "3", "--parameters", "6000")
-    assert "float32 parameters in one matrix of 75 x 80 (a model's shapes decide)" in shown["rule_0.sends"]
+    counted_for = "float32 parameters in one matrix of 75 x 80 (--task counts a model's own shapes)"
+    assert counted_for in shown["rule_0.sends"]
     # Two factors of rank 3, by a ring of 3: 2 · 2/3 · (75 + 80) · 3 · 4 bytes.
     assert shown["rule_0.sends.3_workers"].startswith("2.48 kB an exchange")
     assert "matrix" not in facts("bsp")["rule_0.sends"]
+
+
+def test_a_tasks_model_is_counted_by_its_own_shapes():
+    """Three matrices of digits, 64 x 16, 16 x 8 and 8 x 10, and their biases as they are."""
+    task = "{digits: {hidden: [16, 8]}}"
+    shown = facts("powersgd", "--set", "matrix_rank=2", "--workers", "3", "--task", task)
+    assert shown["rule_0.sends"].startswith(f"by each worker, for the 1,266 float32 parameters of {task} on")
+    factors = 2 * (64 + 16 + 16 + 8 + 8 + 10) * 4
+    biases = (16 + 8 + 10) * 4
+    sent = 2 * 2 / 3 * (factors + biases)
+    assert shown["rule_0.sends.3_workers"].startswith(f"{sent / 1e3:.2f} kB an exchange")
+
+
+def test_a_size_and_a_task_are_one_too_many():
+    code, _, err = run("powersgd", "--task", "digits", "--parameters", "10")
+    assert code == 2
+    assert "leave one out" in err
 
 
 def test_a_required_parameter_is_taken_from_the_example_and_said_so():
