@@ -190,11 +190,16 @@ SAVINGS = (
     ),
     Panel(
         title="Sent, by primitive",
-        description="Bytes a second of all ranks, by exchange primitive; votes, averages for "
-        "evaluations and other things that the engine sends itself have their own names.",
+        description="Bytes a second of all ranks, by exchange primitive; votes and other things that the "
+        "engine sends itself have their own names. Averages for evaluations (dashed) are traffic, too, but "
+        "not of the training, so no other panel counts them.",
         unit="Bps",
-        queries=one(f"sum by (run, primitive) ({rate('bytes_sent_total')})", "{{run}} {{primitive}}"),
+        queries=(
+            Query("A", f"sum by (run, primitive) ({rate('bytes_sent_total')})", "{{run}} {{primitive}}"),
+            Query("B", f"sum by (run) ({rate('evaluation_bytes_sent_total')})", "{{run}} evaluations"),
+        ),
         stacked=True,
+        dashed=".*evaluations",
     ),
     Panel(
         title="Received",
@@ -218,6 +223,16 @@ SAVINGS = (
 
 HARM = (
     Panel(
+        title="Held-out quality",
+        description="What the averaged model reached at each evaluation, as relaxcomm train measures it or "
+        "the program gives it with engine.observe_evaluation(accuracy=…). Compare with a run of bsp by "
+        "choosing both above: as long as the curves end at the same height, the algorithm does not hurt.",
+        unit="short",
+        queries=one(f"max by (run, metric) (relaxcomm_evaluation{{{RANKS}}})", "{{run}} {{metric}}"),
+        minimum=None,
+        width=12,
+    ),
+    Panel(
         title="Training loss",
         description="Each rank's latest loss, as the program gives it with engine.observe(loss=…); "
         "relaxcomm train does. Ranks that part have data that differ, or replicas that "
@@ -225,6 +240,7 @@ HARM = (
         unit="short",
         queries=one(f"relaxcomm_loss{{{RANKS}}}"),
         minimum=None,
+        width=12,
     ),
     Panel(
         title="Distance between replicas",
@@ -244,7 +260,8 @@ HARM = (
     ),
     Panel(
         title="Staleness",
-        description="Steps by which what was applied last was late: 0 for synchronous algorithms.",
+        description="Steps by which what was applied last was late. No data for algorithms that apply "
+        "everything at once.",
         unit="suffix: steps",
         queries=one(f"relaxcomm_staleness_steps{{{RANKS}}}"),
     ),
@@ -253,12 +270,14 @@ HARM = (
         description="Samples of each rank's latest batch, where data come from engine.loader.",
         unit="short",
         queries=one(f"relaxcomm_batch_size{{{RANKS}}}"),
+        width=12,
     ),
     Panel(
         title="Samples a second",
         description="Of all ranks, where data come from engine.loader.",
         unit="suffix: samples/s",
         queries=one(f"sum by (run) ({rate('samples_total')})", "{{run}}"),
+        width=12,
     ),
 )
 
@@ -280,11 +299,13 @@ SLOWNESS = (
     ),
     Panel(
         title="Steps behind the foremost rank",
-        description="How many steps each rank is behind; zero for all under synchronous algorithms.",
+        description="How many steps each rank is behind. No data under synchronous algorithms, which keep "
+        "all ranks at the same step.",
         unit="suffix: steps",
         queries=one(
-            f"max by (run) (sum by (run, rank) (relaxcomm_steps_total{{{RANKS}}})) - on (run) group_right () "
-            f"sum by (run, rank) (relaxcomm_steps_total{{{RANKS}}})"
+            f"(max by (run) (sum by (run, rank) (relaxcomm_steps_total{{{RANKS}}})) "
+            f"- on (run) group_right () sum by (run, rank) (relaxcomm_steps_total{{{RANKS}}})) "
+            f'and on (run, rank) relaxcomm_info{{synchronous="false", {RANKS}}}'
         ),
     ),
     Panel(

@@ -29,6 +29,7 @@ class Row:
         saved_bytes: what was not sent since the start.
         reduction: how many times fewer bytes were sent; None if none were.
         lssr: local steps as a share of all.
+        evaluations: latest held-out measures by name.
         loss: latest, or None.
         losses: earlier ones, oldest first.
         note: "slowest", "stands", "silent" or "".
@@ -43,6 +44,7 @@ class Row:
     saved_bytes: float = 0.0
     reduction: float | None = None
     lssr: float | None = None
+    evaluations: Mapping[str, float] = field(default_factory=dict)
     loss: float | None = None
     losses: tuple[float, ...] = ()
     note: str = ""
@@ -96,6 +98,7 @@ def make_row(before: Reading | None, now: Reading, losses: tuple[float, ...] = (
         saved_bytes=now.values.get("bytes_uncompressed", 0.0) - sent,
         reduction=now.values.get("bytes_uncompressed", 0.0) / sent if sent else None,
         lssr=now.values.get("steps.local", 0.0) / everything if everything else None,
+        evaluations=now.evaluations,
         loss=now.values.get("loss"),
         losses=losses,
         note="stands" if stands else "",
@@ -130,11 +133,18 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-HEADINGS = ("rank", "steps", "step", "exposed", "sent/s", "saved", "", "LSSR", "loss", "")
+def table(rows: Sequence[Row], measures: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+    """Headings, and each row as text, without the losses; "-" where nothing is known.
+
+    Args:
+        rows: what is shown.
+        measures: of evaluations, that have columns of their own.
+    """
+    headings = ["rank", "steps", "step", "exposed", "sent/s", "saved", "reduction", "LSSR"]
+    return [*headings, *measures, "loss", ""], [_cells(row, measures) for row in rows]
 
 
-def cells(row: Row) -> list[str]:
-    """A row as text, in the order of `HEADINGS`, without the losses; "-" where nothing is known."""
+def _cells(row: Row, measures: Sequence[str]) -> list[str]:
     return [
         str(row.rank),
         str(row.steps) if row.note != "silent" else "-",
@@ -142,8 +152,9 @@ def cells(row: Row) -> list[str]:
         "-" if row.exposed is None else f"{row.exposed:.0%}",
         "-" if row.sent_per_second is None else data_size(row.sent_per_second),
         data_size(row.saved_bytes) if row.note != "silent" else "-",
-        "" if row.reduction is None else f"{row.reduction:.3g}x",
+        "-" if row.reduction is None else f"{row.reduction:.3g}x",
         "-" if row.lssr is None else f"{row.lssr:.0%}",
+        *(f"{row.evaluations[name]:#.4g}" if name in row.evaluations else "-" for name in measures),
         "-" if row.loss is None else f"{row.loss:#.4g}",
         row.note,
     ]

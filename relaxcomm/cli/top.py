@@ -14,7 +14,7 @@ from rich.text import Text
 
 from relaxcomm.cli.failures import RunFailed, readable
 from relaxcomm.cli.job import Traceback
-from relaxcomm.cli.ranks_view import HEADINGS, History, Row, cells, sparkline
+from relaxcomm.cli.ranks_view import History, Row, sparkline, table
 from relaxcomm.errors import ConfigError
 from relaxcomm.metrics.reading import Reader
 
@@ -102,24 +102,27 @@ class Watch:
         facts = self._facts
         heading = Text(f"{facts.get('run', '')}  ", style="bold")
         heading.append(f"{facts.get('algorithm', '')} on {facts.get('world_size', '?')} ranks", style="dim")
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        made = [cells(row) for row in self.rows]
-        for name in HEADINGS:
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("", no_wrap=True)
-        taken = sum(max(map(len, column)) + 2 for column in zip(HEADINGS, *made, strict=True))
+        for name, measure in next((row.evaluations for row in self.rows if row.evaluations), {}).items():
+            heading.append(f"  {name} {measure:#.4g}")
+        drawn = Table(box=None, pad_edge=False, header_style="dim")
+        headings, made = table(self.rows)
+        for name in headings:
+            drawn.add_column(name, justify="right", no_wrap=True)
+        drawn.add_column("", no_wrap=True)
+        taken = sum(max(map(len, column)) + 2 for column in zip(headings, *made, strict=True))
         for row, texts in zip(self.rows, made, strict=True):
             losses = row.losses[taken - width :] if width > taken else ()
-            table.add_row(*texts, sparkline(losses), style=_STYLES.get(row.note, ""))
+            drawn.add_row(*texts, sparkline(losses), style=_STYLES.get(row.note, ""))
         last = Text("Ctrl-C ends", style="dim")
         if self._silent_since is not None:
             seconds = time.monotonic() - self._silent_since
             last = Text(f"rank 0 has not answered for {seconds:.0f} s; the last that is known", style="red")
-        return Group(heading, table, last)
+        return Group(heading, drawn, last)
 
 
 def show_plain(rows: Sequence[Row]) -> None:
     """One line a rank."""
-    for row in rows:
-        parts = (f"{name} {cell}".strip() for name, cell in zip(HEADINGS, cells(row), strict=True) if cell)
+    headings, made = table(rows, sorted({name for row in rows for name in row.evaluations}))
+    for cells in made:
+        parts = (f"{name} {cell}".strip() for name, cell in zip(headings, cells, strict=True) if cell)
         print("  ".join(parts))

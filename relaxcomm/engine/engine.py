@@ -39,6 +39,7 @@ from relaxcomm.engine.unread import batch_size_of
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import UsageError
 from relaxcomm.metrics.snapshot import Snapshot
+from relaxcomm.transport.base import EVALUATION
 
 _attached: WeakSet[nn.Module] = WeakSet()
 _attaching = Lock()
@@ -110,6 +111,20 @@ class Engine:
         """All that exporter and run log show, as it is now; also without either, and after `close`."""
         return self._metering.snapshot()
 
+    def observe_evaluation(self, **measures: float | Tensor) -> None:
+        """Show the latest evaluation as `relaxcomm_evaluation{metric="NAME"}`, and in the run log.
+
+        Args:
+            measures: of held-out data, such as the accuracy of the model inside `averaged`.
+
+        Raises: UsageError for a value that is no number.
+
+        Example:
+            >>> with engine.averaged():
+            ...     engine.observe_evaluation(accuracy=accuracy(model))
+        """
+        self._metering.observe_evaluation(measures)
+
     def observe(self, **values: float | Tensor) -> None:
         """Show the latest value of something as the metric `relaxcomm_NAME` and in the run log.
 
@@ -147,13 +162,10 @@ class Engine:
         """
         self._check_open()
         self._window.settle()
-        self._run.statistics.pause()
-        served.meet(self._run)
-        try:
+        with self._run.statistics.evaluating():
+            served.meet(self._run, evaluates=True)
             with replicas.held_at_mean(self._run):
                 yield
-        finally:
-            self._run.statistics.pause()
 
     @contextmanager
     def join(self) -> Iterator[None]:
@@ -337,7 +349,8 @@ class Engine:
             switching.come_to_rest(self._window)
             buffers = any(True for _ in self._run.model.buffers())
             if average or (average is None and (self.algorithm.lets_replicas_differ or buffers)):
-                replicas.average(self._run)
+                with self._run.statistics.evaluating():
+                    replicas.average(self._run, EVALUATION)
             elif average is None:
                 replicas.check(self._run)
         except BaseException as error:

@@ -19,6 +19,7 @@ from relaxcomm.metrics.places import name_run, open_exporters
 from relaxcomm.metrics.runlog import RunLog, log_path
 from relaxcomm.metrics.settings import MetricsConfig
 from relaxcomm.metrics.snapshot import Snapshot
+from relaxcomm.transport.base import EVALUATION
 
 
 class Metering:
@@ -54,11 +55,11 @@ class Metering:
             if self._exporter is not None:
                 self.url = self._exporter.url
         if settings.log and folder is not None:
-            self._open_log(log_path(folder, name, membership.rank), name)
+            self._open_log(log_path(folder, name, membership.rank), name, settings.log_bytes)
 
-    def _open_log(self, path: Path, name: str) -> None:
+    def _open_log(self, path: Path, name: str, limit_bytes: int) -> None:
         try:
-            self._log = RunLog(path)
+            self._log = RunLog(path, limit_bytes)
         except OSError as error:
             warnings.warn(f"there is no run log: {error}; see the key output", MetricsWarning, stacklevel=2)
             return
@@ -96,25 +97,31 @@ class Metering:
             if name not in self._known:
                 check_name(name)
                 self._known.add(name)
-            if isinstance(value, Tensor) and value.numel() == 1:
-                self._run.statistics.latest[name] = value.detach()
-            elif isinstance(value, int | float):
-                self._run.statistics.latest[name] = value
-            else:
-                raise UsageError(f"{name} is to be observed, but is no number: {value!r}; reduce it first")
+            self._run.statistics.latest[name] = _number(name, value)
+
+    def observe_evaluation(self, measures: Mapping[str, float | Tensor]) -> None:
+        """Keep the latest evaluation, and write a line of each."""
+        known = {name: _number(name, value) for name, value in measures.items()}
+        self._run.statistics.evaluations.update(known)
+        if self._log is not None:
+            self._log.write({"evaluation": known, "time": time.time(), "step": self._run.step})
 
     def snapshot(self) -> Snapshot:
         """The run as it is now; also called from other threads."""
         run, seen = self._run, self._run.statistics
+        moved = self._by_primitive(run.transport.counters.by_rule)
+        evaluation = moved.pop(EVALUATION, (0, 0))
         return Snapshot(
             algorithm=run.algorithm.name,
+            keeps_step=run.algorithm.keeps_step,
             world_size=self._membership.world_size,
             steps=seen.steps,
             synchronisations=seen.synchronisations,
             last_synchronisation=seen.last_synchronisation,
             samples=seen.samples,
             bytes_uncompressed=seen.bytes_uncompressed,
-            bytes_moved=self._by_primitive(run.transport.counters.by_rule),
+            bytes_moved=moved,
+            evaluation_bytes=evaluation,
             exchanges=self._by_primitive(seen.in_flight.by_rule),
             step_bounds=seen.step_times.bounds,
             step_counts=tuple(seen.step_times.counts),
@@ -124,13 +131,13 @@ class Metering:
             callback_seconds=seen.busy_seconds,
             triggers=self._triggers(),
             values=self._values(),
+            evaluations=dict(seen.evaluations),
         )
 
     def close(self, status: str) -> None:
         """Write the summary and stop answering."""
         if self._log is not None:
-            self._log.write({"summary": {"status": status, **self.snapshot().as_json()}})
-            self._log.close()
+            self._log.close({"summary": {"status": status, **self.snapshot().as_json()}})
         if self._exporter is not None:
             self._exporter.close()
         self._log = self._exporter = self._run.on_synchronised = None
@@ -147,6 +154,7 @@ class Metering:
                 "samples": seen.samples,
                 "bytes_sent": counters.sent,
                 "bytes_received": counters.received,
+                "evaluation_bytes_sent": counters.evaluation[0],
                 "bytes_uncompressed": seen.bytes_uncompressed,
                 "step_seconds": seen.step_times.total,
                 "exposed_communication_seconds": seen.exposed_seconds,
@@ -168,8 +176,9 @@ class Metering:
         return found
 
     def _values(self) -> dict[str, float | Tensor]:
+        """The latest values; how late what is applied is only where it can be late."""
         late = max((r.delay for r in self._run.algorithm.rules if isinstance(r.delay, int)), default=0)
-        return {"staleness_steps": late, **self._run.statistics.latest}
+        return {**({"staleness_steps": late} if late else {}), **self._run.statistics.latest}
 
     def _by_primitive(self, by_rule: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
         """Pairs of numbers, which rules with the same exchange share."""
@@ -182,3 +191,12 @@ class Metering:
             before = found.get(primitive, (0, 0))
             found[primitive] = before[0] + first, before[1] + second
         return found
+
+
+def _number(name: str, value: object) -> float | Tensor:
+    """What was observed, if it is one number."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.detach()
+    if isinstance(value, int | float):
+        return value
+    raise UsageError(f"{name} is to be observed, but is no number: {value!r}; reduce it first")

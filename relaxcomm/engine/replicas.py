@@ -16,7 +16,10 @@ from relaxcomm.engine.finite import non_finite_error, own_error, spoilt
 from relaxcomm.engine.model import float_buffers, named_parameters
 from relaxcomm.engine.run import Run
 from relaxcomm.operations import AllReduce, Broadcast, Label
-from relaxcomm.transport.base import Transport
+from relaxcomm.transport.base import EVALUATION, Transport
+
+AVERAGE = "average"
+"""The label of averages that are a part of training."""
 
 
 def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root: int = 0) -> None:
@@ -31,12 +34,12 @@ def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root
             bucket.scatter(flat)
 
 
-def average(run: Run) -> None:
+def average(run: Run, purpose: str = AVERAGE) -> None:
     """Replace trainable parameters and floating-point buffers by their mean, or by what servers hold.
 
     Raises: NonFiniteError on all ranks if it is not finite, and before anything has changed.
     """
-    _replace(run, means(run))
+    _replace(run, means(run, purpose))
 
 
 def equalise(run: Run, *, moments: bool) -> None:
@@ -50,7 +53,7 @@ def equalise(run: Run, *, moments: bool) -> None:
     if moments:
         buckets = _moment_buckets(run)
         if not _are_equal(run, buckets):
-            _replace(run, _all_reduced(run, _gathered(buckets)), "the optimizer's")
+            _replace(run, _all_reduced(run, _gathered(buckets), AVERAGE), "the optimizer's")
 
 
 def check(run: Run) -> None:
@@ -92,26 +95,29 @@ def _moment_buckets(run: Run) -> list[Bucket]:
     return build_buckets((i for i in items if i.name in everywhere), bucket_bytes=run.bucket_bytes)
 
 
-def means(run: Run) -> list[tuple[Bucket, Tensor]]:
+def means(run: Run, purpose: str = AVERAGE) -> list[tuple[Bucket, Tensor]]:
     """The mean over all ranks of what an average replaces; this rank's distance from it is measured.
 
     A server's parameters take the place of the mean of workers that have read them at different times.
+    Messages are labelled with their purpose.
     """
-    found = served.models(run)
+    found = served.models(run, purpose)
     mine = [flat for _, flat in _gathered(bucket for bucket, _ in found)] if run.samples.enabled else []
     flats = _gathered(mean_buckets(run, {name for bucket, _ in found for name in bucket.names}))
     mine += [flat.clone() for _, flat in flats] if run.samples.enabled else []
-    found += _all_reduced(run, flats)
+    found += _all_reduced(run, flats, purpose)
     run.samples.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
     return found
 
 
-def _all_reduced(run: Run, flats: Iterable[tuple[Bucket, Tensor]]) -> list[tuple[Bucket, Tensor]]:
+def _all_reduced(
+    run: Run, flats: Iterable[tuple[Bucket, Tensor]], purpose: str
+) -> list[tuple[Bucket, Tensor]]:
     """The mean over all ranks of each bucket's contents; all are on their way before one is waited for."""
     pending = [
         (
             bucket,
-            run.transport.issue(AllReduce(flat, "mean"), Label(run.common_step, "average", bucket.index)),
+            run.transport.issue(AllReduce(flat, "mean"), Label(run.common_step, purpose, bucket.index)),
         )
         for bucket, flat in flats
     ]
@@ -150,5 +156,5 @@ def kept(run: Run) -> Iterator[None]:
 def held_at_mean(run: Run) -> Iterator[None]:
     """Have the mean inside, and afterwards what was there before, bit for bit."""
     with kept(run):
-        average(run)
+        average(run, EVALUATION)
         yield

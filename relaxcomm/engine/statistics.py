@@ -21,10 +21,13 @@ class Statistics(Mapping[str, float]):
         synchronisations: steps in which something was exchanged.
         samples: of this rank's batches from `engine.loader` that were trained on.
         lssr: local steps / all steps.
-        bytes_sent, bytes_received: what was handed to and taken from the network.
+        bytes_sent, bytes_received: what was handed to and taken from the network for training.
+        evaluation_bytes_sent, evaluation_bytes_received: the same for `Engine.averaged` and the average of
+            `Engine.close`. Together with training's they are all.
         bytes_uncompressed: what BSP in full precision would have sent in as many steps.
         step_seconds: mean time from one step's end to the next.
-        exposed_communication_seconds: time that this rank stood waiting for the network.
+        exposed_communication_seconds: time that this rank stood waiting for the network, not counting
+            evaluations.
         hidden_communication_seconds: time in timed steps in which exchanges were on their way and this
             rank did not stand waiting.
         staleness_steps: the most clocks by which parameters read from a server have missed pushes.
@@ -38,6 +41,7 @@ class Statistics(Mapping[str, float]):
         self.samples = 0
         self.bytes_uncompressed = 0
         self.waiting_seconds = 0.0
+        self.evaluation_waiting_seconds = 0.0  # a part of it
         self.busy_seconds = 0.0
         self.step_times = Histogram()
         self.in_flight = InFlight()
@@ -48,6 +52,7 @@ class Statistics(Mapping[str, float]):
         self._depth = 0
         self.notes: dict[str, float] = {}
         self.latest: dict[str, float | Tensor] = {}
+        self.evaluations: dict[str, float | Tensor] = {}  # latest of each measure
 
     def tick(self, synchronised: bool, uncompressed: int) -> None:
         """Count a closed step."""
@@ -70,8 +75,19 @@ class Statistics(Mapping[str, float]):
         self.last_synchronisation = time.time()
 
     def pause(self) -> None:
-        """Leave the time until the next step out of `step_seconds` (an evaluation, a join)."""
+        """Leave the time until the next step out of `step_seconds` (a join)."""
         self._last_step = None
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Leave an evaluation out of the step times, and its waits out of training's."""
+        self.pause()
+        before = self.waiting_seconds
+        try:
+            yield
+        finally:
+            self.evaluation_waiting_seconds += self.waiting_seconds - before
+            self.pause()
 
     def consumed(self, samples: int) -> None:
         """Count samples of a batch that was trained on."""
@@ -128,6 +144,8 @@ class Statistics(Mapping[str, float]):
             "bytes_uncompressed": self.bytes_uncompressed,
             "bytes_sent": self._counters.sent,
             "bytes_received": self._counters.received,
+            "evaluation_bytes_sent": self._counters.evaluation[0],
+            "evaluation_bytes_received": self._counters.evaluation[1],
         }
 
     def _values(self) -> dict[str, float]:
@@ -135,7 +153,7 @@ class Statistics(Mapping[str, float]):
             **self._counts(),
             "lssr": (self.steps - self.synchronisations) / self.steps if self.steps else 0.0,
             "step_seconds": self.step_times.total / max(1, self.step_times.count),
-            "exposed_communication_seconds": self.waiting_seconds,
+            "exposed_communication_seconds": self.waiting_seconds - self.evaluation_waiting_seconds,
             "hidden_communication_seconds": self.hidden_seconds,
             "callback_seconds": self.busy_seconds,
             **self.notes,

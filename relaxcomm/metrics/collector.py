@@ -35,6 +35,7 @@ _OWN = frozenset(
     {
         *("info", "steps", "synchronisations", "last_synchronisation_timestamp_seconds", "samples"),
         *("bytes_sent", "bytes_received", "bytes_uncompressed", "step_seconds", "exchange_seconds"),
+        *("evaluation", "evaluation_bytes_sent", "evaluation_bytes_received"),
         *("exposed_communication_seconds", "hidden_communication_seconds", "callback_seconds"),
         *("trigger_value", "trigger_threshold"),
     }
@@ -80,6 +81,13 @@ class RunCollector(Collector):
                 "rule",
                 {rule: float(pair[values]) for rule, pair in now.triggers.items()},
             )
+        yield _family(
+            GaugeMetricFamily,
+            "evaluation",
+            "Held-out measures of the latest evaluation, as the training program gave them.",
+            "metric",
+            {metric: float(value) for metric, value in now.evaluations.items()},
+        )
         for name, value in now.values.items():
             text = _VALUES.get(name, "As a primitive, a plug-in or the training program gave it.")
             yield GaugeMetricFamily(f"relaxcomm_{name}", text, value=float(value))
@@ -92,6 +100,7 @@ def _version() -> str:
 
 def _counts(now: Snapshot, local_steps: int) -> Iterator[Metric]:
     facts = {"algorithm": now.algorithm, "version": _version(), "world_size": str(now.world_size)}
+    facts["synchronous"] = str(now.keeps_step).lower()
     yield InfoMetricFamily("relaxcomm", "What runs.", value=facts)
     yield _family(
         CounterMetricFamily,
@@ -111,9 +120,13 @@ def _counts(now: Snapshot, local_steps: int) -> Iterator[Metric]:
 
 def _traffic(now: Snapshot) -> Iterator[Metric]:
     for place, what in enumerate(("sent", "received")):
-        text = f"Bytes {what}, by exchange primitive or purpose."
+        text = f"Bytes {what} for training, by exchange primitive or purpose."
         values = {primitive: moved[place] for primitive, moved in now.bytes_moved.items()}
         yield _family(CounterMetricFamily, f"bytes_{what}", text, "primitive", values)
+        text = f"Bytes {what} for evaluations, which average replicas to look at them."
+        yield CounterMetricFamily(
+            f"relaxcomm_evaluation_bytes_{what}", text, value=now.evaluation_bytes[place]
+        )
     yield CounterMetricFamily(
         "relaxcomm_bytes_uncompressed",
         "Bytes that synchronising in every step in full precision would have sent.",

@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,6 +28,7 @@ class Reading:
         seconds: when it was asked, on a clock of the reader's.
         values: sums over all labels, by name; steps also by outcome as `steps.local`.
         facts: labels of `relaxcomm_info`.
+        evaluations: held-out measures by name.
     """
 
     rank: int
@@ -35,6 +36,7 @@ class Reading:
     seconds: float
     values: Mapping[str, float]
     facts: Mapping[str, str]
+    evaluations: Mapping[str, float] = field(default_factory=dict)
 
 
 class Reader:
@@ -95,12 +97,15 @@ def parse(rank: int, text: str, now: float) -> Reading:
     """A reading from the text of `/metrics`."""
     values: dict[str, float] = {}
     facts: dict[str, Any] = {}
+    evaluations: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             name = sample.name.removeprefix("relaxcomm_").removesuffix("_total")
             if name == "info":
                 facts = dict(sample.labels)
+            if name == "evaluation":
+                evaluations[sample.labels["metric"]] = sample.value
             if "outcome" in sample.labels:
                 values[f"{name}.{sample.labels['outcome']}"] = sample.value
             values[name] = values.get(name, 0.0) + sample.value
-    return Reading(rank, facts.get("run", ""), now, values, facts)
+    return Reading(rank, facts.get("run", ""), now, values, facts, evaluations)

@@ -82,8 +82,10 @@ class MetricsConfig(Section):
         run: value of the label `run`; None for the algorithm's name and the launcher's run id, or the time.
         tls: encryption, or None.
         basic_auth: who may read them, or None for everybody who can reach the port.
-        log: whether each rank writes a line for every synchronisation to the folder `output`, if there
-            is one.
+        log: whether each rank writes lines of its synchronisations and evaluations to the folder `output`,
+            if there is one.
+        log_bytes: size that a rank's log stays below: when it is full, every second line goes, and half as
+            many are written from then on.
     """
 
     port: Annotated[int, Field(ge=0, le=65535)] | None = 9400
@@ -92,6 +94,7 @@ class MetricsConfig(Section):
     tls: TLS | None = None
     basic_auth: BasicAuth | None = None
     log: bool = True
+    log_bytes: Annotated[int, Field(ge=16_384)] = 16_777_216
 
     @property
     def is_local(self) -> bool:

@@ -16,14 +16,16 @@ class Snapshot:
 
     Args:
         algorithm: its name.
+        keeps_step: whether all ranks are always at the same step.
         world_size: number of ranks.
         steps: closed steps.
         synchronisations: steps, and events between them, in which something was exchanged.
         last_synchronisation: when the last one was, in seconds since 1970, or None.
         samples: trained on by this rank.
         bytes_uncompressed: what full synchronisation would have sent.
-        bytes_moved: `(sent, received)` in bytes, by exchange primitive or, for what the engine sends
-            itself, by purpose.
+        bytes_moved: `(sent, received)` in bytes for training, by exchange primitive or, for what the
+            engine sends itself, by purpose.
+        evaluation_bytes: `(sent, received)` for `Engine.averaged` and the average of `Engine.close`.
         exchanges: `(operations, seconds)` by exchange primitive, from issue to the result.
         step_bounds: upper bounds of the histogram's buckets, in seconds.
         step_counts: timed steps in each bucket, and above the last.
@@ -33,9 +35,11 @@ class Snapshot:
         callback_seconds: time in the engine's own callbacks.
         triggers: `(value, threshold)` of the triggers that vote, by the first rule that has it.
         values: latest values by name.
+        evaluations: latest held-out measures by name.
     """
 
     algorithm: str
+    keeps_step: bool
     world_size: int
     steps: int
     synchronisations: int
@@ -43,6 +47,7 @@ class Snapshot:
     samples: int
     bytes_uncompressed: int
     bytes_moved: Mapping[str, tuple[int, int]]
+    evaluation_bytes: tuple[int, int]
     exchanges: Mapping[str, tuple[int, float]]
     step_bounds: tuple[float, ...]
     step_counts: tuple[int, ...]
@@ -52,6 +57,7 @@ class Snapshot:
     callback_seconds: float
     triggers: Mapping[str, tuple[float | Tensor, float]]
     values: Mapping[str, float | Tensor]
+    evaluations: Mapping[str, float | Tensor]
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain JSON values; what is not finite becomes text."""

@@ -37,7 +37,7 @@ class RankRecord:
     Args:
         history: its evaluations.
         seconds: training time, without evaluations.
-        statistics: `Engine.statistics` after the engine was closed, without what evaluations cost.
+        statistics: `Engine.statistics` after the engine was closed.
         bytes_by_primitive: sent for training, by exchange primitive or purpose.
     """
 
@@ -64,8 +64,9 @@ class Result:
         steps: optimizer steps of each rank.
         synchronisations: steps in which the ranks exchanged something.
         lssr: local steps as a fraction of all steps.
-        bytes_sent: sum over the ranks.
-        bytes_received: sum over the ranks.
+        bytes_sent: sum over the ranks, for training.
+        bytes_received: sum over the ranks, for training.
+        evaluation_bytes_sent: sum over the ranks, for the averages that are evaluated, and the last one.
         bytes_uncompressed: sum over the ranks of what full synchronisation would have sent.
         step_seconds: mean over the ranks.
         exposed_communication_seconds: mean over the ranks.
@@ -89,6 +90,7 @@ class Result:
     lssr: float
     bytes_sent: int
     bytes_received: int
+    evaluation_bytes_sent: int
     bytes_uncompressed: int
     step_seconds: float
     exposed_communication_seconds: float
@@ -142,6 +144,7 @@ def merge(records: Sequence[RankRecord], **facts: Any) -> Result:
         lssr=first["lssr"],
         bytes_sent=total("bytes_sent"),
         bytes_received=total("bytes_received"),
+        evaluation_bytes_sent=total("evaluation_bytes_sent"),
         bytes_uncompressed=total("bytes_uncompressed"),
         step_seconds=mean("step_seconds"),
         exposed_communication_seconds=mean("exposed_communication_seconds"),

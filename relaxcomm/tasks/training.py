@@ -23,9 +23,6 @@ from relaxcomm.tasks.result import Point, RankRecord, Result, merge
 from relaxcomm.tasks.task import Task
 from relaxcomm.transport import Link, Throttle, ThrottledTransport
 
-_AVERAGE = "average"  # under which name the engine sends the averages of evaluations
-_NOT_TRAINING = ("bytes_sent", "bytes_received", "exposed_communication_seconds")
-
 
 def train(config: Config, link: Link | None = None) -> Result:
     """Train the configured task on this rank, together with the other ranks of the environment.
@@ -98,8 +95,6 @@ class _Run:
         self.device = device
         self.clock = Clock(device)
         self.history: list[Point] = []
-        # What evaluations cost, by statistic: they are no part of training.
-        self.evaluation = dict.fromkeys(_NOT_TRAINING, 0.0)
         transport = None if link is None else throttled(config, device, link)
         self.engine: Engine = relaxcomm.attach(task.model, task.optimizer, config, process_group=transport)
         self.loader = self.engine.loader(
@@ -118,12 +113,14 @@ class _Run:
             self._train()
             self.engine.close()
             self.clock.stop()
-            self._evaluate(self.step, int(self._trained("bytes_sent")))  # the model that is left to the user
+            self._evaluate()  # the model that is left to the user
         return RankRecord(
             history=tuple(self.history),
             seconds=self.clock.seconds,
-            statistics={**self.engine.statistics, **{name: self._trained(name) for name in _NOT_TRAINING}},
-            bytes_by_primitive=self._sent_by_primitive(),
+            statistics=dict(self.engine.statistics),
+            bytes_by_primitive={
+                name: sent for name, (sent, _) in self.engine.snapshot().bytes_moved.items() if sent
+            },
         )
 
     def _train(self) -> None:
@@ -142,9 +139,8 @@ class _Run:
 
     def _evaluate_average(self, wanted: bool) -> None:
         if wanted:
-            sent = int(self._trained("bytes_sent"))  # before the average for the evaluation
             with self._pause(), self.engine.averaged():
-                self._evaluate(self.step, sent)
+                self._evaluate()
 
     def _train_step(self, batch: Any) -> torch.Tensor:
         task = self.task
@@ -161,33 +157,23 @@ class _Run:
             task.scheduler.step()
         return total
 
-    def _evaluate(self, step: int, sent: int) -> None:
+    def _evaluate(self) -> None:
         """Every rank evaluates the same averaged model, so none needs to be told the measure."""
         self.task.model.eval()
         with torch.no_grad(), named("evaluate", self.task.evaluate):
             measure = checked_measure(self.task.evaluate(self.task.model), self.task.evaluate)
-        self.history.append(Point(step, self.clock.seconds, sent, measure))
-        self.display.evaluated(step, measure, self.clock.seconds)
+        self.engine.observe_evaluation(**{self.task.metric: measure})
+        sent = int(self.engine.statistics["bytes_sent"])
+        self.history.append(Point(self.step, self.clock.seconds, sent, measure))
+        self.display.evaluated(self.step, measure, self.clock.seconds)
 
     @contextmanager
     def _pause(self) -> Iterator[None]:
-        """Keep an evaluation out of the training time and of the training's bytes."""
+        """Keep an evaluation out of the training time."""
         self.clock.stop()
-        before = {name: self.engine.statistics[name] for name in _NOT_TRAINING}
         yield
-        for name, value in before.items():
-            self.evaluation[name] += self.engine.statistics[name] - value
         wait_for_all()  # a rank that starts its clock first would count the others' evaluation
         self.clock.start()
-
-    def _sent_by_primitive(self) -> dict[str, int]:
-        """What was sent for training; evaluations send averages."""
-        sent = {name: sent for name, (sent, _) in self.engine.snapshot().bytes_moved.items()}
-        sent[_AVERAGE] = sent.get(_AVERAGE, 0) - int(self.evaluation["bytes_sent"])
-        return {name: count for name, count in sent.items() if count}
-
-    def _trained(self, name: str) -> float:
-        return self.engine.statistics[name] - self.evaluation[name]
 
 
 class Clock:

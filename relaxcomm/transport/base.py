@@ -22,14 +22,18 @@ class Membership:
     world_size: int
 
 
+EVALUATION = "evaluation"
+"""The label of what `Engine.averaged` and `Engine.close` send to make the model that is looked at."""
+
+
 @dataclass
 class ByteCounters:
     """Bytes that this rank handed to, and took from, the network since attach.
 
     Args:
-        sent: to all others, for all purposes.
-        received: from all others, for all purposes.
-        by_rule: `(sent, received)` by the rule of the operations' labels.
+        sent: to all others for training: for all purposes but evaluation.
+        received: from all others for training.
+        by_rule: `(sent, received)` by the rule of the operations' labels, evaluation's among them.
     """
 
     sent: int = 0
@@ -43,8 +47,14 @@ class ByteCounters:
         with self._lock:
             before = self.by_rule.get(rule, (0, 0))
             self.by_rule[rule] = before[0] + sent, before[1] + received
-            self.sent += sent
-            self.received += received
+            if rule != EVALUATION:
+                self.sent += sent
+                self.received += received
+
+    @property
+    def evaluation(self) -> tuple[int, int]:
+        """Sent and received for evaluation."""
+        return self.by_rule.get(EVALUATION, (0, 0))
 
 
 class Pending(ABC):

@@ -90,6 +90,12 @@ class Running:
                 continue
         return found
 
+    def until(self, look: Callable[[], T], what: str) -> T:
+        """What `look` returns once it is true, if that is before the process has ended."""
+        found = until(lambda: look() or self.process.poll() is not None, what)
+        assert self.process.poll() is None, self.process.communicate()
+        return found
+
     def kill(self) -> None:
         """End it and all that came of it, however the test went."""
         for pid in self.members():

@@ -52,6 +52,7 @@ def result(name: str, sent: int) -> Result:
         lssr=0.5,
         bytes_sent=sent,
         bytes_received=sent,
+        evaluation_bytes_sent=0,
         bytes_uncompressed=4_000_000,
         step_seconds=0.1,
         exposed_communication_seconds=0.6,

@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from relaxcomm.cli.app import app
-from relaxcomm.cli.ranks_view import History, make_row, mark_slowest, sparkline
+from relaxcomm.cli.ranks_view import History, Row, make_row, mark_slowest, sparkline, table
 from relaxcomm.cli.top import Watch
 from relaxcomm.metrics.collector import Labelled, RunCollector
 from relaxcomm.metrics.exporter import Exporter, Target
@@ -31,6 +31,7 @@ from tests.metrics.harness import free_ports
 
 START = Snapshot(
     algorithm="local_sgd",
+    keeps_step=True,
     world_size=3,
     steps=0,
     synchronisations=0,
@@ -38,6 +39,7 @@ START = Snapshot(
     samples=0,
     bytes_uncompressed=0,
     bytes_moved={},
+    evaluation_bytes=(0, 0),
     exchanges={},
     step_bounds=STEP_BOUNDS,
     step_counts=(0,) * (len(STEP_BOUNDS) + 1),
@@ -47,6 +49,7 @@ START = Snapshot(
     callback_seconds=0.0,
     triggers={},
     values={},
+    evaluations={},
 )
 
 
@@ -58,6 +61,8 @@ def advance(rank: int, look: int) -> Snapshot:
         synchronisations=2 * look,
         bytes_uncompressed=60_000 * look,
         bytes_moved={"all_reduce": (10_000 * look, 10_000 * look), "vote": (2_000 * look, 0)},
+        evaluation_bytes=(7_000 * look, 7_000 * look),
+        evaluations={"accuracy": 0.96875},
         step_counts=(0, 10 * look, *(0,) * (len(STEP_BOUNDS) - 1)),
         step_seconds=0.5 * look,
         exposed_seconds=(0.1 if rank == 1 else 0.4) * look,
@@ -88,11 +93,21 @@ def test_plain_lines(running):
     first, second, third = result.output.splitlines()
     assert first.startswith("rank 0  steps ")
     assert "step 50 ms  exposed 80%" in first
-    assert "saved 144 kB  5x  LSSR 80%  loss 3.000" in re.sub(r"saved \d+ kB", "saved 144 kB", first)
+    told = "saved 144 kB  reduction 5x  LSSR 80%  accuracy 0.9688  loss 3.000"
+    assert told in re.sub(r"saved \d+ kB", "saved 144 kB", first)
     assert "exposed 20%" in second
     assert second.endswith("slowest")
-    assert third == "rank 2  steps -  step -  exposed -  sent/s -  saved -  LSSR -  loss -  silent"
+    unknown = ["steps", "step", "exposed", "sent/s", "saved", "reduction", "LSSR", "accuracy", "loss"]
+    assert third == "  ".join(["rank 2", *(f"{name} -" for name in unknown), "silent"])
     assert "\x1b" not in result.output
+
+
+def test_every_column_says_what_it_is():
+    headings, rows = table([Row(0, evaluations={"accuracy": 0.5})], ["accuracy", "f1"])
+    named = [name for name in headings if name]
+    assert len(set(named)) == len(named) == len(headings) - 1, "the last one marks a rank"
+    assert rows[0][headings.index("accuracy")] == "0.5000"
+    assert rows[0][headings.index("f1")] == "-"
 
 
 def test_rates_are_between_two_readings():
@@ -139,10 +154,12 @@ def test_losses_take_what_is_left_and_nothing_is_cut(width):
     row = make_row(
         None, Reading(0, "r", 0.0, {"steps": 12_345, "bytes_uncompressed": 1e9, "bytes_sent": 1e6}, {})
     )
-    watch.rows = [replace(row, rank=rank, losses=(1.0, 2.0) * 30, note="slowest") for rank in range(3)]
+    seen = {"losses": (1.0, 2.0) * 30, "note": "slowest", "evaluations": {"accuracy": 0.96875}}
+    watch.rows = [replace(row, rank=rank, **seen) for rank in range(3)]
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
     console.print(watch.shown(width))
     lines = console.file.getvalue().splitlines()
+    assert lines[0].endswith("  accuracy 0.9688")
     assert "…" not in "".join(lines)
     assert all(len(line) <= width for line in lines)
     drawn = sum(one in "▁█" for one in lines[2])

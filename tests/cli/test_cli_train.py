@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import until
-
 pytestmark = pytest.mark.ranks
 
 
@@ -68,9 +66,9 @@ def test_interrupting_ends_all_workers(start, folder, when):
     (folder / "hangs").unlink(missing_ok=True)
     running = start(*HANG)
     if when == "workers train":
-        until((folder / "hangs").exists, "a worker that hangs")
+        running.until((folder / "hangs").exists, "a worker that hangs")
     else:
-        until(lambda: starting(running), "a worker")
+        running.until(lambda: starting(running), "a worker")
     os.killpg(running.process.pid, signal.SIGINT)
     result = running.finish()
     assert (result.code, result.left_over) == (130, False)
@@ -81,7 +79,7 @@ def test_interrupting_ends_all_workers(start, folder, when):
 def test_an_interrupt_that_reaches_the_workers_first_is_no_failure(start, folder):
     (folder / "hangs").unlink(missing_ok=True)
     running = start(*HANG)
-    until((folder / "hangs").exists, "a worker that hangs")
+    running.until((folder / "hangs").exists, "a worker that hangs")
     os.kill(starting(running)[-1], signal.SIGINT)
     result = running.finish()
     assert (result.code, result.left_over) == (130, False)
@@ -90,7 +88,7 @@ def test_an_interrupt_that_reaches_the_workers_first_is_no_failure(start, folder
 
 def test_workers_that_start_end_when_their_launcher_is_killed(start):
     running = start(*HANG)
-    until(lambda: starting(running), "a worker")
+    running.until(lambda: starting(running), "a worker")
     running.process.kill()
     assert not running.left_over()
 

@@ -90,3 +90,43 @@ def test_two_rules_in_one_step_are_one_synchronised_step(network):
         assert (rows[-1]["steps"], rows[-1]["synchronisations"], rows[-1]["lssr"]) == (4, 4, 0.0)
         sent = grown(rows, "bytes_sent")
         assert sent[1] - sent[0] == pytest.approx(ring(3, 4 * PARAMETERS), abs=96)
+
+
+def evaluated(world: World, algorithm, num_averages: int = 2):
+    """The counts of training and of evaluation: before each average, and after the end."""
+    keys = [f"{what}bytes_{way}" for what in ("", "evaluation_") for way in ("sent", "received")]
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    engine = world.attach(model, optimizer, {"algorithm": algorithm})
+    for _ in range(3):
+        model(torch.ones(2, 32)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    rows = []
+    for _ in range(num_averages):
+        rows.append([engine.statistics[key] for key in keys])
+        with engine.averaged():
+            pass
+    engine.close()
+    rows.append([engine.statistics[key] for key in keys])
+    return rows, engine.statistics["exposed_communication_seconds"], engine.snapshot()
+
+
+def test_evaluations_are_counted_apart(network):
+    one, three = (pytest.approx(n * ring(3, 4 * PARAMETERS), abs=300) for n in (1, 3))
+    for (first, second, last), exposed, shown in network(evaluated, 3, {"name": "local_sgd", "steps": 100}):
+        assert first[:2] == second[:2] == last[:2]
+        assert first[2:] == [0, 0]
+        assert second[2:] == [one, one]
+        assert last[2:] == [three, three]
+        assert exposed == 0
+        assert sum(sent for sent, _ in shown.bytes_moved.values()) == last[0]
+        assert shown.evaluation_bytes == tuple(last[2:])
+
+
+def test_reading_a_servers_model_is_evaluation(network):
+    ssp = {"name": "ssp", "staleness": 0}
+    looked, unseen = (network(evaluated, 3, ssp, num_averages) for num_averages in (2, 0))
+    for (rows, *_), (others, *_) in zip(looked, unseen, strict=True):
+        assert rows[-1][:2] == others[-1][:2]
+        assert 0 < others[-1][2] < rows[-1][2]

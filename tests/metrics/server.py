@@ -141,6 +141,8 @@ while True:
         time.sleep(0.03 + (0.2 if told("slow") and rank == 1 else 0))
         step += 1
         if step in holds:
+            with engine.averaged():
+                engine.observe_evaluation(accuracy=step / 1000)
             part = folder / f"held-{step}.{rank}.part"
             part.write_text(json.dumps(engine.snapshot().as_json() | {"time": time.time()}))
             part.rename(folder / f"held-{step}.{rank}")

@@ -16,6 +16,7 @@ import yaml
 
 from tests.metrics.server import DASHBOARDS, PATIENCE_SECONDS, Prometheus, job, prometheus, until
 
+EARLY, LATE = 20, 260  # steps at which the ranks hold
 BOARD = DASHBOARDS / "grafana/boards/relaxcomm.json"
 ALGORITHM = {
     "rules": [
@@ -146,20 +147,25 @@ EXPECTED: dict[tuple[str, str], Expectation] = {
     ("Sent, against full synchronisation", "A"): each(lambda rank: rank.moved(0) / rank.seconds),
     ("Sent, against full synchronisation", "B"): each(lambda rank: rank.rate("bytes_uncompressed")),
     ("Sent, by primitive", "A"): by_primitive,
+    ("Sent, by primitive", "B"): lambda ranks: (
+        sum(rank.late["evaluation_bytes"][0] - rank.early["evaluation_bytes"][0] for rank in ranks)
+        / ranks[0].seconds
+    ),
     ("Received", "A"): each(lambda rank: rank.moved(1) / rank.seconds),
     ("Trigger against threshold", "A"): each(lambda rank: rank.late["triggers"]["0"][0]),
     ("Trigger against threshold", "B"): lambda ranks: 0.001,
+    ("Held-out quality", "A"): lambda ranks: LATE / 1000,
     ("Training loss", "A"): latest("loss"),
     ("Distance between replicas", "A"): each(lambda rank: rank.distance),
     ("Residual of compression", "A"): latest("residual_norm"),
-    ("Staleness", "A"): each(lambda rank: 0.0),
+    ("Staleness", "A"): lambda ranks: {},  # nor is anybody behind where all keep step
     ("Batch size", "A"): each(lambda rank: 16.0),
     ("Samples a second", "A"): lambda ranks: sum(rank.rate("samples") for rank in ranks),
     ("Computing time of a step", "A"): each(
         lambda rank: (rank.gained(STEP) - rank.gained(EXPOSED)) / rank.gained("steps")
     ),
     ("Steps a second", "A"): each(lambda rank: rank.rate("steps")),
-    ("Steps behind the foremost rank", "A"): each(lambda rank: 0.0),
+    ("Steps behind the foremost rank", "A"): lambda ranks: {},
     ("Answers", "A"): each(lambda rank: 1.0),
     ("Since the last synchronisation", "A"): each(
         lambda rank: rank.late["asked"] - rank.late["last_synchronisation"]
@@ -201,19 +207,20 @@ def test_every_expression_has_an_expectation():
 @pytest.mark.timeout(900)
 def test_every_expression_has_the_values_that_the_ranks_count(tmp_path):
     """The ranks hold at two steps until Prometheus has seen them, so that no speed matters."""
-    early, late = 20, 260
     with (
-        job(tmp_path / "job", ALGORITHM, holds=(early, late)) as training,
+        job(tmp_path / "job", ALGORITHM, holds=(EARLY, LATE)) as training,
         prometheus(tmp_path, training.port) as server,
     ):
-        first = training.held(early)
+        first = training.held(EARLY)
         begin = min(seen(server, first)) - 0.1
-        training.tell(f"go-{early}")
-        last = training.held(late)
+        training.tell(f"go-{EARLY}")
+        last = training.held(LATE)
         at = max(seen(server, last)) + 0.01
         found = {key: server.query(expression, at) for key, expression in expressions(at - begin).items()}
+        behind = expressions()["Steps behind the foremost rank", "A"].replace('"false"', '"true"')
+        assert [steps for _, steps in server.query(behind, at)] == [0.0] * 3  # as where all do not keep step
         assert {rule["health"] for rule in server.rules()} == {"ok"}
-        training.tell(f"go-{late}")
+        training.tell(f"go-{LATE}")
         training.end()
     ranks = [Rank(a, b | {"asked": at}, at - begin) for a, b in zip(first, last, strict=True)]
     wrong = [text for key, series in found.items() for text in compare(key, series, EXPECTED[key](ranks))]
@@ -239,6 +246,8 @@ def compare(key: tuple[str, str], series: list[tuple[dict[str, str], float]], ex
         "" if set(expected) == {""} else labels.get("primitive", labels.get("rank", "")): value
         for labels, value in series
     }
+    if not expected:
+        return [f"{key}: {series} where nothing is to be said"] if series else []
     missing = [f"{key}: no data for {name!r}, only {sorted(seen)}" for name in expected if name not in seen]
     wrong = [
         f"{key} {name!r}: {seen[name]} is not {wanted}"

@@ -184,6 +184,46 @@ def test_the_drift_guard_measures_how_far_a_replica_is(policy):
         assert shown[5] == pytest.approx(expected, rel=1e-5)
 
 
+def evaluations(world, algorithm, folder):
+    """What is shown after two evaluations of a run."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    config = {"algorithm": algorithm, "metrics": {"port": 0}, "output": str(folder)}
+    with world.attach(model, optimizer, config) as engine:
+        for accuracy in (0.25, 0.75):
+            CASES["toy"].local_loss(model, 0, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with engine.averaged():
+                engine.observe_evaluation(accuracy=accuracy, perplexity=torch.tensor(9.5))
+        with pytest.raises(relaxcomm.UsageError, match="is no number"):
+            engine.observe_evaluation(accuracy="high")
+        return parse(fetch(f"{engine.metrics_url}/metrics")), dict(engine.statistics)
+
+
+def test_evaluations_and_their_bytes_are_shown_apart_from_training(tmp_path):
+    local = {"name": "local_sgd", "steps": 50}
+    for rank, (series, counts) in enumerate(in_process(evaluations, 3, local, tmp_path)):
+        assert value(series, "relaxcomm_evaluation", metric="accuracy") == 0.75
+        assert value(series, "relaxcomm_evaluation", metric="perplexity") == 9.5
+        for way in ("sent", "received"):
+            assert value(series, f"relaxcomm_bytes_{way}_total") == counts[f"bytes_{way}"]
+            shown = value(series, f"relaxcomm_evaluation_bytes_{way}_total")
+            assert shown == counts[f"evaluation_bytes_{way}"] > 0
+        lines = [line["evaluation"] for line in read_log(tmp_path, rank) if "evaluation" in line]
+        assert lines == [{"accuracy": 0.25, "perplexity": 9.5}, {"accuracy": 0.75, "perplexity": 9.5}]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "synchronous", "shows"),
+    [("bsp", "true", False), ("local_sgd", "true", False), ("ssp", "false", True)],
+)
+def test_staleness_is_shown_only_where_there_can_be_some(algorithm, synchronous, shows, tmp_path):
+    for series, _ in in_process(evaluations, 3, algorithm, tmp_path):
+        assert value(series, "relaxcomm_info", synchronous=synchronous) == 1
+        assert any(name == "relaxcomm_staleness_steps" for name, _ in series) == shows
+
+
 def own_metrics(world):
     model = CASES["toy"].model()
     with world.attach(
@@ -254,3 +294,38 @@ def test_histogram_and_time_on_the_way(monkeypatch):
     flights.arrived("1", second)
     now[0] = 9.0
     assert (flights.seconds(9.0), flights.by_rule) == (6.0, {"0": (1, 5.0), "1": (1, 4.0)})
+
+
+def many_steps(world, folder, log_bytes, steps):
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    metrics = {"port": None, "log_bytes": log_bytes}
+    with world.attach(
+        model, optimizer, {"algorithm": "bsp", "metrics": metrics, "output": str(folder)}
+    ) as engine:
+        for step in range(steps):
+            CASES["toy"].local_loss(model, step % 9, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 7 == 0:
+                engine.observe_evaluation(accuracy=step / steps)
+
+
+def test_a_long_run_keeps_its_log_below_the_limit_with_the_first_and_the_last_line(tmp_path):
+    limit, steps = 20_000, 300
+    in_process(many_steps, 2, tmp_path, limit, steps)
+    for rank in range(2):
+        (path,) = tmp_path.glob(f"*.rank{rank}.jsonl")
+        assert limit / 4 < path.stat().st_size < limit
+        head, *lines, last = read_log(tmp_path, rank)
+        assert head["rank"] == rank
+        assert last["summary"]["steps"] == steps
+        written = [line["step"] for line in lines if "synchronisations" in line]
+        assert (written[0], written[-1]) == (1, steps)
+        gaps = {late - early for early, late in pairwise(written[:-1])}
+        assert len(gaps) == 1, "sampled evenly over the whole run"
+        assert gaps.pop() > 1
+        evaluated = [line["step"] for line in lines if "evaluation" in line]
+        assert (evaluated[0], evaluated[-1]) == (1, 7 * ((steps - 1) // 7) + 1)
+    with pytest.raises(relaxcomm.ConfigError, match="log_bytes"):
+        in_process(many_steps, 2, tmp_path, 100, 1)

@@ -30,6 +30,7 @@ def record(seconds: float, sent: int, measures=(0.5, 0.75)) -> RankRecord:
         "lssr": 0.75,
         "bytes_sent": sent,
         "bytes_received": sent + 1,
+        "evaluation_bytes_sent": 7,
         "bytes_uncompressed": 4 * sent,
         "step_seconds": seconds / 8,
         "exposed_communication_seconds": 0.25,

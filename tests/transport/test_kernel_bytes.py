@@ -140,3 +140,53 @@ def test_counts_of_every_exchange_are_the_kernels():
         kernels = sum(rank[name][1][0] for rank in found)
         assert ours > 0, name
         assert abs(kernels - ours) <= 0.03 * ours, (name, ours, kernels)
+
+
+EVALUATIONS = """
+import json, time
+import torch, torch.distributed as dist
+import relaxcomm
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+store, me, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+WAYS = "sent", "received"
+
+def everyone(name):
+    store.set(f"{name}/{me}", "here")
+    store.wait([f"{name}/{rank}" for rank in range(size)])
+    time.sleep(0.3)
+
+def counted():
+    return [[engine.statistics[f"{what}bytes_{way}"] for way in WAYS] for what in ("", "evaluation_")]
+
+model = torch.nn.Linear(1 << 10, 1 << 10, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+with relaxcomm.attach(model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 3}}) as engine:
+    def work():
+        for _ in range(6):
+            model(torch.randn(2, 1 << 10)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with engine.averaged():
+            pass
+    work()
+    everyone("begin")
+    before, seen = counted(), kernel()
+    work()
+    everyone("end")
+    print(json.dumps([before, counted(), [b - a for a, b in zip(seen, kernel())]]))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.ranks
+def test_training_and_evaluation_together_are_the_kernels():
+    with hosts(2) as on:
+        outputs = run_everywhere(on, KERNEL + EVALUATIONS)
+    for output in outputs:
+        before, after, kernels = json.loads(output.splitlines()[-1])
+        for way in range(2):
+            training, evaluation = (after[what][way] - before[what][way] for what in range(2))
+            assert training == pytest.approx(2 * evaluation, rel=0.01)  # two synchronisations, one average
+            assert kernels[way] == pytest.approx(training + evaluation, rel=0.03)
