@@ -127,7 +127,11 @@ def _figures(results: Sequence[Result]) -> list[str]:
         (f"{measure} over bytes", plot.draw_bytes, 4.0),
         (f"{measure} over steps", plot.draw_steps, 4.0),
         ("Training time: the mean wait for the network, and the rest", plot.draw_seconds, bars),
-        ("Bytes by exchange primitive; votes, averages and broadcasts by name", plot.draw_primitives, bars),
+        (
+            "Bytes for training, by exchange primitive; votes and so on by name",
+            plot.draw_primitives,
+            bars,
+        ),
     )
     made = []
     for caption, draw, height in drawn:
