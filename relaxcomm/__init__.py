@@ -26,6 +26,7 @@ from relaxcomm.errors import (
 from relaxcomm.frozen import Bits, Fraction, Index, Levels, Rate, Share, Steps, Threshold, frozen
 from relaxcomm.messages import (
     DENSE,
+    MAXIMUM,
     MIXED,
     QUANTIZED,
     SHARED_SUPPORT,
@@ -126,6 +127,7 @@ from relaxcomm.transport import InProcessGroup, Link, Service, simulate
 
 __all__ = [
     "DENSE",
+    "MAXIMUM",
     "MIXED",
     "QUANTIZED",
     "RELAXCOMM_PROTOCOL",
