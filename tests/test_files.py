@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from relaxcomm import ConfigError, RelaxcommError
+from relaxcomm import ConfigError, MetricsWarning, RelaxcommError
 from relaxcomm.files import check_folder, write_whole
+from relaxcomm.metrics.runlog import RunLog
 
 
 def test_a_file_and_its_folder_are_made(tmp_path):
@@ -77,3 +78,17 @@ def test_a_folder_that_cannot_be(tmp_path):
             check_folder(folder)
     check_folder(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def _logged() -> RunLog:
+    log = RunLog(Path("/dev/full"), limit_bytes=1 << 20)
+    log.write({"time": 1})
+    log.close({"closed": 2})
+    return log
+
+
+def test_a_run_log_on_a_full_disk_is_named_and_keeps_nothing_in_memory():
+    with pytest.warns(MetricsWarning, match="the run log /dev/full ends here: No space left on device"):
+        log = _logged()
+    log.write({"time": 3})
+    assert not log._lines

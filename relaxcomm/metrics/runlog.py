@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import threading
+import warnings
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from relaxcomm.errors import MetricsWarning
 from relaxcomm.metrics.snapshot import jsonable
 
 _WRITE_SECONDS = 1.0
@@ -49,7 +52,8 @@ class RunLog:
 
         Its first key is its kind.
         """
-        self._lines.append(line)
+        if self._thread.is_alive():  # else the disk was full, and lines would pile up
+            self._lines.append(line)
 
     def close(self, last: Mapping[str, Any]) -> None:
         """Write what is left, and a last line."""
@@ -58,6 +62,15 @@ class RunLog:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._write_all()
+        except OSError as error:
+            with suppress(OSError):  # what it still holds finds no room, either
+                self._file.close()
+            text = f"the run log {self.path} ends here: {error.strerror}; training goes on without it"
+            warnings.warn(text, MetricsWarning, stacklevel=1)
+
+    def _write_all(self) -> None:
         ended = False
         while not ended:
             ended = self._closed.wait(_WRITE_SECONDS)
