@@ -25,8 +25,7 @@ def meet(run: Run, *, evaluates: bool = False) -> None:
             pending.append(run.transport.issue(request, Label(run.common_step, str(index), unit)))
             if evaluates:
                 moved = sum(run.transport.traffic(request))
-                counters.add(str(index), -moved, -moved)
-                counters.add(EVALUATION, moved, moved)
+                counters.relabel(str(index), EVALUATION, moved, moved)
     for one in pending:
         with run.statistics.waiting():
             one.wait()

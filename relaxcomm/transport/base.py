@@ -45,11 +45,20 @@ class ByteCounters:
     def add(self, rule: str, sent: int = 0, received: int = 0) -> None:
         """Count what was moved for a rule."""
         with self._lock:
-            before = self.by_rule.get(rule, (0, 0))
-            self.by_rule[rule] = before[0] + sent, before[1] + received
-            if rule != EVALUATION:
-                self.sent += sent
-                self.received += received
+            self._add(rule, sent, received)
+
+    def relabel(self, rule: str, other: str, sent: int, received: int) -> None:
+        """Count under another label what was, or is about to be, counted for a rule."""
+        with self._lock:
+            self._add(rule, -sent, -received)
+            self._add(other, sent, received)
+
+    def _add(self, rule: str, sent: int, received: int) -> None:
+        before = self.by_rule.get(rule, (0, 0))
+        self.by_rule[rule] = before[0] + sent, before[1] + received
+        if rule != EVALUATION:
+            self.sent += sent
+            self.received += received
 
     @property
     def evaluation(self) -> tuple[int, int]:

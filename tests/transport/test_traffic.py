@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from relaxcomm.operations import AllGather, AllReduce, AllToAll, Broadcast, Neighbors
+from relaxcomm.transport.base import ByteCounters
 from relaxcomm.transport.traffic import traffic
 
 TENSOR = torch.zeros(600)  # 2400 bytes
@@ -35,3 +36,12 @@ def test_others():
     assert sent(AllToAll(TENSOR.view(3, 200)), 3) == [1600] * 3
     assert traffic(Neighbors({1: TENSOR, 2: TENSOR}, {1: TENSOR}), 0, 3) == (4800, 2400)
     assert sent(AllReduce(TENSOR), 1) == [0]
+
+
+def test_what_is_relabelled_as_evaluation_is_not_trainings_and_nothing_is_lost():
+    counters = ByteCounters()
+    counters.add("0", 10, 20)
+    counters.relabel("0", "evaluation", 4, 5)
+    counters.add("evaluation", 1, 1)
+    assert (counters.sent, counters.received, counters.evaluation) == (6, 15, (5, 6))
+    assert [sum(moved) for moved in zip(*counters.by_rule.values(), strict=True)] == [11, 21]
