@@ -26,7 +26,6 @@ from relaxcomm.engine.run import Run
 from relaxcomm.engine.unread import check_workers, warn_of_unread
 from relaxcomm.engine.wrappers import check_apart, check_unwrapped
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
-from relaxcomm.files import check_folder
 from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
 
 
@@ -72,8 +71,6 @@ def attach(
         _check(model, optimizers, settings)
         if settings.metrics is not None:
             settings.metrics.check_files()
-            if settings.output is not None:
-                check_folder(settings.output)
     except RelaxcommError as error:
         problem = error
     with ExitStack() as undo:
