@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import torch.distributed as dist
 
 from relaxcomm.transport.base import Membership
+
+_FRAMES = re.compile(r"(^|\n)(Exception raised from|frame #)[^\n]*")
+
+
+def without_frames(error: object) -> str:
+    """What an error says, without the C++ stack that torch puts behind it."""
+    return _FRAMES.sub("", str(error)).strip()
 
 
 class Peers:
@@ -34,7 +43,8 @@ class Peers:
         try:
             statuses = self._statuses()
         except RuntimeError as error:
-            return f"the store does not answer, so the process that holds it has ended ({error})"
+            cause = without_frames(error)
+            return f"the store does not answer, so the process that holds it has ended ({cause})"
         return "; ".join(
             f"rank {r} {s}" for r, s in statuses.items() if s.startswith(how or ("failed", "closed"))
         )
@@ -44,7 +54,7 @@ class Peers:
         try:
             known = self._statuses()
         except RuntimeError as error:
-            return f"the store does not answer ({error})"
+            return f"the store does not answer ({without_frames(error)})"
         return "; ".join(
             f"rank {rank} {known[rank]}" if rank in known else f"nothing heard of rank {rank}"
             for rank in self._others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import queue
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -21,8 +23,10 @@ from relaxcomm.transport.base import ByteCounters, Place, Service
 from relaxcomm.transport.threaded import ThreadedWork
 from relaxcomm.transport.traffic import size_bytes
 
-_REQUEST, _GOODBYE = 1, 0
+# The last two are of a rank that ends without the others: only a message wakes a thread that serves.
+_REQUEST, _GOODBYE, _ENDING, _WAKE = 1, 0, 2, 3
 _SLICE_SECONDS = 0.5
+_END_SECONDS = 2.0  # to be woken in
 _FOR_EVER = timedelta(days=365)  # a service waits for requests as long as its clients train
 
 
@@ -43,6 +47,7 @@ class Services:
         options = {**options, "backend": "gloo", "timeout": _FOR_EVER}
         self.groups = (dist.new_group(ranks, **options), dist.new_group(ranks, **options))
         self._served: dict[Place, _Served] = {}
+        _all.add(self)
         self._tags = itertools.count()  # never used again, also after all have left and serve anew
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
@@ -64,6 +69,24 @@ class Services:
             served.finish(limit_seconds, check)
         self._served.clear()
 
+    def abandon(self) -> None:
+        """End the threads of a rank that ends without the others."""
+        for served in self._served.values():
+            served.ask_to_be_woken()
+        deadline = time.monotonic() + _END_SECONDS
+        for served in self._served.values():
+            served.join(deadline)
+
+
+_all: WeakSet[Services] = WeakSet()
+
+
+@atexit.register
+def _abandon_all() -> None:
+    """A thread that wakes in Gloo when Python is gone takes the whole process with it, by std::terminate."""
+    for services in list(_all):
+        services.abandon()
+
 
 class _Served:
     """One service with its thread."""
@@ -81,6 +104,9 @@ class _Served:
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._goodbyes = ThreadedWork([], _FOR_EVER)
+        self._is_ending = False
+        self._ended: set[int] = set()  # without the others; they wake nobody
+        self._waking: list[Any] = []
         self._others = [rank for rank in range(len(home.ranks)) if rank != home.rank]
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"relaxcomm-service-{tag}")
         self._thread.start()
@@ -110,6 +136,17 @@ class _Served:
             self._deliver(self._service.leave(self._home.rank))
         self._goodbyes = ThreadedWork(goodbyes, _FOR_EVER)  # a rank that is stopped takes none in
 
+    def ask_to_be_woken(self) -> None:
+        self._is_ending = True
+        if self._thread.is_alive():
+            self._tell(_ENDING, self._others)
+
+    def join(self, deadline: float) -> None:
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            if self._ended >= set(self._others):
+                return  # nobody is left who could wake it, now or later
+            self._thread.join(0.01)
+
     def finish(self, limit_seconds: float, check: Callable[[], None]) -> None:
         self._heard = time.monotonic()
         while self._thread.is_alive():
@@ -122,6 +159,13 @@ class _Served:
                 self._goodbyes.wait(timedelta(seconds=_SLICE_SECONDS))
             self._look(limit_seconds, check)
         self._goodbyes.wait(timedelta(0))
+
+    def _tell(self, kind: int, others: Iterable[int]) -> None:
+        """Send a kind alone, to those that can be reached."""
+        nothing = torch.zeros(self._request_bytes, dtype=torch.uint8)
+        for other in others:
+            with suppress(RuntimeError, ValueError):  # its process or the group is gone
+                self._waking.append(self._send(kind, nothing, other))
 
     def _look(self, limit_seconds: float, check: Callable[[], None]) -> None:
         check()
@@ -150,6 +194,13 @@ class _Served:
                 source = dist.recv(buffer, None, group=self._incoming, tag=self._tag)
                 client = self._home.ranks.index(source)
                 self._heard = time.monotonic()
+                if buffer[-1] == _ENDING:
+                    self._ended.add(client)
+                    self._tell(_WAKE, [client])
+                if self._is_ending:
+                    return
+                if buffer[-1] in (_ENDING, _WAKE):
+                    continue
                 with self._lock:
                     if buffer[-1] == _GOODBYE:
                         self._left.add(client)
@@ -179,8 +230,8 @@ class _Kept:
     def __init__(self, work: Any, buffer: Tensor) -> None:
         self._work, self._buffer = work, buffer
 
-    def wait(self, limit: timedelta | None = None) -> None:
-        self._work.wait()
+    def wait(self, limit: timedelta = _FOR_EVER) -> None:
+        self._work.wait(limit)
 
 
 class _Own:

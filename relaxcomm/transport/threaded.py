@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
+
+_waiting: WeakSet[ThreadedWork] = WeakSet()
 
 
 class ThreadedWork:
@@ -41,8 +46,18 @@ class ThreadedWork:
         self._start()
         return self._done.is_set()
 
+    def abandon(self) -> None:
+        """End the thread: what it waits for is given up, and the connections with it."""
+        if self._thread is None or self._done.is_set():
+            return
+        for work in self._works:
+            with suppress(Exception):  # it runs out, which closes the connections and so wakes the thread
+                work.wait(timedelta(milliseconds=1))
+        self._done.wait(1)
+
     def _start(self) -> None:
         if self._thread is None:
+            _waiting.add(self)
             # A daemon: a peer that never answers must not hold up the end of the process.
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
@@ -55,3 +70,10 @@ class ThreadedWork:
             self._error = error
         finally:
             self._done.set()
+
+
+@atexit.register
+def _abandon_all() -> None:
+    """A thread that wakes in Gloo when Python is gone takes the whole process with it, by std::terminate."""
+    for work in list(_waiting):
+        work.abandon()

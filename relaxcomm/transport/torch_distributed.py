@@ -22,7 +22,7 @@ from relaxcomm.operations import (
 )
 from relaxcomm.transport.base import ByteCounters, Membership, Pending, Place, Service, Transport
 from relaxcomm.transport.groups import Groups
-from relaxcomm.transport.peers import Peers
+from relaxcomm.transport.peers import Peers, without_frames
 from relaxcomm.transport.services import Services
 from relaxcomm.transport.traffic import traffic
 
@@ -100,8 +100,10 @@ class TorchTransport(Transport):
 
         try:
             self._services.leave(self._timeout, check)
-        except (RuntimeError, TimeoutError) as error:
+        except TimeoutError as error:
             raise self._failure("the end of training", error) from error
+        except RuntimeError as error:
+            raise self._broke("the end of training", error) from error
 
     def gather_objects(self, value: object) -> list[object]:
         try:
@@ -173,11 +175,11 @@ class TorchTransport(Transport):
         )
 
     def _broke(self, label: Label | str, error: RuntimeError) -> CommunicationError:
-        return self._failure(label, f"{error}; {self._peers.heard()}")
+        return self._failure(label, f"{without_frames(error)}; {self._peers.heard()}")
 
     def _failure(self, label: Label | str, cause: object) -> CommunicationError:
         self._broken = True
-        return CommunicationError(f"rank {self.membership.rank} at {label}: {cause}")
+        return CommunicationError(f"rank {self.membership.rank} at {label}: {without_frames(cause)}")
 
 
 class _TorchPending(Pending):
