@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from relaxcomm.algorithm import Algorithm
 from relaxcomm.checks.finding import Broken
 from relaxcomm.engine import Engine, attach
+from relaxcomm.engine.idle import LOGGER
 from relaxcomm.errors import CompositionError, TopologyError
 from relaxcomm.topology import Topology, complete, hierarchical, ring, star
 from relaxcomm.transport import InProcessGroup, simulate
@@ -118,7 +119,11 @@ class Trial:
             with made.engine:
                 return program(made)
 
-        return simulate(rank, size or self.size)
+        LOGGER.disabled = True  # that a short trial exchanges nothing is no news
+        try:
+            return simulate(rank, size or self.size)
+        finally:
+            LOGGER.disabled = False
 
     def _fit(self) -> None:
         """Choose the first world size, topology and optimizer that are not refused."""

@@ -70,11 +70,17 @@ def cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
             f"{result.synchronisations}",
             data_size(result.bytes_sent),
             data_size(result.bytes_uncompressed),
-            f"{result.reduction:.1f}x" if result.reduction is not None else "-",
+            _reduction(result),
         ]
         for result in results
     ]
     return header, rows
+
+
+def _reduction(result: Result) -> str:
+    if result.reduction is not None:
+        return f"{result.reduction:.1f}x"
+    return "never exchanged" if result.workers > 1 and not result.synchronisations else "-"
 
 
 def data_size(number_bytes: float) -> str:

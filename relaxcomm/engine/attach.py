@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,7 +108,21 @@ def attach(
         undo.callback(metering.close, "failed: attach did not succeed")
         engine = Engine(run, settings=settings, metering=metering, owns_default_group=owned)
         undo.pop_all()
+    if not isinstance(config, Config) and not isinstance(process_group, Transport | InProcessGroup):
+        _say_joined(transport, settings)
     return engine
+
+
+def _say_joined(transport: Transport, settings: Config) -> None:
+    """Say on rank 0 with how many others it trains: none, where a launcher's variables are missing."""
+    membership = transport.membership
+    if membership.rank:
+        return
+    ranks = f"{membership.world_size} rank{'s' if membership.world_size > 1 else ''}"
+    network = "alone: several are started by torchrun, or meet by init_process_group before attach"
+    if isinstance(transport, TorchTransport):
+        network = transport.backend
+    print(f"relaxcomm: {ranks}, {settings.algorithm.name}, {network}", file=sys.stderr, flush=True)
 
 
 def _named(config: str | Path | Mapping[str, Any] | Algorithm) -> str | Path | Mapping[str, Any] | Algorithm:

@@ -56,6 +56,11 @@ class Course:
             self._choose(Measured(**measured))
         self._first_steps.resume(saved.get("step_times", ()))
 
+    @property
+    def to_come(self) -> tuple[Phase, ...]:
+        """The phases that have not begun."""
+        return self._phases[self._num_begun :]
+
     def is_ahead(self) -> bool:
         """Whether a switch is still to come."""
         return self._num_begun < len(self._phases) or self._window.run.algorithm.chooser is not None

@@ -27,7 +27,7 @@ from relaxcomm.data import (
     num_samples,
     split_batch,
 )
-from relaxcomm.engine import checkpoint, replicas, served, switching
+from relaxcomm.engine import checkpoint, idle, replicas, served, switching
 from relaxcomm.engine.course import Course
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.joining import Shadow
@@ -346,6 +346,7 @@ class Engine:
         try:
             self._window.settle()
             self._detach()
+            idle.warn_of_idle(self._run, self._course.to_come)
             switching.come_to_rest(self._window)
             buffers = any(True for _ in self._run.model.buffers())
             if average or (average is None and (self.algorithm.lets_replicas_differ or buffers)):

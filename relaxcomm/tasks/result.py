@@ -106,8 +106,13 @@ class Result:
 
     @property
     def reduction(self) -> float | None:
-        """How many times fewer bytes were sent than full synchronisation would have; None if none were."""
-        return self.bytes_uncompressed / self.bytes_sent if self.bytes_sent else None
+        """How many times fewer bytes were sent than full synchronisation would have.
+
+        None if none were, or if no step exchanged anything: then the last average is all that was sent.
+        """
+        if not self.bytes_sent or not self.synchronisations:
+            return None
+        return self.bytes_uncompressed / self.bytes_sent
 
     def write(self, folder: str | Path, facts: Mapping[str, object]) -> Path:
         """Write the result as JSON, with `facts` on how it came about, and return the file's path."""

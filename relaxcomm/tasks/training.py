@@ -14,6 +14,7 @@ import torch
 import relaxcomm
 from relaxcomm.config import Config
 from relaxcomm.engine import Engine
+from relaxcomm.engine.idle import warn_of_short_run
 from relaxcomm.errors import ConfigError
 from relaxcomm.tasks.calling import checked_loss, checked_measure, named
 from relaxcomm.tasks.job_group import gather, process_group, wait_for_all
@@ -102,6 +103,9 @@ class _Run:
         )
         self.step = 0
         self.steps = task.epochs * len(self.loader)
+        workers = int(os.environ.get("WORLD_SIZE", "1"))
+        if rank == 0 and workers > 1 and self.engine.algorithm.plan is None:  # with clients, steps differ
+            warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
         self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
         self.display: Display = make_display(config.algorithm.name, self.steps, task.metric, rank=rank)
 

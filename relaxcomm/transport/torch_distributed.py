@@ -51,6 +51,7 @@ class TorchTransport(Transport):
         if chosen == "nccl" and device.type != "cuda":
             raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
         ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
+        self.backend = chosen
         self._timeout, self._debug = timeout_seconds, debug
         limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
         self._groups = Groups(ranks, backend=chosen, limit=limit)

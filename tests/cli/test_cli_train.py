@@ -19,6 +19,9 @@ def test_own_task_trains_and_evaluations_are_not_counted(start, folder):
     header, row, written = result.out.splitlines()
     assert header.split()[:2] == ["algorithm", "accuracy"]
     assert row.split()[0] == "local_sgd"
+    assert row.endswith("never exchanged"), "the averages of evaluations are no saving"
+    for words in ("will never exchange in 46 steps", "has never exchanged in 46 steps"):
+        assert result.err.count(f"relaxcomm: local_sgd {words}: it exchanges by every(steps=1000)") == 1
     assert written == "result: out/local_sgd.json"
     assert "step 46/46" in result.err
     assert "Warning" not in result.err

@@ -1,0 +1,66 @@
+"""What an algorithm never came to do in a run: exchanges and phases that did not happen, or will not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from relaxcomm.algorithm import Algorithm, Rule
+from relaxcomm.config import Phase
+from relaxcomm.engine.run import Run
+from relaxcomm.protocol import VotingTrigger
+
+LOGGER = logging.getLogger("relaxcomm")
+"""Warnings of a run, of rank 0; without any configuration Python shows them on stderr."""
+
+
+def warn_of_idle(run: Run, phases_to_come: Sequence[Phase]) -> None:
+    """At the end: name the rules that have never exchanged, and the phases that never began."""
+    if run.transport.membership.rank or run.transport.membership.world_size == 1:
+        return
+    steps = run.statistics.steps
+    for index, rule in enumerate(run.algorithm.rules):
+        if run.step and not any(count for (of, _), count in run.rounds.items() if of == index):
+            name = _name(run.algorithm, index)
+            LOGGER.warning(f"relaxcomm: {name} has never exchanged in {run.step} steps: {_reason(rule)}")
+    for phase in phases_to_come if steps else ():
+        LOGGER.warning(f"relaxcomm: {_phase(phase)} never began: the run had {steps} steps")
+
+
+def warn_of_short_run(algorithm: Algorithm, phases: Sequence[Phase], steps: int) -> None:
+    """Before the first step of a run whose length is known: name what will not happen in it."""
+    begins = [0, *(phase.after_steps for phase in phases), steps]
+    running = [algorithm, *(phase.algorithm for phase in phases)]
+    for phase in phases:
+        if phase.after_steps >= steps:
+            LOGGER.warning(f"relaxcomm: {_phase(phase)} will never begin: the run has {steps} steps")
+    for one, begin, end in zip(running, begins, begins[1:], strict=False):
+        length = min(end, steps) - begin
+        for index in _never(one, length) if length > 0 else ():
+            when = _reason(one.rules[index])
+            LOGGER.warning(f"relaxcomm: {_name(one, index)} will never exchange in {length} steps: {when}")
+
+
+def _never(algorithm: Algorithm, steps: int) -> Iterator[int]:
+    """The rules that fire in none of so many steps."""
+    for index, rule in enumerate(algorithm.rules):
+        end = steps if rule.active[1] is None else min(steps, rule.active[1])
+        period = rule.trigger.period_steps if rule.trigger.known == "start" else 1
+        if rule.active[0] + period > end:
+            yield index
+
+
+def _name(algorithm: Algorithm, index: int) -> str:
+    rules = f"rule {index} of " if len(algorithm.rules) > 1 else ""
+    return f"{rules}{algorithm.name}"
+
+
+def _phase(phase: Phase) -> str:
+    return f"the phase with {phase.algorithm.name} (after_steps: {phase.after_steps})"
+
+
+def _reason(rule: Rule) -> str:
+    """When the rule exchanges."""
+    begin = f" from step {rule.active[0]} on" if rule.active[0] else ""
+    votes = " and no vote was for it" if isinstance(rule.trigger, VotingTrigger) else ""
+    return f"it exchanges by {rule.trigger!r}{begin}{votes}"

@@ -1,0 +1,170 @@
+"""Settings that never synchronise say so: before the run where its length is known, and at its end."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stderr
+
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm import Algorithm, Rule, all_reduce, every, parameters
+from relaxcomm.cli.table import cells
+from relaxcomm.config import load
+from relaxcomm.engine.idle import warn_of_short_run
+from relaxcomm.tasks.result import Point, RankRecord, merge
+from tests.engine.harness import in_process, on_gloo, train
+from tests.models import CASES, make_optimizer
+
+
+def late(start, end=None):
+    return Rule(trigger=every(steps=2), payload=parameters(), exchange=all_reduce(), active=(start, end))
+
+
+IDLE = {
+    "diloco": ({"algorithm": "diloco"}, ["diloco has never exchanged in 6 steps: .*every.steps=500"]),
+    "huge": (
+        {"algorithm": {"name": "local_sgd", "steps": 10**12}},
+        ["local_sgd has never exchanged in 6 steps"],
+    ),
+    "active": (
+        {"algorithm": Algorithm((late(0, 4), late(10)), name="two")},
+        ["rule 1 of two has never exchanged in 6 steps: .* from step 10 on"],
+    ),
+    "phases": (
+        {"algorithm": "bsp", "phases": [{"after_steps": 10, "algorithm": "diloco"}]},
+        [r"the phase with diloco .after_steps: 10. never began: the run had 6 steps"],
+    ),
+    "phase": (
+        {"algorithm": "bsp", "phases": [{"after_steps": 4, "algorithm": "diloco"}]},
+        ["diloco has never exchanged in 2 steps"],
+    ),
+    "busy": ({"algorithm": {"name": "local_sgd", "steps": 6}}, []),
+}
+
+
+def matches(messages, patterns):
+    assert len(messages) == len(patterns), messages
+    for message, pattern in zip(messages, patterns, strict=True):
+        assert re.search(pattern, message), message
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_what_never_exchanged_is_named_once_at_the_end(caplog, name):
+    config, patterns = IDLE[name]
+    in_process(train, 3, config, 6)
+    matches(caplog.messages, patterns)
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_it_is_known_before_a_run_of_known_length(caplog, name):
+    config, patterns = IDLE[name]
+    loaded = load(config)
+    warn_of_short_run(loaded.algorithm, loaded.phases, 6)
+    matches(
+        caplog.messages,
+        [
+            p.replace("has never exchanged", "will never exchange").replace(
+                "never began: the run had", "will never begin: the run has"
+            )
+            for p in patterns
+        ],
+    )
+    caplog.clear()
+    warn_of_short_run(loaded.algorithm, loaded.phases, 10**13)
+    assert not caplog.messages
+
+
+def test_one_worker_alone_and_an_empty_run_have_nothing_to_say(caplog):
+    in_process(train, 1, {"algorithm": "diloco"}, 3)
+    in_process(train, 3, {"algorithm": "diloco"}, 0)
+    assert not caplog.messages
+
+
+NAMES = ["bsp", "d_psgd", "ssp", "async_model_average", "ad_psgd", "sgp", "selsync", "delayed_sgd", "qsgd"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_algorithms_that_exchange_are_not_named(caplog, name):
+    in_process(train, 3, {"algorithm": name}, 4, "plain")
+    assert not caplog.messages
+
+
+def resumed(world):
+    def engine():
+        model = CASES["toy"].model()
+        optimizer = make_optimizer("plain", model)
+        return (
+            model,
+            optimizer,
+            world.attach(model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 3}}),
+        )
+
+    state = None
+    for steps in (4, 1):  # the second part alone has no exchange
+        model, optimizer, running = engine()
+        with running:
+            if state is not None:
+                running.load_state_dict(state)
+            for step in range(steps):
+                CASES["toy"].local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            state = running.state_dict()
+
+
+def test_a_resumed_run_knows_what_was_exchanged_before(caplog):
+    in_process(resumed, 3)
+    assert not caplog.messages
+
+
+def result_of(synchronisations, workers=2):
+    counts = {
+        "steps": 10,
+        "synchronisations": synchronisations,
+        "lssr": 1.0,
+        "bytes_sent": 5,
+        "bytes_received": 5,
+        "bytes_uncompressed": 100,
+        "step_seconds": 0.1,
+        "exposed_communication_seconds": 0.0,
+        "hidden_communication_seconds": 0.0,
+    }
+    record = RankRecord((Point(10, 1.0, 5, 0.5),), 1.0, counts, {})
+    facts = {
+        "algorithm": "a",
+        "composition": "",
+        "task": "t",
+        "metric": "m",
+        "higher_is_better": True,
+        "seed": 0,
+    }
+    return merge([record] * workers, **facts)
+
+
+def test_the_table_shows_no_saving_where_nothing_was_exchanged():
+    _, rows = cells([result_of(0), result_of(2), result_of(0, workers=1)])
+    assert [row[-1] for row in rows] == ["never exchanged", "20.0x", "-"]
+
+
+def joined(world):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    text = io.StringIO()
+    with redirect_stderr(text), relaxcomm.attach(model, optimizer, "local_sgd"):
+        return text.getvalue()
+
+
+@pytest.mark.ranks
+def test_rank_0_says_what_it_joined():
+    assert on_gloo(joined, 3) == ["relaxcomm: 3 ranks, local_sgd, gloo\n", "", ""]
+
+
+def test_a_rank_alone_says_so(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert joined(None) == (
+        "relaxcomm: 1 rank, local_sgd, alone: several are started by torchrun, or meet by init_process_group "
+        "before attach\n"
+    )
