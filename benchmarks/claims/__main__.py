@@ -1,13 +1,15 @@
 """Tries the claims of the papers.
 
-    python -m benchmarks.claims [--seeds 3] [--only NAME …] [--settings NAME …] [--processes 2]
+    python -m benchmarks.claims [--seeds 3] [--only NAME …] [--settings NAME …] [--processes 2] [--into FILE]
 
-Writes `benchmarks/results/claims-DATE.json`, with every run, and the table beside it.
+Writes `benchmarks/results/claims-DATE.json`, with every run, and the table beside it. A file that is named by
+`--into` keeps what it holds of other settings.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -31,23 +33,26 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=names, default=names)
     parser.add_argument("--settings", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--processes", type=report.positive(int), default=2)
-    parser.add_argument("--output", type=Path, default=report.dated("claims"))
+    parser.add_argument("--into", type=Path)
     arguments = parser.parse_args()
-    content: dict[str, Any] = {
-        "environment": report.environment(),
-        "arguments": {name: value for name, value in vars(arguments).items() if name != "output"},
-        "settings": {},
-        "results": [],
-    }
-    begin = time.monotonic()
+    path: Path = arguments.into or report.dated("claims")
+    content: dict[str, Any] = {"settings": {}, "results": []}
+    if path.exists():
+        content = json.loads(path.read_text())
     with ProcessPoolExecutor(arguments.processes, multiprocessing.get_context("spawn")) as pool:
         for setting in arguments.settings:
-            content["settings"][setting] = SETTINGS[setting].as_json()
-            content["results"] += _tried(pool, setting, arguments.only, arguments.seeds)
+            environment, begin = report.environment(), time.monotonic()
+            results = _tried(pool, setting, arguments.only, arguments.seeds)
+            content["settings"][setting] = {
+                **SETTINGS[setting].as_json(),
+                "seeds": arguments.seeds,
+                "seconds": time.monotonic() - begin,
+                "environment": environment,
+            }
+            content["results"] = [one for one in content["results"] if one["setting"] != setting] + results
             content["results"].sort(key=lambda result: names.index(result["claim"]))
-            content["seconds"] = time.monotonic() - begin
-            report.write_result(arguments.output, content)
-            arguments.output.with_suffix(".md").write_text(markdown(content))
+            report.write_result(path, content)
+            path.with_suffix(".md").write_text(markdown(content))
 
 
 def _tried(pool: Executor, setting: str, names: list[str], seeds: int) -> list[dict[str, Any]]:

@@ -66,10 +66,10 @@ _small_digits = partial(digits.make, dropout=0.0, hidden=(128, 64))
 
 SETTINGS = {
     "digits": Setting(
-        about="digits, 8 workers",
+        about="digits, 16 workers",
         make=_small_digits,
-        workers=8,
-        batch_size=16,
+        workers=16,
+        batch_size=8,
         epochs=16,
         margin=0.01,
         target=0.95,

@@ -9,16 +9,16 @@ from typing import Any
 
 HEAD = """# Claims of the papers, and what came out here
 
-Made by `python -m benchmarks.claims` on {date}, commit {commit}, torch {torch}, {cores} cores ({cpu}), in
-{minutes:.0f} min. Workers are simulated in one process, so quality, steps, exchanges and bytes count, not
-seconds. Every row has the best of the learning rates below for itself, chosen on a seed of its own; shown is
-the median of {seeds} seeds with the lowest and the highest. Beside each trial stand `bsp`, and workers that
-never exchange and whose models are averaged for the evaluation: where that is as good, a setting can tell
-nothing. Quality is accuracy, or minus bits per character on charlm; differences below the margin count as
-none. Megabytes are those that the first worker sent while training.
+Made by `python -m benchmarks.claims` on {cores} cores ({cpu}) with torch {torch}. Workers are simulated in
+one process, so quality, steps, exchanges and bytes count, not seconds. Every row has the best of the learning
+rates below for itself, chosen on a seed of its own; shown is the median of the seeds with the lowest and the
+highest. Beside each trial stand `bsp`, and workers that never exchange and whose models are averaged for the
+evaluation: where that is as good, a setting can tell nothing. Quality is accuracy, or minus bits per
+character on charlm; differences below the margin count as none. Megabytes are those that the first worker
+sent while training.
 
-| setting | samples a worker and step | epochs | margin | learning rates |
-|---|---|---|---|---|
+| setting | samples a worker and step | epochs | margin | learning rates | seeds | made |
+|---|---|---|---|---|---|---|
 {settings}
 
 | claim | paper | setting | verdict |
@@ -29,17 +29,13 @@ none. Megabytes are those that the first worker sent while training.
 
 def markdown(content: Mapping[str, Any]) -> str:
     """The whole page of a result file."""
-    environment, results = content["environment"], content["results"]
-    machine = environment["machine"]
+    results, settings = content["results"], content["settings"]
+    environment = next(iter(settings.values()))["environment"]
     head = HEAD.format(
-        date=environment["date"],
-        commit=environment["commit"],
         torch=environment["versions"]["torch"],
-        cores=machine["cores"],
-        cpu=machine["cpu"],
-        minutes=content["seconds"] / 60,
-        seeds=content["arguments"]["seeds"],
-        settings="\n".join(_setting(name, one) for name, one in content["settings"].items()),
+        cores=environment["machine"]["cores"],
+        cpu=environment["machine"]["cpu"],
+        settings="\n".join(_setting(name, one) for name, one in settings.items()),
         verdicts="\n".join(
             f"| [{one['says']}](#{_anchor(one)}) | {one['paper']} | {one['setting']} | {one['verdict']} |"
             for one in results
@@ -52,7 +48,9 @@ def _setting(name: str, one: Mapping[str, Any]) -> str:
     grid = "; ".join(
         f"{kind} {', '.join(f'{rate:g}' for rate in rates)}" for kind, rates in one["rates"].items()
     )
-    return f"| {name}: {one['about']} | {one['batch_size']} | {one['epochs']} | {one['margin']:g} | {grid} |"
+    made = f"{one['environment']['date'][:10]}, commit {one['environment']['commit']}"
+    job = f"{one['batch_size']} | {one['epochs']} | {one['margin']:g} | {grid} | {one['seeds']}"
+    return f"| {name}: {one['about']} | {job} | {made}, {one['seconds'] / 60:.0f} min |"
 
 
 def _title(result: Mapping[str, Any]) -> str:

@@ -69,7 +69,7 @@ def train(run: Run) -> dict[str, float]:
         settings = {"algorithm": trial.algorithm, "seed": run.seed, "data": data, **trial.more}
         sign = 1 if task.higher_is_better else -1
         seconds = SLOW if trial.uneven and group.rank() == 0 else 1.0
-        reached, best, evaluating = math.inf, -math.inf, 0.0
+        reached, best = math.inf, -math.inf
         with relaxcomm.attach(task.model, optimizer, settings, process_group=group) as engine:
             loader = engine.loader(task.train_data, batch_size=trial.batch_size or setting.batch_size)
             for _ in range(setting.epochs):
@@ -78,12 +78,10 @@ def train(run: Run) -> dict[str, float]:
                     task.loss(task.model, batch).backward()
                     optimizer.step()
                     optimizer.zero_grad()
-                before = engine.statistics["bytes_sent"]
                 with engine.averaged(), torch.no_grad():
                     task.model.eval()
                     best = sign * task.evaluate(task.model)
                     task.model.train()
-                evaluating += engine.statistics["bytes_sent"] - before
                 if best >= setting.target and reached == math.inf:
                     reached = engine.statistics["synchronisations"]
             trained = dict(engine.statistics)
@@ -93,7 +91,7 @@ def train(run: Run) -> dict[str, float]:
             "lssr": trained["lssr"],
             "steps": trained["steps"],
             "exchanges": trained["synchronisations"],
-            "megabytes": (trained["bytes_sent"] - evaluating) / 1e6,
+            "megabytes": trained["bytes_sent"] / 1e6,
         }
 
     with warnings.catch_warnings():
