@@ -151,10 +151,13 @@ def auto() -> Algorithm:
     """Measure the first steps, then go on with what promises the least time to quality.
 
     Seven steps are trained alone; meanwhile the engine times a step, and after them an all-reduce. `bsp` is
-    chosen where gradients hide behind the backward pass, after an average, else `local_sgd`, as often as the
-    network lets it and as if it had run from the start: in full precision, on slower links in 8 bits, on the
-    slowest with few entries of 4 bits. Rank 0 says in one line what was chosen and why, and `engine.choice`
-    does.
+    chosen where gradients hide behind the backward pass, else `local_sgd`, as often as the network lets it:
+    in full precision, on slower links in 8 bits, on the slowest with few entries of 4 bits. Rank 0 says in
+    one line what was chosen and why, and `engine.choice` does.
+
+    The measured steps are local, and exchanges that were due in them are not made up one by one: `bsp` begins
+    with one average of parameters and moments, and `local_sgd` keeps its clock, so with a period of 8 steps
+    or more it is bit for bit the run that began with it; with 2 or 4 the first average is that after step 8.
 
     Returns: the algorithm.
 

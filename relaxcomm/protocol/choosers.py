@@ -46,8 +46,10 @@ class Chooser(Primitive):
     """Says with which algorithm to go on, once the first steps have been measured.
 
     If nothing was exchanged yet, and what was chosen averages parameters, or deltas for which the first
-    algorithm kept an anchor, it goes on as if it had run from the start. Otherwise replicas that differ are
-    averaged and its clock begins at 0, as after `engine.switch`.
+    algorithm kept an anchor, it goes on as if it had run from the start: bit for bit, if it would have
+    exchanged nothing in the measured steps. Exchanges that were due in them are missed, and the next one has
+    what they would have had. Otherwise replicas that differ are averaged and its clock begins at 0, as after
+    `engine.switch`.
     """
 
     role: ClassVar[str] = "chooser"

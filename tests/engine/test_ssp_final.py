@@ -120,6 +120,36 @@ def test_another_algorithm_goes_on_with_all_that_was_pushed(staleness):
     assert_final(in_process(switching, 3, staleness), lambda one: one)
 
 
+def resuming(world: World, algorithm, stop):
+    """A run that is saved after `stop` steps of each rank and goes on in another engine."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("momentum", model)
+    start, moves, saved = values(model), Moves(model, optimizer), None
+    for begin, end in ((0, stop[world.rank]), (stop[world.rank], UNEVEN[world.rank])):
+        engine = world.attach(model, optimizer, {"algorithm": algorithm})
+        if saved is not None:
+            model.load_state_dict(saved[0])
+            engine.load_state_dict(saved[1])
+        for step in range(begin, end):
+            world.group.sleep(SECONDS[world.rank])
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if saved is None:
+            saved = {name: value.clone() for name, value in model.state_dict().items()}, engine.state_dict()
+            engine.close(average=False)
+        else:
+            engine.close()
+    return start, moves.total, values(model)
+
+
+@pytest.mark.parametrize("stop", [(7, 7, 7), (9, 3, 5)], ids=["even", "uneven"])
+@pytest.mark.parametrize("algorithm", [rule(3, 1), rule(math.inf, 1), rule(3, 2)])
+def test_a_resumed_run_loses_nothing_and_counts_nothing_twice(algorithm, stop):
+    """What a worker reads when depends on the others' speed, but not what comes of all in the end."""
+    assert_final(in_process(resuming, 3, algorithm, stop), lambda one: one)
+
+
 def epochs(world: World, staleness):
     """Each worker's epochs have another length, and all meet after each, to evaluate and to save."""
     model = CASES["toy"].model()
