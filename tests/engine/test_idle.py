@@ -128,6 +128,7 @@ def result_of(synchronisations, workers=2):
         "bytes_sent": 5,
         "bytes_received": 5,
         "bytes_uncompressed": 100,
+        "evaluation_bytes_sent": 0,
         "step_seconds": 0.1,
         "exposed_communication_seconds": 0.0,
         "hidden_communication_seconds": 0.0,
