@@ -16,7 +16,7 @@ from benchmarks.lab.network import NetworkUnavailableError
 from benchmarks.lab.quality import NEVER, Reached, reached
 from benchmarks.lab.trial import Job
 from benchmarks.lab.tuning import Grid, Tuned, job_of, tune
-from tests.metrics.server import until
+from tests.waiting import until
 
 
 def record(own, mean, **more):
@@ -305,7 +305,7 @@ def test_a_host_that_fails_is_not_waited_for_by_way_of_the_others_and_leaves_not
         left = int(re.search(r"left (\d+)", str(failed.value))[1])
         assert is_running(left)
     # A kill is asked for, and done a moment later.
-    until(lambda: not is_running(left), 60, f"the end of process {left}")
+    until(lambda: not is_running(left), f"the end of process {left}", 60)
     assert not is_running(left)
 
 

@@ -4,9 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TypeVar
 import pytest
 
 from tests.ranks import PATIENCE_SECONDS
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -112,15 +112,6 @@ class Running:
         return False
 
 
-def until(look: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
-    """What `look` returns once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"{what}: not in {seconds:g} s"
-        time.sleep(0.05)
-    return found
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A user's folder with a configuration and a task."""
@@ -136,6 +127,17 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture
 def start(folder):
     """Start `relaxcomm …`, under `launcher` if given; nothing of it is left after the test."""
+    yield from starting(folder)
+
+
+@pytest.fixture(scope="module")
+def start_together(folder):
+    """The same for processes that all tests of a file look at."""
+    yield from starting(folder)
+
+
+def starting(folder: Path) -> Iterator[Callable[..., Running]]:
+    """What both give."""
     made: list[Running] = []
 
     def started(*arguments: str, launcher: tuple[str, ...] = ()) -> Running:

@@ -25,9 +25,9 @@ REAL = {"missing_file", "unknown_task"}  # the last imports the user's module
 
 
 @pytest.fixture(scope="module")
-def finished(start):
+def finished(start_together):
     """Some as users run them, side by side."""
-    running = {name: start("train", *CASES[name][0]) for name in REAL}
+    running = {name: start_together("train", *CASES[name][0]) for name in REAL}
     return {name: process.finish() for name, process in running.items()}
 
 

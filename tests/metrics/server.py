@@ -8,9 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import yaml
 
 from tests.metrics.harness import fetch, free_ports
 from tests.ranks import PATIENCE_SECONDS
+from tests.waiting import until
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 T = TypeVar("T")
@@ -51,20 +51,6 @@ class Prometheus:
         return {(one["alertname"], one.get("rank", "")) for one in labels}
 
 
-def until(look: Callable[[], T], seconds: float, what: str) -> T:
-    """What `look` returns once it is true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            found = look()
-        except OSError:
-            found = None  # not up yet
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{what}: not in {seconds:g} s, last seen {found}"
-        time.sleep(0.2)
-
-
 @contextmanager
 def prometheus(folder: Path, job_port: int, faster: int = 1, scrape: str = "1s") -> Iterator[Prometheus]:
     """The server, with the rules' durations divided by `faster`."""
@@ -89,7 +75,7 @@ def prometheus(folder: Path, job_port: int, faster: int = 1, scrape: str = "1s")
         )
     try:
         server = Prometheus(f"http://127.0.0.1:{port}")
-        until(lambda: fetch(f"{server.url}/-/ready"), PATIENCE_SECONDS, "Prometheus")
+        until(lambda: fetch(f"{server.url}/-/ready"), "Prometheus")
         yield server
     finally:
         process.kill()  # nobody needs its data any more
@@ -178,7 +164,7 @@ class Job:
     def held(self, step: int) -> list[dict[str, Any]]:
         """What each rank shows of itself where it holds after a step, and since when; waits for that."""
         paths = [self.folder / f"held-{step}.{rank}" for rank in range(3)]
-        until(lambda: all(path.exists() for path in paths), PATIENCE_SECONDS, f"step {step}")
+        until(lambda: all(path.exists() for path in paths), f"step {step}")
         return [json.loads(path.read_text()) for path in paths]
 
     def end(self) -> None:
@@ -210,7 +196,7 @@ def job(folder: Path, algorithm: Any, *, holds: Sequence[int] = ()) -> Iterator[
         processes.append(subprocess.Popen(command, env={**os.environ, **env}, text=True, **pipes))
     made = Job(folder, port, processes)
     try:
-        until(lambda: fetch(f"http://127.0.0.1:{port}/sd"), PATIENCE_SECONDS, "the job's first rank")
+        until(lambda: fetch(f"http://127.0.0.1:{port}/sd"), "the job's first rank")
         yield made
     finally:
         for process in processes:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.metrics.server import DASHBOARDS, PATIENCE_SECONDS, Prometheus, job, prometheus, until
+from tests.metrics.server import DASHBOARDS, Prometheus, job, prometheus
+from tests.waiting import until
 
 EARLY, LATE = 20, 260  # steps at which the ranks hold
 BOARD = DASHBOARDS / "grafana/boards/relaxcomm.json"
@@ -235,7 +236,7 @@ def seen(server: Prometheus, held: list[dict[str, Any]]) -> list[float]:
         times = [time for _, time in server.query("timestamp(relaxcomm_samples_total)")]
         return times if len(times) == 3 and min(times) > since else []
 
-    return until(look, PATIENCE_SECONDS, "all ranks in Prometheus")
+    return until(look, "all ranks in Prometheus")
 
 
 def compare(key: tuple[str, str], series: list[tuple[dict[str, str], float]], expected: Any) -> list[str]:
