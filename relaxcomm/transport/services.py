@@ -76,6 +76,7 @@ class Services:
         deadline = time.monotonic() + _END_SECONDS
         for served in self._served.values():
             served.join(deadline)
+        self._served.clear()
 
 
 _all: WeakSet[Services] = WeakSet()

@@ -117,6 +117,8 @@ class TorchTransport(Transport):
             self._broken = True
 
     def close(self) -> None:
+        if self._services is not None:
+            self._services.abandon()  # nothing is left of them where all have left
         if not self._broken:
             self._groups.destroy()
         self._broken = True

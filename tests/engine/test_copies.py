@@ -17,7 +17,7 @@ from torch import nn
 import relaxcomm
 from relaxcomm import UsageError
 from relaxcomm.transport import single
-from tests.ranks import launch_script
+from tests.ranks import launch_script, run_ranks
 
 
 def torch_saved(model):
@@ -178,6 +178,19 @@ def test_an_attach_that_fails_at_a_hook_leaves_nothing():
     assert traces(model, optimizer) == before
     assert seen["closed"]
     relaxcomm.attach(model, None, "bsp").close()  # the model is not held to be attached
+
+
+def serving(rank):
+    """The threads that serve on this rank, after all of them have failed to attach."""
+    model, _ = make()
+    with pytest.raises(MemoryError):
+        relaxcomm.attach(model, Failing(model.parameters(), lr=0.1), "ssp")
+    return [one.name for one in threading.enumerate() if one.name.startswith("relaxcomm-service")]
+
+
+@pytest.mark.ranks
+def test_services_of_an_attach_that_fails_end_with_it():
+    assert run_ranks(serving, 3) == [[], [], []]
 
 
 @pytest.mark.parametrize(
