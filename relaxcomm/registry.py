@@ -16,7 +16,7 @@ from relaxcomm.algorithm import Algorithm
 from relaxcomm.discovery import ALGORITHMS, PRIMITIVES, complain, discover, origin, points_in
 from relaxcomm.errors import ConfigError, PluginError
 from relaxcomm.frozen import Declared
-from relaxcomm.validation import closest, describe, signature_of
+from relaxcomm.validation import closest, describe, refuse_bools, signature_of
 
 _included: list[EntryPoint] = []  # of packages that are not installed
 
@@ -54,6 +54,7 @@ class Entry:
         """
         deprecation.warn_of(self.build)
         parameters = deprecation.update(self.build, parameters)
+        refuse_bools(f"algorithm {self.name}", self.build, parameters)
         checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
         try:
             built = checked(**parameters)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
 from relaxcomm import deprecation
+from relaxcomm.errors import ConfigError
 
 
 def signature_of(target: Callable[..., Any]) -> str:
@@ -53,6 +54,20 @@ def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -
             allowed = f"; or {fault['msg']}" if wrong in lines else f"{wrong}: {fault['msg']}"
             lines[wrong] = lines.get(wrong, "") + allowed
     return "\n".join(lines.values())
+
+
+def refuse_bools(subject: str, target: Callable[..., Any], values: Mapping[str, object]) -> None:
+    """Refuse True and False where some numbers are allowed: they equal 1 and 0, so pydantic takes them.
+
+    Raises: ConfigError.
+    """
+    hints = get_type_hints(target) if any(isinstance(value, bool) for value in values.values()) else {}
+    for name, value in values.items():
+        if isinstance(value, bool) and get_origin(hints.get(name)) is Literal:
+            allowed = get_args(hints[name])
+            if not any(one is value for one in allowed):
+                shown = ", ".join(map(repr, allowed))
+                raise ConfigError(f"{subject}: {name} = {value} is not allowed: write one of {shown}")
 
 
 def _is_place(part: int | str) -> bool:

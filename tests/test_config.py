@@ -39,6 +39,11 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
         ({"algorithm": {"rules": [{**RULE, "delay": 1}, RULE]}}, CompositionError, "disjoint active ranges"),
         ({"algorithm": {"rules": [{**RULE, "active": [5, 5]}]}}, CompositionError, "is empty"),
         ({"algorithm": {"rules": [{**RULE, "select": []}]}}, CompositionError, "selects nothing"),
+        (
+            {"algorithm": {"name": "qadam", "bits": True}},
+            ConfigError,
+            "algorithm qadam: bits = True is not allowed: write one of 1, 8",
+        ),
     ],
 )
 def test_bad_input_is_refused(values, error, says):
