@@ -1,0 +1,27 @@
+"""Every bundled algorithm goes where it went when it was recorded, up to rounding on another machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from relaxcomm import registry
+from tests.golden.cases import CASES
+from tests.golden.recorded import ALL, distance, load
+from tests.golden.trajectories import trajectory
+
+RECORDED = load()
+MEASURED = {"auto"}  # goes by the clock
+
+
+def test_every_bundled_algorithm_is_recorded():
+    bundled = {name for name, entry in registry.algorithms().items() if entry.origin == "relaxcomm"}
+    assert {name.split()[0] for name in CASES} - {"rules"} == bundled - MEASURED
+    assert set(RECORDED) == {"texts", *(f"{name}/{loop}" for name, loop in ALL)}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "loop"), ALL)
+def test_it_goes_where_it_went(name, loop):
+    now = trajectory(name, loop)
+    assert [one.counts for one in now] == RECORDED["texts"][f"{name}/{loop}"]["counts"]
+    assert distance(RECORDED[f"{name}/{loop}"], now) < 1e-9

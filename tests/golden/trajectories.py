@@ -1,0 +1,97 @@
+"""Trains a small model with buffers on three in-process ranks and two buckets or more, step by step."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import relaxcomm
+from tests.golden.cases import CASES, TOPOLOGIES, WITHOUT_MOMENTUM
+from tests.models import SEEDING
+
+RANKS = 3
+EPOCHS = 4
+SAMPLES = 60
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What one rank saw.
+
+    Args:
+        steps: digests of all parameters and buffers after each optimizer step, and after close.
+        before_close, after_close: those values.
+        counts: the statistics that an algorithm decides.
+    """
+
+    steps: list[str]
+    before_close: NDArray[np.float64]
+    after_close: NDArray[np.float64]
+    counts: dict[str, int]
+
+
+def trajectory(name: str, loop: str, dtype: torch.dtype = torch.float64) -> list[Trajectory]:
+    """What each rank saw; bit for bit the same whenever the arithmetic and its order are."""
+    return relaxcomm.simulate(lambda group: _train(group, name, loop, dtype), RANKS)
+
+
+def _train(group: relaxcomm.InProcessGroup, name: str, loop: str, dtype: torch.dtype) -> Trajectory:
+    model, data = _model(dtype), _data(dtype)
+    momentum = 0.0 if name in WITHOUT_MOMENTUM else 0.8
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    config = {
+        "bucket_bytes": 512,
+        "data": {"partition": "by_label"},
+        "topology": TOPOLOGIES.get(name, "complete"),
+    }
+    config["algorithm"] = CASES[name]
+    steps = []
+    with relaxcomm.attach(model, optimizer, config, process_group=group) as engine:
+        loader = engine.loader(data, batch_size=4)
+        for _ in range(EPOCHS):
+            for inputs, targets in loader:
+                num = len(inputs)  # BatchNorm wants two samples or more
+                size = (num + 1) // 2 if loop == "accumulated" and num > 3 else num
+                for (x, y), share in engine.micro_batches((inputs, targets), size):
+                    (share * nn.functional.cross_entropy(model(x), y)).backward()
+                if loop == "accumulated":
+                    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+                steps.append(_digest(model))
+        before = _values(model)
+    counts = {
+        key: int(engine.statistics[key]) for key in ("steps", "synchronisations", "samples", "bytes_sent")
+    }
+    return Trajectory([*steps, _digest(model)], before, _values(model), counts)
+
+
+def _model(dtype: torch.dtype) -> nn.Module:
+    with SEEDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = (nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3))
+        return nn.Sequential(*layers).to(dtype)
+
+
+def _data(dtype: torch.dtype) -> TensorDataset:
+    draw = torch.Generator().manual_seed(5)
+    inputs = torch.randn(SAMPLES, 6, generator=draw, dtype=torch.float64)
+    return TensorDataset(inputs.to(dtype), torch.arange(SAMPLES) % 3)
+
+
+def _tensors(model: nn.Module) -> list[torch.Tensor]:
+    return [tensor.detach() for tensor in model.state_dict().values()]
+
+
+def _values(model: nn.Module) -> NDArray[np.float64]:
+    return torch.cat([tensor.double().flatten() for tensor in _tensors(model)]).numpy()
+
+
+def _digest(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in _tensors(model))).hexdigest()[:16]
