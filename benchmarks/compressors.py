@@ -18,9 +18,9 @@ from measure import ratio_of_medians
 from report import Report, make_parser
 
 from relaxcomm import Compressor, minmax_uint8, qsgd, quantize, sign, terngrad
-from relaxcomm.messages import Message, Quantized, Sparse
-from relaxcomm.protocol import Context
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import Context
+from relaxcomm.tensors.messages import Message, Quantized, Sparse
 
 CODERS: dict[str, Compressor] = {
     "minmax_uint8": minmax_uint8(),

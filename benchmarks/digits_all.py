@@ -23,7 +23,7 @@ import torch
 from report import dated, environment, write_result
 
 import relaxcomm
-from relaxcomm import registry
+from relaxcomm.config import registry
 from relaxcomm.tasks import digits
 
 WORKERS, BATCH_SIZE = 8, 8

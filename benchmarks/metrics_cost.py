@@ -33,7 +33,7 @@ import relaxcomm
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.samples import Samples
 from relaxcomm.engine.statistics import Statistics
-from relaxcomm.metrics.observations import InFlight
+from relaxcomm.monitoring.observations import InFlight
 
 ALGORITHMS: dict[str, Any] = {"bsp": "bsp", "topk_sgd": {"name": "topk_sgd", "density": 0.01}}
 CALLS: dict[str, tuple[type, tuple[str, ...]]] = {

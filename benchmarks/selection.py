@@ -18,10 +18,10 @@ from measure import ratio_of_medians
 from report import Report, make_parser
 
 from relaxcomm import Compressor, dgc, error_feedback, gaussian_k, random_k, redsync, top_k
-from relaxcomm.buckets import Bucket, Item
-from relaxcomm.messages import Sparse
-from relaxcomm.protocol import Context
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import Context
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.messages import Sparse
 
 DENSITIES = (0.01, 0.001)
 KINDS = (top_k, gaussian_k, dgc, redsync, random_k)

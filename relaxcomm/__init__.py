@@ -1,9 +1,8 @@
 """Modular communication for data-parallel PyTorch training over slow networks."""
 
-from relaxcomm.algorithm import Algorithm, Rule
-from relaxcomm.buckets import Bucket
 from relaxcomm.checks import Finding, check
-from relaxcomm.ddp import ddp_hook
+from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.composition.planner import Chooser, Measured
 from relaxcomm.deprecation import deprecated, renamed
 from relaxcomm.engine import Engine, attach
 from relaxcomm.errors import (
@@ -23,35 +22,11 @@ from relaxcomm.errors import (
     TopologyError,
     UsageError,
 )
-from relaxcomm.frozen import Bits, Fraction, Index, Levels, Rate, Share, Steps, Threshold, frozen
-from relaxcomm.messages import (
-    DENSE,
-    MAXIMUM,
-    MIXED,
-    QUANTIZED,
-    SHARED_SUPPORT,
-    SIGNS,
-    SPARSE,
-    Dense,
-    Maximum,
-    Message,
-    Quantized,
-    SharedSupport,
-    Signs,
-    Sparse,
-)
-from relaxcomm.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
-from relaxcomm.packing import (
-    pack_codes,
-    pack_places,
-    packed_bytes,
-    places_bytes,
-    unpack_codes,
-    unpack_places,
-)
-from relaxcomm.primitives.adaptive import adagrad, adam, yogi
-from relaxcomm.primitives.averaging_server import averaging_server
-from relaxcomm.primitives.choosing import exchange_for
+from relaxcomm.fields.frozen import Bits, Fraction, Index, Levels, Rate, Share, Steps, Threshold, frozen
+from relaxcomm.fields.schedules import Density, ScheduledBits, piecewise
+from relaxcomm.integrations.ddp import ddp_hook
+from relaxcomm.network import InProcessGroup, Link, Service, simulate
+from relaxcomm.network.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Neighbors, Request
 from relaxcomm.primitives.compressors import (
     adaptive_top_k,
     by_name,
@@ -79,36 +54,37 @@ from relaxcomm.primitives.compressors import (
     terngrad,
     top_k,
 )
-from relaxcomm.primitives.controllers import norm_test, sample_norm_test
-from relaxcomm.primitives.exchanges import all_reduce, gossip
-from relaxcomm.primitives.frozen_adam import frozen_adam, momentum
-from relaxcomm.primitives.gathering import all_gather
-from relaxcomm.primitives.hierarchy import group_all_reduce, hierarchical_all_reduce
-from relaxcomm.primitives.outers import average, nesterov, observe, sgd, signs, slowmo
-from relaxcomm.primitives.pairwise import pairwise
-from relaxcomm.primitives.payloads import client_deltas, deltas, gradients, parameters
-from relaxcomm.primitives.push_sum import push_sum
-from relaxcomm.primitives.replicas import choco_gossip, dcd_gossip
-from relaxcomm.primitives.scattering import scatter_gather, vote
-from relaxcomm.primitives.server import Staleness, server
-from relaxcomm.primitives.triggers import (
+from relaxcomm.primitives.controllers.norm_test import norm_test, sample_norm_test
+from relaxcomm.primitives.exchanges.all_gather import all_gather
+from relaxcomm.primitives.exchanges.averaging_server import averaging_server
+from relaxcomm.primitives.exchanges.compressed_gossip import choco_gossip, dcd_gossip
+from relaxcomm.primitives.exchanges.exchange_for import exchange_for
+from relaxcomm.primitives.exchanges.exchanges import all_reduce, gossip
+from relaxcomm.primitives.exchanges.hierarchical import group_all_reduce, hierarchical_all_reduce
+from relaxcomm.primitives.exchanges.pairwise import pairwise
+from relaxcomm.primitives.exchanges.push_sum import push_sum
+from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather, vote
+from relaxcomm.primitives.exchanges.server import Staleness, server
+from relaxcomm.primitives.outers.fedopt import adagrad, adam, yogi
+from relaxcomm.primitives.outers.frozen_adam import frozen_adam, momentum
+from relaxcomm.primitives.outers.outers import average, nesterov, observe, sgd, signs, slowmo
+from relaxcomm.primitives.payloads.payloads import client_deltas, deltas, gradients, parameters
+from relaxcomm.primitives.triggers.triggers import (
     every,
     every_round,
     every_step,
     relative_gradient_change,
     while_below,
 )
-from relaxcomm.protocol import (
+from relaxcomm.roles import (
     RELAXCOMM_PROTOCOL,
     Agreement,
-    Chooser,
     Coding,
     Compressor,
     Context,
     Controller,
     Exchange,
     Exchanging,
-    Measured,
     MicroGradients,
     Observation,
     Outer,
@@ -120,10 +96,33 @@ from relaxcomm.protocol import (
     Trigger,
     VotingTrigger,
 )
-from relaxcomm.schedules import Density, ScheduledBits, piecewise
-from relaxcomm.segments import Segments
+from relaxcomm.tensors.bit_packing import (
+    pack_codes,
+    pack_places,
+    packed_bytes,
+    places_bytes,
+    unpack_codes,
+    unpack_places,
+)
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.messages import (
+    DENSE,
+    MAXIMUM,
+    MIXED,
+    QUANTIZED,
+    SHARED_SUPPORT,
+    SIGNS,
+    SPARSE,
+    Dense,
+    Maximum,
+    Message,
+    Quantized,
+    SharedSupport,
+    Signs,
+    Sparse,
+)
+from relaxcomm.tensors.segments import Segments
 from relaxcomm.topology import Topology, from_networkx
-from relaxcomm.transport import InProcessGroup, Link, Service, simulate
 
 __all__ = [
     "DENSE",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from relaxcomm import memory
+from relaxcomm.tensors import buffer_pool
 
-memory.LEAST_BYTES = 1  # so that what is used again is, with the small models of most tests, used again
+buffer_pool.LEAST_BYTES = 1  # so that what is used again is, with the small models of most tests, used again
 
 
 @pytest.fixture(params=[pytest.param(False, id="plain"), pytest.param(True, id="detail")])

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import relaxcomm
-from relaxcomm import ConfigError, DeprecatedWarning, config, registry
-from relaxcomm.cli import failures
+from relaxcomm import ConfigError, DeprecatedWarning, config
+from relaxcomm.cli import exit_codes
 from relaxcomm.cli.app import app
-from relaxcomm.schema import make_schema
+from relaxcomm.config import registry
+from relaxcomm.config.json_schema import make_schema
 
 PLUGIN = """
 from typing import Annotated, ClassVar
@@ -223,9 +224,9 @@ def test_they_keep_the_contract():
 
 
 def test_a_command_says_the_same_once(capsys, monkeypatch):
-    monkeypatch.setattr(failures, "_said", set())
+    monkeypatch.setattr(exit_codes, "_said", set())
     for text in ("one", "two", "one"):
-        failures.warn(text, DeprecatedWarning, "anywhere.py", 1)
+        exit_codes.warn(text, DeprecatedWarning, "anywhere.py", 1)
     assert capsys.readouterr().err == "relaxcomm: warning: one\nrelaxcomm: warning: two\n"
 
 

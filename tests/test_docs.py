@@ -11,8 +11,9 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 import relaxcomm
-from relaxcomm import Algorithm, config, registry
+from relaxcomm import Algorithm, config
 from relaxcomm.cli.app import app
+from relaxcomm.config import registry
 from tests.test_readme import ROOT
 
 PAGES = {
@@ -124,7 +125,7 @@ def test_every_algorithm_that_is_advised_is_installed_and_the_other_way_round():
 
 
 def test_the_paper_of_every_algorithm_is_cited():
-    from relaxcomm import docstrings
+    from relaxcomm.fields import docstrings
 
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     titles = [one["title"] for one in citation["references"]]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from relaxcomm import docstrings, registry
+from relaxcomm.config import registry
+from relaxcomm.fields import docstrings
 
 
 def example(width: int) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from relaxcomm import ConfigError, MetricsWarning, RelaxcommError
-from relaxcomm.files import check_folder, write_whole
-from relaxcomm.metrics.runlog import RunLog
+from relaxcomm.monitoring.run_log import RunLog
+from relaxcomm.system.files import check_folder, write_whole
 
 
 def test_a_file_and_its_folder_are_made(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import memory
+from relaxcomm.tensors import buffer_pool
 
 CPU = torch.device("cpu")
 MANY = 1 << 18  # of float32: 1 MiB
@@ -14,8 +14,8 @@ MANY = 1 << 18  # of float32: 1 MiB
 
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch):
-    monkeypatch.setattr(memory, "LEAST_BYTES", 1 << 20)
-    memory.release()
+    monkeypatch.setattr(buffer_pool, "LEAST_BYTES", 1 << 20)
+    buffer_pool.release()
 
 
 def place(tensor):
@@ -23,50 +23,50 @@ def place(tensor):
 
 
 def test_memory_is_used_again_when_its_tensor_is_gone():
-    first = memory.empty(MANY, torch.float32, CPU)
+    first = buffer_pool.empty(MANY, torch.float32, CPU)
     where = place(first)
-    assert place(memory.empty(MANY, torch.float32, CPU)) != where, "it is in use"
+    assert place(buffer_pool.empty(MANY, torch.float32, CPU)) != where, "it is in use"
     del first
-    others = [memory.empty(MANY, torch.float32, CPU) for _ in range(2)]
+    others = [buffer_pool.empty(MANY, torch.float32, CPU) for _ in range(2)]
     assert where in map(place, others)
 
 
 def test_a_view_keeps_it():
-    whole = memory.zeros_like(torch.ones(MANY))
+    whole = buffer_pool.zeros_like(torch.ones(MANY))
     where, view = place(whole), whole[5:9].view(2, 2)
     del whole
-    other = memory.empty(MANY, torch.float32, CPU)
+    other = buffer_pool.empty(MANY, torch.float32, CPU)
     assert place(other) != where
     other.fill_(7)
     assert view.tolist() == [[0, 0], [0, 0]]
     del view
-    assert place(memory.empty(MANY, torch.float32, CPU)) == where
+    assert place(buffer_pool.empty(MANY, torch.float32, CPU)) == where
 
 
 def test_types_share_it_by_their_size():
-    wide = memory.empty_like(torch.ones(MANY), torch.float64)
+    wide = buffer_pool.empty_like(torch.ones(MANY), torch.float64)
     assert (wide.dtype, wide.shape) == (torch.float64, (MANY,))
     where = place(wide)
     del wide
-    again = memory.empty(2 * MANY, torch.float32, CPU)
+    again = buffer_pool.empty(2 * MANY, torch.float32, CPU)
     assert place(again) == where
 
 
 def test_small_ones_and_other_devices_are_torchs():
-    small = memory.empty(MANY - 1, torch.float32, CPU)
+    small = buffer_pool.empty(MANY - 1, torch.float32, CPU)
     assert small.untyped_storage().resizable(), "torch's own, not a buffer of ours"
-    assert memory.empty(0, torch.float32, CPU).shape == (0,)
-    assert memory.empty(MANY, torch.float32, torch.device("meta")).device.type == "meta"
+    assert buffer_pool.empty(0, torch.float32, CPU).shape == (0,)
+    assert buffer_pool.empty(MANY, torch.float32, torch.device("meta")).device.type == "meta"
 
 
 def test_it_can_be_let_go():
-    where = memory.empty(MANY, torch.float32, CPU).fill_(1)
-    kept = memory.empty(MANY, torch.float32, CPU)
+    where = buffer_pool.empty(MANY, torch.float32, CPU).fill_(1)
+    kept = buffer_pool.empty(MANY, torch.float32, CPU)
     del where
-    memory.release()
-    assert not any(memory._free.values())
+    buffer_pool.release()
+    assert not any(buffer_pool._free.values())
     del kept  # what was in use goes to nobody
-    assert not any(memory._free.values())
+    assert not any(buffer_pool._free.values())
 
 
 def test_threads_never_share_one():
@@ -74,9 +74,9 @@ def test_threads_never_share_one():
 
     def work(number):
         for _ in range(200):
-            mine = memory.empty(MANY, torch.float32, CPU)
+            mine = buffer_pool.empty(MANY, torch.float32, CPU)
             mine[:8].fill_(number)
-            other = memory.empty(MANY, torch.float32, CPU)
+            other = buffer_pool.empty(MANY, torch.float32, CPU)
             other[:8].fill_(-1)
             if mine[:8].tolist() != [number] * 8:
                 failures.append(number)
@@ -100,8 +100,8 @@ FEW = {
 def test_exchanges_of_a_large_model_need_no_more_memory_with_time(compressor, monkeypatch):
     """Three ranks, two buckets of 1 MiB; after a few steps none of them asks the system for a buffer."""
     made, steps = [], [0, 0, 0]
-    fresh = memory._fresh
-    monkeypatch.setattr(memory, "_fresh", lambda size: made.append(list(steps)) or fresh(size))
+    fresh = buffer_pool._fresh
+    monkeypatch.setattr(buffer_pool, "_fresh", lambda size: made.append(list(steps)) or fresh(size))
 
     def job(group):
         model = torch.nn.Sequential(torch.nn.Linear(512, 520), torch.nn.Linear(520, 512))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from relaxcomm.packing import (
+from relaxcomm.tensors.bit_packing import (
     pack_codes,
     pack_places,
     pack_signs,

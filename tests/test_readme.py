@@ -9,7 +9,8 @@ import pytest
 import torch
 import yaml
 
-from relaxcomm import Algorithm, check, config, registry
+from relaxcomm import Algorithm, check, config
+from relaxcomm.config import registry
 from relaxcomm.tasks import Task
 
 ROOT = Path(__file__).parents[1]

@@ -23,10 +23,10 @@ from relaxcomm import (
     frozen,
     gradients,
     identity,
-    registry,
 )
 from relaxcomm.cli.app import app
-from relaxcomm.schema import make_schema, parameters_schema, spell
+from relaxcomm.config import registry
+from relaxcomm.config.json_schema import make_schema, parameters_schema, spell
 from tests.test_readme import ROOT
 
 # JSON Schema calls 1.0 an integer; YAML and the loader do not.

@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 import relaxcomm
 from benchmarks.lab.entries import EIGHT_BITS, FEW
 from benchmarks.lab.network import sent_bytes
-from relaxcomm.buckets import Item, build_buckets
 from relaxcomm.config import Config
 from relaxcomm.engine import Engine
+from relaxcomm.tensors.buckets import Item, build_buckets
 from relaxcomm.topology import complete
 from relaxcomm_algorithms.bsp import bsp
 

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from benchmarks.lab.contenders import Contender, EveryStep, Nothing, Relaxcomm
 from benchmarks.lab.network import BURST_BYTES
 from relaxcomm.config import Config, load
-from relaxcomm.operations import AllReduce, Label
-from relaxcomm.transport import Link, Throttle, ThrottledTransport, parse_rate
+from relaxcomm.network import Link, Throttle, ThrottledTransport, parse_rate
+from relaxcomm.network.operations import AllReduce, Label
 
 
 def link_of(rate: str | None) -> Link:

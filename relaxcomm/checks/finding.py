@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relaxcomm.errors import CompositionWarning, DeprecatedWarning, RelaxcommError
-from relaxcomm.limit import within
+from relaxcomm.system.time_limit import within
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relaxcomm import discovery, docstrings, registry
-from relaxcomm.algorithm import Algorithm
-from relaxcomm.checks.around import algorithm_around
-from relaxcomm.checks.coding import compressor_checks
-from relaxcomm.checks.declaring import declaration_checks, name_is_declared
-from relaxcomm.checks.exchanging import exchange_checks
+from relaxcomm.checks.algorithms_hold import algorithm_checks
+from relaxcomm.checks.compositions import algorithm_around
+from relaxcomm.checks.compressors_hold import compressor_checks
+from relaxcomm.checks.declarations import declaration_checks, name_is_declared
+from relaxcomm.checks.exchanges_hold import exchange_checks
 from relaxcomm.checks.finding import Finding, attempt
-from relaxcomm.checks.training import algorithm_checks
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config import discovery, registry
+from relaxcomm.config.examples import from_example
+from relaxcomm.config.grammar import arguments_of
 from relaxcomm.errors import ConfigError
-from relaxcomm.examples import from_example
-from relaxcomm.grammar import arguments_of
-from relaxcomm.protocol import Compressor, Exchange
-from relaxcomm.validation import closest
+from relaxcomm.fields import docstrings
+from relaxcomm.fields.validation import closest
+from relaxcomm.roles import Compressor, Exchange
 
 LIMIT_SECONDS = 300.0  # of a check; bundled ones take some seconds
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from relaxcomm import registry
-from relaxcomm.cli.failures import readable
+from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback
+from relaxcomm.config import registry
 
 
 def algorithms(traceback: Traceback = False) -> None:

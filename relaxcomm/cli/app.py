@@ -11,7 +11,7 @@ import typer
 from relaxcomm.cli.algorithms import algorithms
 from relaxcomm.cli.compare import compare
 from relaxcomm.cli.doctor import doctor
-from relaxcomm.cli.failures import warn
+from relaxcomm.cli.exit_codes import warn
 from relaxcomm.cli.plugins import check, new_algorithm
 from relaxcomm.cli.schema import schema
 from relaxcomm.cli.show import show

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from relaxcomm.cli import report
-from relaxcomm.cli.failures import RunFailed, readable
+from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, make_job
 from relaxcomm.cli.launcher import launch
 from relaxcomm.cli.plot import plot
@@ -20,9 +20,9 @@ from relaxcomm.cli.table import link_in_words, show
 from relaxcomm.cli.train import provenance
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError, RelaxcommError
-from relaxcomm.files import check_folder
-from relaxcomm.tasks.result import Result
-from relaxcomm.transport import Link, parse_link
+from relaxcomm.network import Link, parse_link
+from relaxcomm.system.files import check_folder
+from relaxcomm.training.results import Result
 
 _DEFAULT_OUTPUT = Path("runs")
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relaxcomm.cli.failures import readable
+from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, Workers, is_worker
 from relaxcomm.cli.launcher import launch
-from relaxcomm.doctor import machine, network, peers
-from relaxcomm.doctor.finding import Finding
+from relaxcomm.doctor import interfaces, machine, rendezvous
+from relaxcomm.doctor.diagnosis import Finding
 from relaxcomm.errors import ConfigError
 
 _BEGIN_SECONDS = 60.0  # that workers may take to begin, beside the wait for each other
@@ -50,12 +50,12 @@ def doctor(
 def examine(workers: int | None, timeout_seconds: float, *, verbose: bool) -> list[Finding]:
     """All findings that this process can make."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", workers or 1))
-    found = machine.findings(local) + network.findings()
+    found = machine.findings(local) + interfaces.findings()
     fatal = any(one.level == "problem" and one.name in ("environment", "master", "backends") for one in found)
     if is_worker() and not fatal:
-        return found + peers.findings(found, timeout_seconds)
+        return found + rendezvous.findings(found, timeout_seconds)
     if workers is not None and not fatal:
-        look = functools.partial(peers.findings, (), timeout_seconds)
+        look = functools.partial(rendezvous.findings, (), timeout_seconds)
         begin_seconds = _BEGIN_SECONDS + timeout_seconds
         return found + launch(look, workers, verbose=verbose, begin_seconds=begin_seconds)
     return found

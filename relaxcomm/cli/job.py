@@ -15,11 +15,11 @@ import yaml
 from relaxcomm import config
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
-from relaxcomm.files import check_folder
-from relaxcomm.tasks import training
-from relaxcomm.tasks.loading import find_task
-from relaxcomm.tasks.result import Result
-from relaxcomm.transport import Link
+from relaxcomm.network import Link
+from relaxcomm.system.files import check_folder
+from relaxcomm.tasks.task_loader import find_task
+from relaxcomm.training import trainer
+from relaxcomm.training.results import Result
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
 Workers = Annotated[
@@ -66,7 +66,7 @@ class Job:
             raise ConfigError("--link slows what workers send to each other, and workers is 1; start more")
         if loaded.output is not None:
             check_folder(loaded.output)
-        training.choose_device(loaded, int(os.environ.get("LOCAL_WORLD_SIZE", loaded.workers)))
+        trainer.choose_device(loaded, int(os.environ.get("LOCAL_WORLD_SIZE", loaded.workers)))
         return loaded
 
     def train(self) -> Result:
@@ -74,7 +74,7 @@ class Job:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the command has said what there is to say of the configuration
             loaded = self.load()
-        return training.train(loaded, self.link)
+        return trainer.train(loaded, self.link)
 
 
 def make_job(

@@ -21,8 +21,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from relaxcomm.cli import ending
-from relaxcomm.cli.failures import BAD_INPUT, RunFailed, describe
+from relaxcomm.cli import signals
+from relaxcomm.cli.exit_codes import BAD_INPUT, RunFailed, describe
 from relaxcomm.errors import CommunicationError, ConfigError
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def launch(
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
     if not verbose:
         _silence_launcher()
-    with TemporaryDirectory(prefix="relaxcomm-") as folder, ending.signals(), ending.no_child_left():
+    with TemporaryDirectory(prefix="relaxcomm-") as folder, signals.signals(), signals.no_child_left():
         settings = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -72,7 +72,7 @@ def launch(
                 results: dict[int, T] = elastic_launch(settings, _work)(work, folder, os.getpid())
         except ChildFailedError as error:
             if any(failure.exitcode == -signal.SIGINT for failure in error.failures.values()):
-                ending.await_interrupt()
+                signals.await_interrupt()
             raise _first_failure(Path(folder), error, workers) from None
     return results[0]
 
@@ -126,7 +126,7 @@ def _deadline(folder: Path, workers: int, seconds: float | None) -> Iterator[Non
 
 def _work(work: Callable[[], T], folder: str, launcher: int) -> T:
     """What each worker process does."""
-    ending.end_at_interrupt()
+    signals.end_at_interrupt()
     if os.getppid() != launcher:  # it was killed before PyTorch bound this process's life to it
         raise SystemExit(1)
     rank = int(os.environ["RANK"])

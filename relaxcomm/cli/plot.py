@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from relaxcomm.cli.table import title
-from relaxcomm.files import write_whole
-from relaxcomm.tasks.result import Point, Result
+from relaxcomm.system.files import write_whole
+from relaxcomm.training.results import Point, Result
 
 _MARKERS = "osD^vPX*"
 # Okabe and Ito's colours, which colour-blind people tell apart.

@@ -15,10 +15,11 @@ from typing import Annotated
 import typer
 
 import relaxcomm
-from relaxcomm import RELAXCOMM_PROTOCOL, registry
+from relaxcomm import RELAXCOMM_PROTOCOL
 from relaxcomm.checks.suite import LIMIT_SECONDS, findings
-from relaxcomm.cli.failures import RunFailed, readable
+from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import Traceback, parse_set
+from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
 
 _FILES = {

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relaxcomm.cli.table import data_size
-from relaxcomm.metrics.reading import Reading
+from relaxcomm.monitoring.scraping import Reading
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60

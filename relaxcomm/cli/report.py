@@ -11,9 +11,9 @@ import yaml
 
 from relaxcomm.cli import plot
 from relaxcomm.cli.table import cells, link_in_words, title
-from relaxcomm.files import write_whole
-from relaxcomm.metrics.snapshot import jsonable
-from relaxcomm.tasks.result import Result
+from relaxcomm.monitoring.snapshot import jsonable
+from relaxcomm.system.files import write_whole
+from relaxcomm.training.results import Result
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto;

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from relaxcomm.cli.failures import readable
+from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback
-from relaxcomm.schema import make_schema
+from relaxcomm.config.json_schema import make_schema
 
 
 def schema(traceback: Traceback = False) -> None:

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from relaxcomm import registry
-from relaxcomm.cli.composition import algorithm_node, primitive_node
-from relaxcomm.cli.failures import readable
-from relaxcomm.cli.graphs import draw_topology, parse_topology
+from relaxcomm.cli.descriptions import algorithm_node, primitive_node
+from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, parse_option, parse_set
-from relaxcomm.cli.sending import CountedFor
+from relaxcomm.cli.message_sizes import CountedFor
+from relaxcomm.cli.topology_facts import draw_topology, parse_topology
 from relaxcomm.cli.tree import Node
 from relaxcomm.cli.tree import show as print_tree
+from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
-from relaxcomm.tasks.loading import load_task
+from relaxcomm.fields.validation import closest
+from relaxcomm.tasks.task_loader import load_task
 from relaxcomm.topology import Topology
-from relaxcomm.validation import closest
 
 _WORKERS = (2, 4, 8, 16)
 _DRAWN_WORKERS = 8

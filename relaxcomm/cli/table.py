@@ -8,7 +8,7 @@ from types import MappingProxyType
 from rich.console import Console
 from rich.table import Table
 
-from relaxcomm.tasks.result import Result
+from relaxcomm.training.results import Result
 
 
 def show(results: Sequence[Result], failed: Mapping[str, str] = MappingProxyType({})) -> None:

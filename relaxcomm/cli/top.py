@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from relaxcomm.cli.failures import RunFailed, readable
+from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import Traceback
 from relaxcomm.cli.ranks_view import History, Row, sparkline, table
 from relaxcomm.errors import ConfigError
-from relaxcomm.metrics.reading import Reader
+from relaxcomm.monitoring.scraping import Reader
 
 _PERIOD_SECONDS = 1.0
 _STYLES = {"slowest": "yellow", "stands": "magenta", "silent": "bold red"}

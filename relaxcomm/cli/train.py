@@ -9,13 +9,13 @@ from typing import Annotated
 import torch
 import typer
 
-from relaxcomm.cli.failures import readable
+from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import ConfigPath, Sets, Traceback, Workers, check_world_size, is_worker, make_job
 from relaxcomm.cli.launcher import launch
 from relaxcomm.cli.table import show
 from relaxcomm.config import Config
-from relaxcomm.tasks import training
-from relaxcomm.tasks.result import Result
+from relaxcomm.training import trainer
+from relaxcomm.training.results import Result
 
 
 def train(
@@ -34,7 +34,7 @@ def train(
             job = make_job(config, workers, sets, algorithm)
             loaded = job.load_for_training()
             check_world_size(loaded)
-            result = training.train(loaded)
+            result = trainer.train(loaded)
             if rank == 0:
                 finish(loaded, result)
         return

@@ -1,6 +1,6 @@
 """YAML to validated, frozen configuration."""
 
-from relaxcomm.config.config import Config, load
+from relaxcomm.config.configuration import Config, load
 from relaxcomm.config.sections import DataConfig, DriftGuard, Phase
 from relaxcomm.config.yaml_text import parse_yaml
 

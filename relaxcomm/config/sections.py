@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import field_serializer, field_validator
 
-from relaxcomm.algorithm import Algorithm
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.data import Injection, Partition, iid
-from relaxcomm.frozen import Count, Section
-from relaxcomm.grammar import parse_algorithm, parse_primitive
+from relaxcomm.fields.frozen import Count, Section
 
 
 class DataConfig(Section):

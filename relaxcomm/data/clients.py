@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaxcomm.counting import fewest
 from relaxcomm.data.partitions import Indices
-from relaxcomm.transport.base import Membership
+from relaxcomm.fields.rounding import fewest
+from relaxcomm.network.transport import Membership
 
 
 @dataclass(frozen=True)

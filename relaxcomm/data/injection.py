@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from relaxcomm.counting import fewest
-from relaxcomm.frozen import Share, frozen
+from relaxcomm.fields.frozen import Share, frozen
+from relaxcomm.fields.rounding import fewest
 
 
 @frozen

@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from relaxcomm.data.clients import ClientSampler, RoundPlan
 from relaxcomm.data.injection import Injection
-from relaxcomm.data.options import check_map_style, check_options
+from relaxcomm.data.loader_options import check_map_style, check_options
 from relaxcomm.data.partitions import Partition, iid, labels_of
-from relaxcomm.data.progress import Place, Progress, Reading
+from relaxcomm.data.position import Place, Progress, Reading
 from relaxcomm.data.sampler import ShareSampler, check_batch_size
 from relaxcomm.errors import ConfigError
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
 
 
 def _nothing(*facts: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.frozen import Declared, Rate, frozen
+from relaxcomm.fields.frozen import Declared, Rate, frozen
 
 Indices: TypeAlias = NDArray[np.int64]
 

@@ -9,9 +9,9 @@ from torch.utils.data import Sampler
 
 from relaxcomm.data.injection import Injection
 from relaxcomm.data.partitions import Indices, Partition, iid
-from relaxcomm.data.progress import Place, Progress, Reading
+from relaxcomm.data.position import Place, Progress, Reading
 from relaxcomm.errors import ConfigError
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
 
 
 class ShareSampler(Sampler[list[int]]):

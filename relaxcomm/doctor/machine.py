@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from relaxcomm import registry
-from relaxcomm.doctor.finding import Finding, ok
+from relaxcomm.config import registry
+from relaxcomm.doctor.diagnosis import Finding, ok
 
 _LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SHOWN = (*_LAUNCHER, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")

@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 from relaxcomm import errors
 from relaxcomm.errors import ConfigError, RelaxcommError
-from relaxcomm.transport import Transport
+from relaxcomm.network import Transport
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relaxcomm.algorithm import Algorithm
-from relaxcomm.buckets import Bucket, Item, build_buckets
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.tensors.buckets import Bucket, Item, build_buckets
 
 
 class Assignment:

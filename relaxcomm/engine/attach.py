@@ -14,9 +14,8 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from relaxcomm import registry
-from relaxcomm.algorithm import Algorithm
-from relaxcomm.config import Config, load
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config import Config, load, registry
 from relaxcomm.engine import replicas
 from relaxcomm.engine.agreement import compare, share
 from relaxcomm.engine.engine import Engine, attached
@@ -27,7 +26,7 @@ from relaxcomm.engine.run import Run
 from relaxcomm.engine.unread import check_workers, warn_of_unread
 from relaxcomm.engine.wrappers import check_apart, check_unwrapped
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
-from relaxcomm.transport import InProcessGroup, TorchTransport, Transport, single
+from relaxcomm.network import InProcessGroup, TorchTransport, Transport, single
 
 
 def attach(

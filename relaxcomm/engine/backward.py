@@ -15,7 +15,7 @@ from relaxcomm.engine.flights import Pipeline
 from relaxcomm.engine.readiness import Readiness
 from relaxcomm.engine.run import Run
 from relaxcomm.errors import NonFiniteError, UsageError
-from relaxcomm.operations import Agree, Label
+from relaxcomm.network.operations import Agree, Label
 
 
 class Backward:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from relaxcomm.algorithm import Rule
-from relaxcomm.buckets import Bucket
+from relaxcomm.composition.algorithm import Rule
 from relaxcomm.engine.finite import GRADIENT, is_finite, spoilt
 from relaxcomm.engine.flights import Flight, Pipeline, Program
 from relaxcomm.engine.gradients import GradientBuffer
 from relaxcomm.engine.run import Run
+from relaxcomm.tensors.buckets import Bucket
 
 
 @dataclass(frozen=True)

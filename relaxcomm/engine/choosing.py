@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.optim import Optimizer
 
+from relaxcomm.composition.planner import Measured
 from relaxcomm.engine.run import Run
-from relaxcomm.operations import Agree, AllReduce, Label, Operation
-from relaxcomm.protocol import Measured
+from relaxcomm.network.operations import Agree, AllReduce, Label, Operation
 
 _SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 22
 _PROBE_SECONDS = 0.02  # what a probe of the link has to take

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from relaxcomm.errors import UsageError
-from relaxcomm.operations import Agree, Label
-from relaxcomm.protocol import Context, Seen
-from relaxcomm.transport.base import Pending
+from relaxcomm.network.operations import Agree, Label
+from relaxcomm.network.transport import Pending
+from relaxcomm.roles import Context, Seen
 
 if TYPE_CHECKING:
     from relaxcomm.engine.run import Run

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from relaxcomm.composition.planner import Measured
 from relaxcomm.config import Phase
 from relaxcomm.engine.choosing import FirstSteps
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import UsageError
-from relaxcomm.protocol import Measured
 
 
 class Course:

@@ -12,7 +12,7 @@ from torch import Tensor
 from relaxcomm.config import DriftGuard
 from relaxcomm.engine import replicas
 from relaxcomm.errors import DriftError, DriftWarning
-from relaxcomm.operations import Agree, Label
+from relaxcomm.network.operations import Agree, Label
 
 if TYPE_CHECKING:
     from relaxcomm.engine.run import Run

@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from relaxcomm import memory
-from relaxcomm.algorithm import Algorithm
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.data import (
     ClientLoader,
@@ -38,8 +37,9 @@ from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.unread import batch_size_of
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import UsageError
-from relaxcomm.metrics.snapshot import Snapshot
-from relaxcomm.transport.base import EVALUATION
+from relaxcomm.monitoring.snapshot import Snapshot
+from relaxcomm.network.transport import EVALUATION
+from relaxcomm.tensors import buffer_pool
 
 _attached: WeakSet[nn.Module] = WeakSet()
 _attaching = Lock()
@@ -395,6 +395,6 @@ class Engine:
         self._window.backward.release()
         self._run.transport.announce(status)
         self._run.transport.close()
-        memory.release()
+        buffer_pool.release()
         if self._owns_default_group and not status.startswith("failed"):
             dist.destroy_process_group()

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.buckets import Bucket
 from relaxcomm.errors import CommunicationError, NonFiniteError
-from relaxcomm.transport.base import Transport
+from relaxcomm.network.transport import Transport
+from relaxcomm.tensors.buckets import Bucket
 
 GRADIENT = "the gradient of"  # before names, where gradients are spoken of
 _SHOWN = 3

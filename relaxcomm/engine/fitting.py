@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 from torch.optim import Optimizer
 
-from relaxcomm.algorithm import Algorithm
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.engine.model import named_parameters, param_groups, trainable
 from relaxcomm.errors import CompositionError, UsageError
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from torch import Tensor
 
 from relaxcomm.engine.statistics import Statistics
-from relaxcomm.operations import Label, Operation, Received
-from relaxcomm.transport.base import Pending, Transport
+from relaxcomm.network.operations import Label, Operation, Received
+from relaxcomm.network.transport import Pending, Transport
 
 Program: TypeAlias = Generator[tuple[str, Operation], Received, Tensor]
 """Yields `(rule, operation)`, is sent what was received, returns the result."""

@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from relaxcomm.algorithm import Algorithm, Rule
-from relaxcomm.buckets import Bucket, Item
+from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.engine.assignment import Assignment, assign
 from relaxcomm.engine.gradients import GradientBuffer
 from relaxcomm.engine.slots import RuleState
-from relaxcomm.operations import AllGather, AllToAll
-from relaxcomm.protocol import Context, is_buffer
+from relaxcomm.network.operations import AllGather, AllToAll
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import Context, is_buffer
+from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology
-from relaxcomm.transport.base import Membership
 
 _BUCKET_BYTES = 1 << 62  # buckets of any size need as much a parameter
 

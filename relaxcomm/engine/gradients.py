@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from relaxcomm.buckets import Bucket
 from relaxcomm.errors import UsageError
+from relaxcomm.tensors.buckets import Bucket
 
 
 class GradientBuffer:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from relaxcomm.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.config import Phase
 from relaxcomm.engine.run import Run
-from relaxcomm.protocol import VotingTrigger
+from relaxcomm.roles import VotingTrigger
 
 LOGGER = logging.getLogger("relaxcomm")
 """Warnings of a run, of rank 0; without any configuration Python shows them on stderr."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.engine import replicas
 from relaxcomm.engine.run import Run
 from relaxcomm.errors import UsageError
-from relaxcomm.operations import Agree, Label
+from relaxcomm.network.operations import Agree, Label
 
 if TYPE_CHECKING:
     from relaxcomm.engine.backward import Backward

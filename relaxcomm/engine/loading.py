@@ -11,7 +11,7 @@ from relaxcomm.data import ClientLoader, Progress, ShareLoader
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.step import Step
 from relaxcomm.errors import UsageError
-from relaxcomm.primitives.controllers import BATCH_SIZE
+from relaxcomm.primitives.controllers.norm_test import BATCH_SIZE
 
 
 @dataclass(eq=False)

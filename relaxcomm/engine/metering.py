@@ -13,13 +13,13 @@ from torch import Tensor
 
 from relaxcomm.engine.run import Run
 from relaxcomm.errors import MetricsWarning, UsageError
-from relaxcomm.metrics.collector import Labelled, RunCollector, check_name
-from relaxcomm.metrics.exporter import Exporter
-from relaxcomm.metrics.places import name_run, open_exporters
-from relaxcomm.metrics.runlog import RunLog, log_path
-from relaxcomm.metrics.settings import MetricsConfig
-from relaxcomm.metrics.snapshot import Snapshot
-from relaxcomm.transport.base import EVALUATION
+from relaxcomm.monitoring.addresses import name_run, open_exporters
+from relaxcomm.monitoring.collector import Labelled, RunCollector, check_name
+from relaxcomm.monitoring.exporter import Exporter
+from relaxcomm.monitoring.metrics_settings import MetricsConfig
+from relaxcomm.monitoring.run_log import RunLog, log_path
+from relaxcomm.monitoring.snapshot import Snapshot
+from relaxcomm.network.transport import EVALUATION
 
 
 class Metering:

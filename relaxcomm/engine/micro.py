@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from relaxcomm.buckets import Item
-from relaxcomm.norms import squared_norm
-from relaxcomm.protocol import MicroGradients
+from relaxcomm.roles import MicroGradients
+from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.norms import squared_norm
 
 
 class Accumulation:

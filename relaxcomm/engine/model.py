@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from relaxcomm.buckets import Item
+from relaxcomm.tensors.buckets import Item
 
 
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from relaxcomm.buckets import Bucket
+from relaxcomm.tensors.buckets import Bucket
 
 Kept: TypeAlias = tuple[Bucket, Mapping[str, Tensor]]
 """A bucket and slots for it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from relaxcomm.buckets import Bucket
 from relaxcomm.errors import UsageError
+from relaxcomm.tensors.buckets import Bucket
 
 
 class Readiness:

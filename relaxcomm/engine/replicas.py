@@ -10,13 +10,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.buckets import Bucket, Item, build_buckets
 from relaxcomm.engine import served
 from relaxcomm.engine.finite import non_finite_error, own_error, spoilt
 from relaxcomm.engine.model import float_buffers, named_parameters
 from relaxcomm.engine.run import Run
-from relaxcomm.operations import AllReduce, Broadcast, Label
-from relaxcomm.transport.base import EVALUATION, Transport
+from relaxcomm.network.operations import AllReduce, Broadcast, Label
+from relaxcomm.network.transport import EVALUATION, Transport
+from relaxcomm.tensors.buckets import Bucket, Item, build_buckets
 
 AVERAGE = "average"
 """The label of averages that are a part of training."""

@@ -9,10 +9,10 @@ from operator import is_
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from relaxcomm.buckets import Item
 from relaxcomm.engine.model import named_parameters, param_groups, trainable
 from relaxcomm.engine.wrappers import check_unwrapped
 from relaxcomm.errors import CompositionError, UsageError
+from relaxcomm.tensors.buckets import Item
 
 _REMEDY = "close the engine, and attach the model anew"
 

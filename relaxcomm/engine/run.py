@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from relaxcomm.algorithm import Algorithm, Rule
-from relaxcomm.buckets import Bucket
+from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.config import DriftGuard
 from relaxcomm.engine.assignment import Assignment, assign
 from relaxcomm.engine.control import Control
@@ -28,10 +27,11 @@ from relaxcomm.engine.slots import RuleState
 from relaxcomm.engine.statistics import Statistics
 from relaxcomm.engine.votes import Votes
 from relaxcomm.errors import UsageError
-from relaxcomm.operations import Agree, AllReduce, Label
-from relaxcomm.protocol import Context, Seen
+from relaxcomm.network.operations import Agree, AllReduce, Label
+from relaxcomm.network.transport import Pending, Service, Transport
+from relaxcomm.roles import Context, Seen
+from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.topology import Topology
-from relaxcomm.transport.base import Pending, Service, Transport
 
 
 class Run:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from relaxcomm.algorithm import Rule
-from relaxcomm.buckets import Bucket
-from relaxcomm.protocol.triggers import REPLICA_DISTANCE
+from relaxcomm.composition.algorithm import Rule
+from relaxcomm.roles.trigger import REPLICA_DISTANCE
+from relaxcomm.tensors.buckets import Bucket
 
 if TYPE_CHECKING:
     from relaxcomm.engine.run import Run

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.buckets import Bucket
 from relaxcomm.engine.run import Run
-from relaxcomm.operations import AllGather, AllReduce, Label
-from relaxcomm.pieces import piece_sizes
-from relaxcomm.transport.base import EVALUATION
+from relaxcomm.network.operations import AllGather, AllReduce, Label
+from relaxcomm.network.transport import EVALUATION
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.shards import piece_sizes
 
 
 def meet(run: Run, *, evaluates: bool = False) -> None:

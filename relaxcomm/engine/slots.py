@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, MutableMapping
 import torch
 from torch import Tensor
 
-from relaxcomm.algorithm import Rule
-from relaxcomm.buckets import Bucket
-from relaxcomm.protocol import is_buffer
-from relaxcomm.transport.base import Membership
+from relaxcomm.composition.algorithm import Rule
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import is_buffer
+from relaxcomm.tensors.buckets import Bucket
 
 
 class Slots(MutableMapping[str, Tensor]):

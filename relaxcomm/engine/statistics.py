@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from relaxcomm.metrics.observations import Histogram, InFlight
-from relaxcomm.transport.base import ByteCounters
+from relaxcomm.monitoring.observations import Histogram, InFlight
+from relaxcomm.network.transport import ByteCounters
 
 
 class Statistics(Mapping[str, float]):

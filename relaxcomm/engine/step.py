@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from relaxcomm.buckets import Bucket
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.step_exchanges import Exchange, StepExchanges
-from relaxcomm.protocol import Payload
+from relaxcomm.roles import Payload
+from relaxcomm.tensors.buckets import Bucket
 
 
 class Step:

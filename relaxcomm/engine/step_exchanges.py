@@ -9,17 +9,17 @@ from typing import Any
 
 from torch import Tensor
 
-from relaxcomm.algorithm import Rule
-from relaxcomm.buckets import Bucket, build_buckets
+from relaxcomm.composition.algorithm import Rule
 from relaxcomm.engine.finite import is_finite, non_finite_error, own_error, spoilt
 from relaxcomm.engine.flights import Flight, Pipeline, land_all
 from relaxcomm.engine.model import float_buffers
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.errors import NonFiniteError
-from relaxcomm.primitives.payloads import parameters
-from relaxcomm.primitives.triggers import every, every_step
-from relaxcomm.transport.base import Pending
+from relaxcomm.network.transport import Pending
+from relaxcomm.primitives.payloads.payloads import parameters
+from relaxcomm.primitives.triggers.triggers import every, every_step
+from relaxcomm.tensors.buckets import Bucket, build_buckets
 
 ASKED_BYTES = 64 << 20  # of parameters on their way to services at a time
 

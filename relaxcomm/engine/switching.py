@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 
 import torch
 
-from relaxcomm.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.config import Config
 from relaxcomm.engine import replicas
 from relaxcomm.engine.agreement import compare, share
@@ -19,7 +19,7 @@ from relaxcomm.engine.moving import Kept, moved
 from relaxcomm.engine.run import Run
 from relaxcomm.engine.window import Window
 from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
-from relaxcomm.protocol import Payload, is_buffer
+from relaxcomm.roles import Payload, is_buffer
 
 Residuals: TypeAlias = Literal["carry", "drop"]
 

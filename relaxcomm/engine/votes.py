@@ -14,9 +14,9 @@ from torch import Tensor
 from relaxcomm.engine.finite import GRADIENT, is_finite, non_finite_error
 from relaxcomm.engine.slots import Slots
 from relaxcomm.errors import UsageError
-from relaxcomm.operations import Agree, Label
-from relaxcomm.protocol import Context, Observation, VotingTrigger, agreed
-from relaxcomm.transport.base import Pending
+from relaxcomm.network.operations import Agree, Label
+from relaxcomm.network.transport import Pending
+from relaxcomm.roles import Context, Observation, VotingTrigger, agreed
 
 if TYPE_CHECKING:
     from relaxcomm.engine.run import Run

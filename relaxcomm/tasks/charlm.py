@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.frozen import Count, Rate
+from relaxcomm.fields.frozen import Count, Rate
 from relaxcomm.tasks.task import Task
 
 _TRAIN_BYTES, _TEST_BYTES = 16_384, 2_048  # of a file, at most

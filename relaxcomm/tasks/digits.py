@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.frozen import Count, Fraction, Rate
+from relaxcomm.fields.frozen import Count, Fraction, Rate
 from relaxcomm.tasks.task import Task
 
 

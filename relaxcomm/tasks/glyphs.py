@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.frozen import Count, Rate
+from relaxcomm.fields.frozen import Count, Rate
 from relaxcomm.tasks.task import Task
 
 Pixels = NDArray[np.uint8]

@@ -1,13 +1,13 @@
 """Graphs of the ranks: by name, from files, from networkx; mixing weights, checks and pictures."""
 
-from relaxcomm.topology.base import Topology
 from relaxcomm.topology.custom import custom, file, from_networkx
 from relaxcomm.topology.drawing import draw
-from relaxcomm.topology.drawn import erdos_renyi, random_regular
+from relaxcomm.topology.exponential import exponential, hypercube, one_peer_exponential
 from relaxcomm.topology.grouped import hierarchical
-from relaxcomm.topology.named import complete, grid, ring, star, torus
-from relaxcomm.topology.powers import exponential, hypercube, one_peer_exponential
-from relaxcomm.topology.turns import in_turn
+from relaxcomm.topology.random_graphs import erdos_renyi, random_regular
+from relaxcomm.topology.regular import complete, grid, ring, star, torus
+from relaxcomm.topology.time_varying import in_turn
+from relaxcomm.topology.topology import Topology
 
 __all__ = [
     "Topology",

@@ -12,8 +12,8 @@ from typing import Any
 import networkx as nx
 
 from relaxcomm.errors import TopologyError
-from relaxcomm.frozen import frozen
-from relaxcomm.topology.base import Graph, Topology, by_distance
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.topology.topology import Graph, Topology, by_distance
 
 _MEASURES = {"bandwidth": "bytes a second", "latency": "seconds"}
 

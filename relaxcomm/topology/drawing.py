@@ -12,7 +12,7 @@ import networkx as nx
 import numpy as np
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.topology.base import Topology
+from relaxcomm.topology.topology import Topology
 
 
 def draw(topology: Topology, world_size: int, path: str | Path) -> None:

@@ -9,8 +9,8 @@ import networkx as nx
 from pydantic import Field
 
 from relaxcomm.errors import TopologyError
-from relaxcomm.frozen import Steps, frozen
-from relaxcomm.topology.base import Graph, Topology, by_distance
+from relaxcomm.fields.frozen import Steps, frozen
+from relaxcomm.topology.topology import Graph, Topology, by_distance
 
 
 @frozen

@@ -14,7 +14,7 @@ from benchmarks.claims.table import markdown
 from benchmarks.claims.training import Run, Trial, train
 from benchmarks.claims.tried import Tried
 from benchmarks.report import RESULTS
-from relaxcomm.grammar import parse_algorithm
+from relaxcomm.config.grammar import parse_algorithm
 
 
 def tried(quality):

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.lab.entries import ENTRIES
 from benchmarks.lab.rivals import RIVALS
-from relaxcomm.grammar import parse_algorithm
+from relaxcomm.config.grammar import parse_algorithm
 
 SETTINGS = [
     pytest.param(entry, period, id=f"{entry.label} every {period}")

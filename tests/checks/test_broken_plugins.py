@@ -10,8 +10,8 @@ import threading
 import pytest
 
 import relaxcomm
-from relaxcomm import registry
 from relaxcomm.checks import suite
+from relaxcomm.config import registry
 
 HEADER = """
 import torch

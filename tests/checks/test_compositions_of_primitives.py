@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import registry, topology
-from relaxcomm.buckets import Bucket, Item
-from relaxcomm.checks.coding import compressor_checks, context
+from relaxcomm import topology
+from relaxcomm.checks.compressors_hold import compressor_checks, context
 from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.suite import LIMIT_SECONDS
+from relaxcomm.config import registry
+from relaxcomm.tensors.buckets import Bucket, Item
 
 COMPRESSORS = [
     relaxcomm.identity(),
@@ -108,7 +109,7 @@ def test_exchanges_send_what_they_declare(exchange, compressor, size):
         try:
             while True:
                 operations += 1
-                label = relaxcomm.operations.Label(0, "0", 0, operations)
+                label = relaxcomm.network.operations.Label(0, "0", 0, operations)
                 operation = running.send(transport.issue(operation, label).wait())
         except StopIteration:
             return operations, transport.counters.sent

@@ -4,8 +4,8 @@ import networkx as nx
 import pytest
 
 import relaxcomm
-from relaxcomm import registry
 from relaxcomm.checks import suite
+from relaxcomm.config import registry
 
 NAMES = sorted(
     {*registry.algorithms(), *(name for found in registry.primitives().values() for name in found)}

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from relaxcomm import registry
 from relaxcomm.cli.app import app
 from relaxcomm.cli.compare import make_jobs, split_names
 from relaxcomm.cli.job import parse_set
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import cells, data_size
+from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
-from relaxcomm.tasks.result import Point, Result
+from relaxcomm.training.results import Point, Result
 
 FAILING = """\
 import os

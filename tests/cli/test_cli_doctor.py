@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from relaxcomm.cli import doctor
 from relaxcomm.cli.app import app
-from relaxcomm.cli.failures import RunFailed
+from relaxcomm.cli.exit_codes import RunFailed
 from relaxcomm.cli.launcher import launch
 from relaxcomm.doctor import machine
-from relaxcomm.doctor.finding import Finding
+from relaxcomm.doctor.diagnosis import Finding
 
 LONG = "a long text that does not fit into a narrow window by any means"
 

@@ -9,9 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from relaxcomm import CommunicationError, ConfigError, config, registry
+from relaxcomm import CommunicationError, ConfigError, config
 from relaxcomm.cli.app import app
-from relaxcomm.cli.failures import warn
+from relaxcomm.cli.exit_codes import warn
+from relaxcomm.config import registry
 
 COMMANDS = {
     "train": ["nowhere.yaml"],

@@ -11,7 +11,7 @@ import pytest
 from relaxcomm import config
 from relaxcomm.cli import plot, report
 from relaxcomm.cli.train import provenance
-from relaxcomm.tasks.result import Result
+from relaxcomm.training.results import Result
 from tests.cli.test_cli_compare import result
 
 LOADED = config.load({"algorithm": "bsp", "task": "digits"})

@@ -4,10 +4,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from relaxcomm import registry
 from relaxcomm.cli import tree
 from relaxcomm.cli.app import app
-from relaxcomm.cli.words import type_in_words
+from relaxcomm.cli.field_words import type_in_words
+from relaxcomm.config import registry
 
 NAMES = sorted(
     {*registry.algorithms(), *(name for found in registry.primitives().values() for name in found)}

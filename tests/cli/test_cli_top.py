@@ -21,13 +21,13 @@ from typer.testing import CliRunner
 from relaxcomm.cli.app import app
 from relaxcomm.cli.ranks_view import History, Row, make_row, mark_slowest, sparkline, table
 from relaxcomm.cli.top import Watch
-from relaxcomm.metrics.collector import Labelled, RunCollector
-from relaxcomm.metrics.exporter import Exporter, Target
-from relaxcomm.metrics.observations import STEP_BOUNDS
-from relaxcomm.metrics.reading import Reader, Reading
-from relaxcomm.metrics.settings import BasicAuth, MetricsConfig
-from relaxcomm.metrics.snapshot import Snapshot
-from tests.metrics.harness import free_ports
+from relaxcomm.monitoring.collector import Labelled, RunCollector
+from relaxcomm.monitoring.exporter import Exporter, Target
+from relaxcomm.monitoring.metrics_settings import BasicAuth, MetricsConfig
+from relaxcomm.monitoring.observations import STEP_BOUNDS
+from relaxcomm.monitoring.scraping import Reader, Reading
+from relaxcomm.monitoring.snapshot import Snapshot
+from tests.monitoring.harness import free_ports
 
 START = Snapshot(
     algorithm="local_sgd",

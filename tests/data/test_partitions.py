@@ -25,7 +25,7 @@ from relaxcomm.data import (
     make_loader,
     seldp,
 )
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
 
 LABELS = np.random.default_rng(0).integers(0, 10, 300)
 

@@ -8,7 +8,7 @@ from torch.utils.data import IterableDataset
 
 from relaxcomm.data import ShareSampler, make_loader
 from relaxcomm.errors import ConfigError
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
 
 
 @st.composite

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from relaxcomm import ConfigError
 from relaxcomm.data import Injection, ShareSampler, by_label, dirichlet, disjoint, iid, make_loader, seldp
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
 
 PARTITIONS = st.sampled_from(
     [

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from relaxcomm import registry
+from relaxcomm.config import registry
 from relaxcomm.doctor import machine
 
 LAUNCHER = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}

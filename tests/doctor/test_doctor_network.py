@@ -5,7 +5,7 @@ import socket
 import psutil
 import pytest
 
-from relaxcomm.doctor import network
+from relaxcomm.doctor import interfaces
 from tests.ranks import free_port, launch_script
 
 INTERFACES = {"lo": "127.0.0.1", "eth0": "192.0.2.7", "eth1": "198.51.100.7", "down0": "203.0.113.7"}
@@ -29,13 +29,13 @@ def machine(monkeypatch):
         monkeypatch.setattr(psutil, "net_if_addrs", lambda: addresses)
         monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
         monkeypatch.setattr(socket, "gethostname", lambda: "host")
-        monkeypatch.setattr(network, "resolve", lambda host: resolved if host == "host" else [])
+        monkeypatch.setattr(interfaces, "resolve", lambda host: resolved if host == "host" else [])
 
     return made
 
 
 def found(name: str) -> list[tuple[str, str, str]]:
-    return [(one.level, one.text, one.remedy) for one in network.findings() if one.name == name]
+    return [(one.level, one.text, one.remedy) for one in interfaces.findings() if one.name == name]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def found(name: str) -> list[tuple[str, str, str]]:
 )
 def test_gloo(machine, resolved, wanted, takes, level, says):
     machine(resolved, {"GLOO_SOCKET_IFNAME": wanted} if wanted else None)
-    assert network.gloo_address() == takes
+    assert interfaces.gloo_address() == takes
     ((got, text, remedy),) = found("gloo")
     assert (got, says in remedy) == (level, True)
     assert takes[0] in text
@@ -80,9 +80,9 @@ def test_master(machine):
 
 
 def test_names():
-    assert network.resolve("localhost")
-    assert network.resolve("no-such-host.invalid") == []
-    assert [network.is_loopback(one) for one in ("127.0.1.1", "::1", "192.0.2.7")] == [True, True, False]
+    assert interfaces.resolve("localhost")
+    assert interfaces.resolve("no-such-host.invalid") == []
+    assert [interfaces.is_loopback(one) for one in ("127.0.1.1", "::1", "192.0.2.7")] == [True, True, False]
 
 
 @pytest.mark.ranks
@@ -97,7 +97,7 @@ before = {{one.laddr for one in psutil.Process().net_connections("tcp") if one.s
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 after = {{one.laddr for one in psutil.Process().net_connections("tcp") if one.status == "LISTEN"}}
-from relaxcomm.doctor.network import gloo_address
+from relaxcomm.doctor.interfaces import gloo_address
 print({{one.ip for one in after - before}} == {{gloo_address()[1]}}, after - before, gloo_address())
 """
     (done,) = launch_script(source, 1)

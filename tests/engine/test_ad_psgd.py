@@ -12,8 +12,8 @@ import torch
 
 import relaxcomm
 from relaxcomm import CompositionError, Link, Rule, TopologyError, from_networkx, pairwise, topology
-from relaxcomm.buckets import Bucket, Item
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
+from relaxcomm.tensors.buckets import Bucket, Item
 from tests import references
 from tests.engine.harness import (
     World,

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import relaxcomm
 from relaxcomm import norm_test, sample_norm_test
-from relaxcomm.protocol import MicroGradients, Seen
+from relaxcomm.roles import MicroGradients, Seen
 from tests.engine.harness import in_process, on_gloo, values
 
 DRAW = torch.Generator().manual_seed(9)
@@ -56,7 +56,7 @@ def adaptive(world, parameters, steps, micro=None):
 def reference(size, parameters, steps, micro=None):
     """The norm test in NumPy on gradients of a least-squares model; samplers are shared."""
     from relaxcomm.data import ShareSampler
-    from relaxcomm.transport.base import Membership
+    from relaxcomm.network.transport import Membership
 
     H, eta, most = parameters["steps"], parameters["tolerance"], parameters["max_batch_size"]
     samplers = [ShareSampler(600, batch_size=4, membership=Membership(r, size), seed=1) for r in range(size)]

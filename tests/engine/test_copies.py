@@ -16,7 +16,7 @@ from torch import nn
 
 import relaxcomm
 from relaxcomm import UsageError
-from relaxcomm.transport import single
+from relaxcomm.network import single
 from tests.ranks import launch_script, run_ranks
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import relaxcomm
-from relaxcomm import registry
+from relaxcomm.config import registry
 from tests.engine.harness import on_gloo, values
 
 STEPS = 50
@@ -61,7 +61,7 @@ def train(model, forward, rank, steps=STEPS):
 
 
 def both(world, spelt, steps=STEPS):
-    compressor = relaxcomm.grammar.parse_primitive("compressor", spelt)
+    compressor = relaxcomm.config.grammar.parse_primitive("compressor", spelt)
     hooked = make_model()
     ddp = DistributedDataParallel(hooked, bucket_cap_mb=0.0003, gradient_as_bucket_view=True)
     ddp(batch(0, world.rank)[0]).square().mean().backward()  # after the first backward DDP makes its buckets

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import relaxcomm
 from relaxcomm.data import ClientSampler, RoundPlan, by_label
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
 from tests.engine.harness import in_process, on_gloo, values
 
 SAMPLES, BATCH = 50, 4

@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 import relaxcomm
-from relaxcomm import docstrings, registry, topology
-from relaxcomm.buckets import Item
+from relaxcomm import topology
+from relaxcomm.config import registry
+from relaxcomm.config.examples import from_example
+from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.engine.footprint import footprint
-from relaxcomm.examples import from_example
-from relaxcomm.grammar import parse_algorithm
-from relaxcomm.transport.base import Membership
+from relaxcomm.fields import docstrings
+from relaxcomm.network.transport import Membership
+from relaxcomm.tensors.buckets import Item
 
 SIZE, RANKS, STEPS = 48, 4, 4
 DATA = torch.utils.data.TensorDataset(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm.transport.scheduler import Link
+from relaxcomm.network.virtual_time import Link
 from tests.engine.harness import World
 
 LATENCY, COMPUTE, STEPS, NUMEL = 0.05, 1.0, 10, 1000

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import registry, topology
-from relaxcomm.transport.base import Membership
+from relaxcomm import topology
+from relaxcomm.config import registry
+from relaxcomm.network.transport import Membership
 from tests.engine.harness import World, in_process, simulated_workers, values
 from tests.models import CASES, make_optimizer
 

@@ -14,7 +14,7 @@ from relaxcomm import Algorithm, Rule, all_reduce, every, parameters
 from relaxcomm.cli.table import cells
 from relaxcomm.config import load
 from relaxcomm.engine.idle import warn_of_short_run
-from relaxcomm.tasks.result import Point, RankRecord, merge
+from relaxcomm.training.results import Point, RankRecord, merge
 from tests.engine.harness import in_process, on_gloo, train
 from tests.models import CASES, make_optimizer
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from relaxcomm.buckets import Bucket, Item
 from relaxcomm.engine.moving import moved
+from relaxcomm.tensors.buckets import Bucket, Item
 
 
 def items(*sizes):

@@ -10,10 +10,10 @@ import torch
 
 import relaxcomm
 from relaxcomm import power_sgd
-from relaxcomm.buckets import Bucket, Item
-from relaxcomm.layout import Layout
-from relaxcomm.protocol import Context
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import Context
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.layout import Layout
 from tests import references
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
 from tests.engine.test_low_precision import BUCKET_BYTES, layout

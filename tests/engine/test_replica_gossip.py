@@ -9,9 +9,9 @@ import torch
 
 import relaxcomm
 from relaxcomm import CompositionError, Rule, choco_gossip, dcd_gossip, from_networkx, parameters, topology
-from relaxcomm.buckets import Bucket, Item
-from relaxcomm.operations import Label
-from relaxcomm.protocol import Context
+from relaxcomm.network.operations import Label
+from relaxcomm.roles import Context
+from relaxcomm.tensors.buckets import Bucket, Item
 from tests import references
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
 from tests.engine.test_gossip_situations import saved_and_loaded, uneven

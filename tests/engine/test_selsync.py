@@ -10,8 +10,8 @@ import torch
 
 import relaxcomm
 from relaxcomm import relative_gradient_change
-from relaxcomm.protocol import Observation, agreed
-from relaxcomm.transport.scheduler import Link
+from relaxcomm.network.virtual_time import Link
+from relaxcomm.roles import Observation, agreed
 from tests import references
 from tests.engine.harness import (
     World,

@@ -10,7 +10,7 @@ import torch
 
 import relaxcomm
 from relaxcomm import CompositionError, Rule, all_reduce, gradients
-from relaxcomm.fragments import resolve
+from relaxcomm.composition.fragments import resolve
 from tests import references
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
 from tests.models import CASES, make_optimizer

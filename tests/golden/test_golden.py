@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relaxcomm import registry
+from relaxcomm.config import registry
 from tests.golden.cases import CASES
 from tests.golden.recorded import ALL, distance, load
 from tests.golden.trajectories import trajectory

@@ -36,8 +36,8 @@ import relaxcomm
 """
 
 OPERATIONS = """
-from relaxcomm.operations import *
-from relaxcomm.transport import TorchTransport
+from relaxcomm.network.operations import *
+from relaxcomm.network import TorchTransport
 transport = TorchTransport(None, device=device, backend="auto", timeout_seconds=30, debug=False)
 row, right, left = torch.arange(4.0, device=device) + 10 * rank, (rank + 1) % size, (rank - 1) % size
 operations = {

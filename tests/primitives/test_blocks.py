@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from relaxcomm import cast, chain, chunk_top_k, dct_top_k, quantize, segments, top_k
-from relaxcomm.layout import Layout
-from relaxcomm.messages import BlockSparse
-from relaxcomm.packing import unpack_places
-from relaxcomm.primitives.compressors.maxima import largest
-from relaxcomm.primitives.compressors.sparse import sum_sparse
-from relaxcomm.segments import Blocks
+from relaxcomm import cast, chain, chunk_top_k, dct_top_k, quantize, top_k
+from relaxcomm.primitives.compressors.block_top_k import largest
+from relaxcomm.primitives.compressors.sparsifier import sum_sparse
+from relaxcomm.tensors import segments
+from relaxcomm.tensors.bit_packing import unpack_places
+from relaxcomm.tensors.layout import Layout
+from relaxcomm.tensors.messages import BlockSparse
+from relaxcomm.tensors.segments import Blocks
 from tests.primitives.test_levels import AWKWARD, code, conserves
 
 SHAPES = (torch.Size([70, 33]), torch.Size([0]), torch.Size([100]), torch.Size([5, 4, 3]), torch.Size([1]))

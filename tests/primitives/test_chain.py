@@ -8,8 +8,8 @@ import torch
 
 import relaxcomm
 from relaxcomm import cast, chain, error_feedback, gaussian_k, identity, random_k, top_k
-from relaxcomm.checks.coding import context
-from relaxcomm.grammar import parse_primitive
+from relaxcomm.checks.compressors_hold import context
+from relaxcomm.config.grammar import parse_primitive
 from tests.primitives.test_sparse import bucket_of, code
 
 HALF = cast("float16")
@@ -28,7 +28,7 @@ def exchanged(compressor, tensors):
         received, stage = next(running), 0
         try:
             while True:
-                label = relaxcomm.operations.Label(0, "0", 0, stage)
+                label = relaxcomm.network.operations.Label(0, "0", 0, stage)
                 received = running.send(transport.issue(received, label).wait())
                 stage += 1
         except StopIteration as stop:

@@ -21,8 +21,8 @@ from relaxcomm import (
     parameters,
     top_k,
 )
-from relaxcomm.protocol import Seen
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import Seen
 from tests.primitives.test_sparse import bucket_of, code, context
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm.buckets import Bucket, Item
-from relaxcomm.checks.coding import context
-from relaxcomm.cli.sending import exchange_bytes
-from relaxcomm.operations import Label
+from relaxcomm.checks.compressors_hold import context
+from relaxcomm.cli.message_sizes import exchange_bytes
+from relaxcomm.network.operations import Label
+from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import complete
 
 SHAPES = {"a": (13, 7), "b": (11,), "c": (5, 3, 2), "d": (1,), "e": (17, 9)}

@@ -10,10 +10,10 @@ import torch
 
 import relaxcomm
 from relaxcomm import error_feedback, qsgd, sign, terngrad
-from relaxcomm.layout import Layout
-from relaxcomm.operations import Label
-from relaxcomm.protocol import Context
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.operations import Label
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import Context
+from relaxcomm.tensors.layout import Layout
 from tests.primitives.test_levels import AWKWARD, code, conserves
 
 BLOCK = 64

@@ -7,9 +7,9 @@ import torch
 
 import relaxcomm
 from relaxcomm import topology
-from relaxcomm.operations import Neighbors
-from relaxcomm.protocol import Context
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.operations import Neighbors
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import Context
 
 GROUPS = [(2, 3), (3, 1, 2), (1, 1, 1), (4,), (2, 2, 2, 2), (1, 5)]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm.checks.coding import coded, slots
+from relaxcomm.checks.compressors_hold import coded, slots
 
 STEPS, SMALL, NUMEL = 300, 100, 400  # entries that are small and constant, before those that are noise
 CODERS = {

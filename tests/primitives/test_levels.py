@@ -8,11 +8,11 @@ import torch
 
 import relaxcomm
 from relaxcomm import chain, error_feedback, minmax_uint8, qsgd, quantize, terngrad, top_k
-from relaxcomm.buckets import Bucket, Item
-from relaxcomm.precision import wide
-from relaxcomm.primitives.compressors.reading import as_dense
-from relaxcomm.protocol import Context
-from relaxcomm.transport.base import Membership
+from relaxcomm.network.transport import Membership
+from relaxcomm.primitives.compressors.decoding import as_dense
+from relaxcomm.roles import Context
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.precision import wide
 
 BLOCK = 64
 ROUNDED = [

@@ -8,8 +8,8 @@ import torch
 
 import relaxcomm
 from relaxcomm import all_gather, chain, config, error_feedback, piecewise, quantize, random_k, server, top_k
-from relaxcomm.checks.coding import loss_is_declared, messages_are_declared
-from relaxcomm.transport.base import Membership
+from relaxcomm.checks.compressors_hold import loss_is_declared, messages_are_declared
+from relaxcomm.network.transport import Membership
 from tests.engine.harness import in_process
 from tests.engine.test_low_precision import layout
 from tests.models import CASES, make_optimizer

@@ -10,7 +10,7 @@ import torch
 
 import relaxcomm
 from relaxcomm import by_name, by_size, error_feedback, identity, natural, power_sgd, quantize, sign, top_k
-from relaxcomm.layout import Layout
+from relaxcomm.tensors.layout import Layout
 from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train
 from tests.engine.test_sparse_algorithms import rules
 from tests.primitives.test_levels import AWKWARD, code, conserves

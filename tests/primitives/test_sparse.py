@@ -20,12 +20,12 @@ from relaxcomm import (
     redsync,
     top_k,
 )
-from relaxcomm.buckets import Bucket, Item
-from relaxcomm.grammar import parse_algorithm
-from relaxcomm.messages import Sparse
+from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
-from relaxcomm.protocol import Context
-from relaxcomm.transport.base import Membership
+from relaxcomm.roles import Context
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.messages import Sparse
 
 CHOOSING = [top_k(density=0.01), gaussian_k(density=0.01), dgc(density=0.01), redsync(density=0.01)]
 ALL = [*CHOOSING, random_k(density=0.01)]

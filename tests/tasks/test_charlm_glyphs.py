@@ -8,7 +8,7 @@ import torch
 
 from relaxcomm import ConfigError
 from relaxcomm.tasks import charlm, glyphs
-from relaxcomm.tasks.loading import load_task
+from relaxcomm.tasks.task_loader import load_task
 
 
 def trained(task, steps, batch_size):

@@ -7,9 +7,9 @@ import os
 import pytest
 
 from relaxcomm import config
-from relaxcomm.cli.failures import describe
+from relaxcomm.cli.exit_codes import describe
 from relaxcomm.errors import ConfigError
-from relaxcomm.tasks.training import train
+from relaxcomm.training.trainer import train
 
 JOB = """
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_what_is_returned_is_looked_at(trained, bad, said, how):
 
 
 def test_functions_that_are_no_plain_ones_have_a_place_too(tmp_path):
-    from relaxcomm.tasks.calling import checked_measure
+    from relaxcomm.tasks.user_calls import checked_measure
 
     class Called:
         def __call__(self, model):

@@ -7,7 +7,7 @@ import pytest
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.tasks import Task, load_task
-from relaxcomm.tasks.loading import find_task
+from relaxcomm.tasks.task_loader import find_task
 
 
 @pytest.fixture

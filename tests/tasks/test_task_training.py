@@ -10,9 +10,9 @@ import torch
 
 from relaxcomm import config
 from relaxcomm.errors import ConfigError, NonFiniteError
-from relaxcomm.tasks.progress import Lines
-from relaxcomm.tasks.result import Point, RankRecord, merge
-from relaxcomm.tasks.training import Clock, choose_device, move, train
+from relaxcomm.training.progress_bar import Lines
+from relaxcomm.training.results import Point, RankRecord, merge
+from relaxcomm.training.trainer import Clock, choose_device, move, train
 
 SMALL = {"algorithm": "bsp", "task": {"digits": {"epochs": 3, "hidden": [32]}}, "backend": "gloo"}
 

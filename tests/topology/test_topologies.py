@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relaxcomm import ConfigError, TopologyError, from_networkx, registry, topology
-from relaxcomm.config import load
+from relaxcomm import ConfigError, TopologyError, from_networkx, topology
+from relaxcomm.config import load, registry
 
 NAMED = [
     topology.complete(),

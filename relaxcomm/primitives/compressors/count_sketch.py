@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from relaxcomm.buckets import Bucket
-from relaxcomm.frozen import Count, Index, frozen
-from relaxcomm.messages import SHARED_SUPPORT, SharedSupport
-from relaxcomm.precision import wide
-from relaxcomm.primitives.compressors.dense import combine_dense
-from relaxcomm.primitives.compressors.random import UNIT, shared_seed
-from relaxcomm.protocol import Coding, Compressor, Context, State
+from relaxcomm.fields.frozen import Count, Index, frozen
+from relaxcomm.primitives.compressors.cast import combine_dense
+from relaxcomm.primitives.compressors.random_k import UNIT, shared_seed
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
+from relaxcomm.tensors.precision import wide
 
 _CHUNK = 1 << 18  # entries that are added up at a time
 

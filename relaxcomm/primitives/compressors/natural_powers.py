@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from relaxcomm.frozen import Index, frozen
-from relaxcomm.messages import QUANTIZED, Powers
-from relaxcomm.packing import pack_codes, packed_bytes
-from relaxcomm.precision import wide
-from relaxcomm.primitives.compressors.levels import draws
-from relaxcomm.protocol import Coding, Compressor, Context, Parts, State
+from relaxcomm.fields.frozen import Index, frozen
+from relaxcomm.primitives.compressors.uniform_quantizer import draws
+from relaxcomm.roles import Coding, Compressor, Context, Parts, State
+from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
+from relaxcomm.tensors.messages import QUANTIZED, Powers
+from relaxcomm.tensors.precision import wide
 
 _MANTISSA_BITS = 23
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.frozen import Index, Steps, frozen
-from relaxcomm.messages import QUANTIZED
-from relaxcomm.primitives.compressors.levels import Quantizer
-from relaxcomm.protocol import Coding, Compressor, Context, State
-from relaxcomm.schedules import ScheduledBits, largest, least, piecewise
-from relaxcomm.segments import Segments
+from relaxcomm.fields.frozen import Index, Steps, frozen
+from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
+from relaxcomm.primitives.compressors.uniform_quantizer import Quantizer
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.messages import QUANTIZED
+from relaxcomm.tensors.segments import Segments
 
 _MINMAX_BITS = 8
 

@@ -1,0 +1,145 @@
+"""Checks of algorithms: that they train, keep what they declare, and can be gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relaxcomm.checks.finding import expect
+from relaxcomm.checks.trial_problem import Rank, Trial, excess
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.errors import TopologyError
+
+_EPOCHS = 300
+_LEAST_STEPS = 200
+_EXCESS = 0.15  # of the first loss above the least possible one
+
+
+def converges(trial: Trial) -> None:
+    """The mean model reaches the least loss, nearly, and all ranks end with the same model."""
+
+    def program(rank: Rank) -> tuple[float, Tensor]:
+        reached = float("inf")
+        for epoch in range(_EPOCHS):
+            rank.epoch()
+            if epoch % 4 == 3:
+                with rank.engine.averaged():
+                    reached = excess(rank.parameters)
+                if reached < _EXCESS:
+                    break
+        rank.engine.close()
+        return reached, rank.parameters
+
+    found = trial.run(program)
+    reached, first = found[0]
+    expect(reached < _EXCESS, f"after {_EPOCHS} epochs {reached:.1%} of the loss that can go is left")
+    same = all(torch.equal(parameters, first) for _, parameters in found)
+    expect(same, "after close() the ranks hold different models")
+
+
+def replicas_are_declared(trial: Trial) -> None:
+    """Ranks agree after every step, unless the rules let replicas differ, and no guard finds drift."""
+
+    def program(rank: Rank) -> list[Tensor]:
+        for _ in range(4):
+            rank.epoch()
+        return rank.history
+
+    found = trial.run(program, drift_guard={"every_steps": 1})
+    if trial.algorithm.lets_replicas_differ:
+        return
+    for step, parameters in enumerate(zip(*found, strict=True)):
+        same = all(torch.equal(one, parameters[0]) for one in parameters)
+        expect(same, f"the rules keep replicas equal, but they differ after step {step}")
+
+
+def state_is_all(trial: Trial) -> None:
+    """A run that goes on from a checkpoint does what it would have done."""
+
+    def whole(rank: Rank) -> tuple[dict[str, Any], Tensor]:
+        rank.epoch()
+        rank.epoch()
+        saved = rank.save()
+        rank.group.sleep(1000.0 - rank.group.time())
+        rank.epoch()
+        rank.epoch()
+        return saved, rank.history[-1]
+
+    states = trial.run(whole)
+
+    def second(rank: Rank) -> Tensor:
+        rank.load(states[rank.group.rank()][0])
+        rank.epoch()
+        rank.epoch()
+        return rank.history[-1]
+
+    for (_, went_on), restored in zip(states, trial.run(second), strict=True):
+        off = float((went_on - restored).abs().max())
+        expect(off < 1e-6, f"a run restored from its checkpoint is {off:.3g} off: state is kept elsewhere")
+
+
+def it_exchanges(trial: Trial) -> None:
+    """Something is exchanged, in as many steps as the rules' own clocks need, and more."""
+    periods = [rule.active[0] + rule.trigger.period_steps for rule in trial.algorithm.rules]
+    limit = _LEAST_STEPS + 2 * max(periods)
+
+    def program(rank: Rank) -> int:
+        while rank.engine.statistics["synchronisations"] == 0 and len(rank.history) < limit:
+            rank.epoch()
+        return int(rank.engine.statistics["synchronisations"])
+
+    expect(any(trial.run(program)), f"exchanged nothing in {limit} steps: every worker trains alone")
+
+
+def it_repeats(trial: Trial) -> None:
+    """Two runs do the same: nothing is drawn that the seed does not decide."""
+
+    def program(rank: Rank) -> Tensor:
+        rank.epoch()
+        rank.epoch()
+        return rank.history[-1]
+
+    for one, other in zip(trial.run(program), trial.run(program), strict=True):
+        expect(torch.equal(one, other), "two runs from the same seed end differently")
+
+
+def alone_is_enough(trial: Trial) -> None:
+    """A world of one trains, and sends nothing."""
+
+    def program(rank: Rank) -> float:
+        rank.epoch()
+        return rank.engine.statistics["bytes_sent"]
+
+    try:
+        (sent,) = trial.run(program, size=1)
+    except TopologyError:  # a graph that has more nodes
+        return
+    expect(sent == 0, f"a single worker sent {sent:.0f} bytes")
+
+
+def algorithm_checks(algorithm: Algorithm) -> dict[str, Callable[[], None]]:
+    """The checks of an algorithm, by name."""
+    made: list[Trial] = []
+
+    def trial() -> Trial:
+        if not made:
+            made.append(Trial(algorithm))
+        return made[0]
+
+    checks = {
+        "replicas": replicas_are_declared,
+        "state": state_is_all,
+        "exchanges": it_exchanges,
+        "repeats": it_repeats,
+        "alone": alone_is_enough,
+        "converges": converges,
+    }
+    return {name: partial(_on, trial, run) for name, run in checks.items()}
+
+
+def _on(trial: Callable[[], Trial], run: Callable[[Trial], None]) -> None:
+    run(trial())

@@ -1,0 +1,90 @@
+"""A small algorithm around any one primitive, so that it is checked in a run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from relaxcomm.checks.finding import Broken
+from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.errors import CompositionError, CompositionWarning
+from relaxcomm.fields.frozen import Declared
+from relaxcomm.primitives.compressors import error_feedback, sign
+from relaxcomm.primitives.controllers.norm_test import norm_test
+from relaxcomm.primitives.exchanges.exchange_for import exchange_for
+from relaxcomm.primitives.exchanges.exchanges import all_reduce, gossip
+from relaxcomm.primitives.outers.frozen_adam import momentum
+from relaxcomm.primitives.outers.outers import observe
+from relaxcomm.primitives.payloads.payloads import client_deltas, deltas, gradients, parameters
+from relaxcomm.primitives.triggers.triggers import every, every_round
+
+_Builds = Sequence[Callable[[Any], Algorithm]]
+
+
+def _one(**parts: Any) -> Algorithm:
+    return Algorithm((Rule(**parts),), name="around")
+
+
+def _controlled(controller: Any, *rules: Rule) -> Algorithm:
+    return Algorithm(rules, name="around", controllers=(controller,))
+
+
+_TEST = norm_test(rule=1, tolerance=0.8, max_batch_size=16)
+_TWO = (  # one that trains, and one that a controller looks at
+    Rule(payload=gradients(), exchange=all_reduce()),
+    Rule(payload=gradients(), exchange=all_reduce(), outer=observe()),
+)
+_AROUND: dict[str, _Builds] = {
+    "trigger": (
+        lambda one: _one(trigger=one, payload=parameters(), exchange=all_reduce()),
+        lambda one: _one(trigger=one, payload=client_deltas(), exchange=all_reduce()),
+    ),
+    "payload": (
+        lambda one: _one(payload=one, exchange=all_reduce()),
+        lambda one: _one(trigger=every_round(), payload=one, exchange=all_reduce()),
+    ),
+    "compressor": (
+        lambda one: _one(payload=gradients(), compressor=_with_feedback(one), exchange=exchange_for(one)),
+    ),
+    "exchange": (
+        lambda one: _one(trigger=every(steps=4), payload=parameters(), exchange=one),
+        lambda one: _one(trigger=every(steps=4), payload=deltas(), exchange=one),
+        lambda one: _one(payload=gradients(), compressor=sign(), exchange=one),
+    ),
+    "outer": (
+        lambda one: _one(payload=gradients(), exchange=all_reduce(), outer=one),
+        lambda one: _one(payload=momentum(), exchange=all_reduce(), outer=one),
+        lambda one: _one(trigger=every(steps=4), payload=deltas(), exchange=all_reduce(), outer=one),
+        lambda one: _controlled(_TEST, _TWO[0], Rule(payload=gradients(), exchange=all_reduce(), outer=one)),
+    ),
+    "controller": (
+        lambda one: _controlled(one, Rule(payload=gradients(), exchange=all_reduce())),
+        lambda one: _controlled(one, *_TWO),
+    ),
+    "topology": (lambda one: _one(payload=parameters(), exchange=gossip(topology=one)),),
+}
+
+
+def algorithm_around(primitive: Declared) -> Algorithm | None:
+    """An algorithm in which a primitive takes part; None for a role that no rule has.
+
+    Raises: Broken if none that was tried is legal.
+    """
+    refused: list[str] = []
+    for build in _AROUND.get(primitive.role, ()):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CompositionWarning)
+                return build(primitive)
+        except CompositionError as error:
+            refused.append(str(error))
+    if refused:
+        raise Broken(f"no composition that was tried is legal: {refused[0]}")
+    return None
+
+
+def _with_feedback(compressor: Any) -> Any:
+    if compressor.unbiased or compressor.keeps_rest or compressor.builds_on_results:
+        return compressor
+    return error_feedback(compressor=compressor)

@@ -1,0 +1,139 @@
+"""What algorithms are tried on: a small convex problem on simulated ranks, with two buckets."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relaxcomm.checks.finding import Broken
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.engine import Engine, attach
+from relaxcomm.engine.idle import LOGGER
+from relaxcomm.errors import CompositionError, TopologyError
+from relaxcomm.network import InProcessGroup, simulate
+from relaxcomm.topology import Topology, complete, hierarchical, ring, star
+
+_WORLD_SIZES = (3, 4, 5)  # some topologies take a power of two, or one size alone
+_SAMPLES, _INPUTS, _OUTPUTS, _BATCH = 96, 12, 4, 8
+_TOPOLOGIES: tuple[Topology, ...] = (complete(), hierarchical(sizes=(2, 1)), ring(), star())
+
+
+@dataclass
+class Rank:
+    """One rank's model in training.
+
+    Args:
+        group: of the simulation.
+        settings: of `attach`.
+        make_optimizer: of the parameters.
+    """
+
+    group: InProcessGroup
+    settings: dict[str, Any]
+    make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    history: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(self.group.rank())  # attach makes the models equal
+        self.model = nn.Linear(_INPUTS, _OUTPUTS)
+        self.optimizer = self.make_optimizer(list(self.model.parameters()))
+        rates = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step / 60))
+        self.schedule = rates
+        self.engine: Engine = attach(self.model, self.optimizer, self.settings, process_group=self.group)
+        data = torch.utils.data.TensorDataset(*problem())
+        self.loader = self.engine.loader(data, batch_size=_BATCH)
+
+    def epoch(self) -> None:
+        """Train on this rank's share once, noting the parameters after every step."""
+        for batch in self.loader:
+            self.group.sleep(1.0)
+            for (x, y), share in self.engine.micro_batches(batch, _BATCH // 2):
+                loss = share * (self.model(x) - y).square().mean()
+                self.engine.observe(loss=loss)
+                loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.schedule.step()
+            self.history.append(self.parameters)
+
+    @property
+    def parameters(self) -> Tensor:
+        return nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
+
+    def save(self) -> dict[str, Any]:
+        """All that a checkpoint needs."""
+        parts: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule}
+        saved = {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
+        return {**saved, "engine": self.engine.state_dict()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Put it back."""
+        for name in ("model", "optimizer", "schedule"):
+            getattr(self, name).load_state_dict(saved[name])
+        self.engine.load_state_dict(saved["engine"])
+
+
+def problem() -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a linear least-squares problem with noise."""
+    draw = torch.Generator().manual_seed(7)
+    x = torch.randn(_SAMPLES, _INPUTS, generator=draw)
+    truth = torch.randn(_INPUTS, _OUTPUTS, generator=draw)
+    return x, x @ truth + 0.1 * torch.randn(_SAMPLES, _OUTPUTS, generator=draw)
+
+
+def excess(parameters: Tensor) -> float:
+    """The loss above the least possible one, as a share of that of zero parameters."""
+    x, y = problem()
+    wide = torch.cat([x, torch.ones(len(x), 1)], dim=1)
+    least = float((wide @ torch.linalg.lstsq(wide, y).solution - y).square().mean())
+    weight, bias = parameters[: _INPUTS * _OUTPUTS].view(_OUTPUTS, _INPUTS), parameters[_INPUTS * _OUTPUTS :]
+    loss = float((x @ weight.t() + bias - y).square().mean())
+    return (loss - least) / (float(y.square().mean()) - least)
+
+
+class Trial:
+    """An algorithm, and a world size, a topology and an optimizer that it can work with."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        self.optimizers: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+            "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+            "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.04),
+        }
+        self.settings: dict[str, Any] = {"algorithm": algorithm, "bucket_bytes": 4 * _INPUTS * _OUTPUTS}
+        self.make_optimizer = self.optimizers["SGD"]
+        self.size = _WORLD_SIZES[0]
+        self._fit()
+
+    def run(self, program: Callable[[Rank], Any], size: int | None = None, **settings: Any) -> list[Any]:
+        """What a program returns on every rank; it closes the engine itself if it needs to."""
+
+        def rank(group: InProcessGroup) -> Any:
+            made = Rank(group, {**self.settings, **settings}, self.make_optimizer)
+            with made.engine:
+                return program(made)
+
+        LOGGER.disabled = True  # that a short trial exchanges nothing is no news
+        try:
+            return simulate(rank, size or self.size)
+        finally:
+            LOGGER.disabled = False
+
+    def _fit(self) -> None:
+        """Choose the first world size, topology and optimizer that are not refused."""
+        refused = []
+        choices = itertools.product(_WORLD_SIZES, _TOPOLOGIES, self.optimizers.values())
+        for self.size, self.settings["topology"], self.make_optimizer in choices:
+            try:
+                self.run(lambda rank: None)
+            except (CompositionError, TopologyError) as error:
+                refused.append(str(error))
+            else:
+                return
+        raise Broken(f"no topology and optimizer that were tried are accepted: {refused[0]}")

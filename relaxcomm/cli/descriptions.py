@@ -1,0 +1,176 @@
+"""What is known of an algorithm or a primitive, as a tree of named facts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from relaxcomm import deprecation
+from relaxcomm.cli.field_words import parameter_nodes
+from relaxcomm.cli.memory_needs import MEMORY_MEANS, memory_nodes
+from relaxcomm.cli.message_sizes import CountedFor, sent_in_words
+from relaxcomm.cli.topology_facts import usable_topologies
+from relaxcomm.cli.tree import Node
+from relaxcomm.composition.algorithm import Rule
+from relaxcomm.config.examples import from_example
+from relaxcomm.config.grammar import parse_algorithm, parse_primitive
+from relaxcomm.config.registry import Entry
+from relaxcomm.fields import docstrings
+from relaxcomm.fields.docstrings import Docstring
+from relaxcomm.fields.frozen import Declared
+from relaxcomm.topology import Topology, complete
+
+
+def algorithm_node(
+    entry: Entry,
+    values: Mapping[str, Any],
+    model: CountedFor,
+    workers: Sequence[int],
+    topology: Topology | None = None,
+) -> Node:
+    """An algorithm: its parameters, its rules with the facts of their primitives, and what it sends.
+
+    Args:
+        entry: the algorithm.
+        values: parameters as YAML would hold them; what is required and missing comes from the example.
+        model: for the bytes.
+        workers: world sizes, for the bytes.
+        topology: the configured graph, for the bytes; None for the default.
+
+    Raises: ConfigError for a parameter that is not allowed, or that is missing here and in the example;
+        CompositionError for a topology that the algorithm cannot use.
+    """
+    text = docstrings.read(entry.build)
+    taken = from_example(entry.name, entry.build, text, values)
+    built = parse_algorithm({"name": entry.name, **taken, **values})
+    if topology is not None:
+        built.check_topology(topology)
+    rules = tuple(
+        _rule_node(index, rule, model, workers, topology or complete())
+        for index, rule in enumerate(built.rules)
+    )
+    controllers = tuple(
+        _primitive_in_short(f"controller {index}", one) for index, one in enumerate(built.controllers)
+    )
+    chooser = () if built.chooser is None else (_primitive_in_short("chooser", built.chooser),)
+    return Node(
+        entry.name,
+        text.summary,
+        (
+            *_deprecation(entry.build),
+            *_notes(text),
+            Node("parameters", children=parameter_nodes(entry.build)),
+            *_borrowed(taken),
+            *rules,
+            *controllers,
+            *chooser,
+            Node("memory", MEMORY_MEANS, memory_nodes(built, workers, topology or complete())),
+            Node("topologies", ", ".join(usable_topologies(built))),
+            *_sources(text, entry.origin),
+        ),
+    )
+
+
+def primitive_node(name: str, cls: type[Declared], values: Mapping[str, Any]) -> Node:
+    """A primitive: its role, parameters, and facts.
+
+    Args:
+        name: what users type.
+        cls: the primitive.
+        values: arguments as YAML would hold them; what is required and missing comes from the example.
+
+    Raises: ConfigError for an argument that is not allowed, or that is missing here and in the example.
+    """
+    text = docstrings.read(cls)
+    taken = from_example(name, cls, text, values)
+    built = parse_primitive(cls.role, {name: {**taken, **values}})
+    return Node(
+        name,
+        text.summary,
+        (
+            Node("role", cls.role),
+            *_deprecation(cls),
+            *_notes(text),
+            Node("parameters", children=parameter_nodes(cls)),
+            *_borrowed(taken),
+            Node("facts", children=_facts(built)),
+            *_sources(text, ""),
+        ),
+    )
+
+
+def _rule_node(index: int, rule: Rule, model: CountedFor, workers: Sequence[int], topology: Topology) -> Node:
+    parts = [_primitive_in_short(role, one) for role, one in rule.primitives.items()]
+    parts.append(
+        Node(
+            "delay",
+            f"{rule.delay} steps" if rule.delay != "unbounded" else "unbounded: applied when it arrives",
+        )
+    )
+    if rule.select is not None:
+        parts.append(Node("select", ", ".join(rule.select)))
+    if rule.active != (0, None):
+        start, stop = rule.active
+        parts.append(Node("active", f"from step {start} " + (f"until step {stop}" if stop else "on")))
+    sent = tuple(
+        Node(f"{size} workers" if size > 1 else "1 worker", sent_in_words(rule, model.layout, size, topology))
+        for size in workers
+    )
+    counted_for = f"by each worker, for {model.in_words(rule.compressor)} on {topology!r}"
+    parts.append(Node("sends", counted_for, sent))
+    return Node(f"rule {index}", children=tuple(parts))
+
+
+def _facts(primitive: Declared) -> tuple[Node, ...]:
+    """What the primitive declares of all that its role may declare."""
+    role = next(cls for cls in type(primitive).__mro__ if "role" in vars(cls))
+    meanings = docstrings.read(role).facts
+    declared = [
+        name
+        for name, annotation in inspect.get_annotations(role).items()
+        if "ClassVar" in str(annotation) and name != "role"
+    ]
+    properties = {name: value for name, value in vars(role).items() if isinstance(value, property)}
+    meanings = {name: docstrings.read(value).summary for name, value in properties.items()} | dict(meanings)
+    return tuple(
+        Node(name, meanings.get(name, ""), term=_value(getattr(primitive, name)))
+        for name in (*declared, *properties)
+    )
+
+
+def _primitive_in_short(name: str, primitive: Declared) -> Node:
+    facts = "; ".join(f"{node.name}: {node.term}" for node in _facts(primitive))
+    text = docstrings.read(type(primitive)).summary
+    return Node(name, text, (Node("facts", facts),) if facts else (), term=repr(primitive))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, frozenset | tuple):
+        return ", ".join(sorted(map(str, value))) or "none"
+    return "none" if value is None else str(value)
+
+
+def _deprecation(target: Callable[..., Any]) -> tuple[Node, ...]:
+    """What is said of all of it, and of names that its parameters had."""
+    notices = deprecation.parameter_notices(target)
+    said = [deprecation.notice(target), *(notices[old] for old in deprecation.new_names(target))]
+    return tuple(Node("deprecated", text) for text in said if text)
+
+
+def _notes(text: Docstring) -> tuple[Node, ...]:
+    return tuple(Node("about", paragraph) for paragraph in text.body)
+
+
+def _sources(text: Docstring, origin: str) -> tuple[Node, ...]:
+    named = {"reference": text.reference, "differs": text.differs, "provided by": origin}
+    return tuple(Node(name, said) for name, said in named.items() if said)
+
+
+def _borrowed(taken: Mapping[str, Any]) -> tuple[Node, ...]:
+    if not taken:
+        return ()
+    shown = ", ".join(f"{name}={value!r}" for name, value in taken.items())
+    return (Node("shown with", f"{shown}, as in the example; --set {next(iter(taken))}=… changes it"),)

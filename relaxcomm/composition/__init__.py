@@ -1,0 +1,1 @@
+"""Rules and algorithms, and which of them can work."""

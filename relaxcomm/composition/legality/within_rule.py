@@ -1,0 +1,194 @@
+"""Which primitives can work together in a rule."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from relaxcomm.composition import fragments
+from relaxcomm.composition.legality.alternatives import listed, neighbours
+from relaxcomm.composition.legality.outer_rules import check_outer
+from relaxcomm.composition.legality.topologies import check_graph
+from relaxcomm.errors import CompositionError, CompositionWarning
+from relaxcomm.primitives.exchanges.exchanges import all_reduce
+from relaxcomm.primitives.outers.outers import average
+
+if TYPE_CHECKING:
+    from relaxcomm.composition.algorithm import Rule
+
+_LARGE = 1 << 20  # entries for which a compressor's loss is asked
+_ROUNDING = 0.01  # the most of ||x||^2 that counts as rounding, which needs no error feedback
+
+
+def check_rule(rule: Rule) -> None:
+    """Refuse a rule whose primitives cannot work together.
+
+    Raises: CompositionError, with what was got, what is allowed and what to do.
+    """
+    _check_kinds(rule)
+    _check_exchange(rule)
+    _check_replicas(rule)
+    _check_clock(rule)
+    _check_events(rule)
+    check_outer(rule)
+    _check_delay(rule)
+    _check_range(rule)
+    _warn_of_bias(rule)
+
+
+def _check_kinds(rule: Rule) -> None:
+    exchange, compressor = rule.exchange, rule.compressor
+    refused = compressor.kinds - exchange.accepts
+    if refused:
+        raise CompositionError(
+            f"{compressor!r} makes {listed(refused)} messages, which {exchange!r} cannot combine: it takes "
+            f"{listed(exchange.accepts)}; {neighbours(exchange, compressor)}"
+        )
+
+
+def _warn_of_bias(rule: Rule) -> None:
+    lost = rule.compressor.contraction(_LARGE)
+    if (lost is not None and lost <= _ROUNDING) or rule.compressor.meant_bias:
+        return
+    if rule.exchange.counts_votes or rule.exchange.sends_rest:
+        return
+    if not rule.compressor.unbiased and not rule.compressor.keeps_rest:
+        warnings.warn(
+            f"{rule.compressor!r} loses a part of what it codes for good, so training may stall; "
+            "put it inside error_feedback",
+            CompositionWarning,
+            stacklevel=5,
+        )
+
+
+def _check_exchange(rule: Rule) -> None:
+    exchange = rule.exchange
+    if rule.payload.has_base and not (exchange.same_result or exchange.returns_base):
+        raise CompositionError(
+            f"{rule.payload!r} keeps an anchor that must stay the same on all ranks, but {exchange!r} gives "
+            "each its own result; use the payload parameters(), or the exchange all_reduce()"
+        )
+    if exchange.returns_base and not (rule.payload.has_base and rule.outer == average()):
+        raise CompositionError(
+            f"{exchange!r} adds up what workers have moved and returns parameters, so it needs the payload "
+            f"deltas() and the outer average(); got {rule.payload!r} and {rule.outer!r}"
+        )
+    if exchange.counts_votes and rule.compressor.keeps_rest:
+        raise CompositionError(
+            f"{exchange!r} returns votes, which are no part of what {rule.compressor!r} would keep the rest "
+            "of; use its inner compressor alone, or the exchange all_gather()"
+        )
+    shared = rule.compressor.rounds > 1 or rule.compressor.builds_on_results
+    if shared and not (exchange.several_rounds and exchange.same_result):
+        raise CompositionError(
+            f"{exchange!r} cannot show each rank the results of all messages, on which {rule.compressor!r} "
+            f"builds; use {'all_reduce' if rule.compressor.kinds <= all_reduce.accepts else 'all_gather'}()"
+        )
+    if exchange.collective:
+        return
+    if rule.trigger.known != "start":
+        raise CompositionError(
+            f"{exchange!r} lets every worker go on alone, but {rule.trigger!r} makes all agree in each step; "
+            "use every_step() or every(steps=…)"
+        )
+    if rule.delay and exchange.returns_base:
+        raise CompositionError(
+            f"{exchange!r} bounds the staleness itself, so it takes no delay; got delay {rule.delay}"
+        )
+
+
+def _check_replicas(rule: Rule) -> None:
+    exchange = rule.exchange
+    if exchange.follows_parameters and not rule.payload.is_model:
+        raise CompositionError(
+            f"{exchange!r} keeps replicas of the parameters, so it cannot exchange {rule.payload!r}; use the "
+            "payload parameters()"
+        )
+    if exchange.sends_rest and rule.compressor.keeps_rest:
+        raise CompositionError(
+            f"{exchange!r} sends what a message leaves out in a later one, and so does {rule.compressor!r}, "
+            f"which would send it twice; use {rule.compressor.plain!r}"
+        )
+    own = exchange.own_topology()
+    if own is not None:
+        check_graph(rule, own)
+
+
+def _check_clock(rule: Rule) -> None:
+    if rule.compressor.follows_clock and not rule.exchange.collective:
+        raise CompositionError(
+            f"{rule.exchange!r} reads messages that workers made at different clocks, but how those of "
+            f"{rule.compressor!r} are to be read depends on the clock; give it a density or bits that stay"
+        )
+
+
+def _check_events(rule: Rule) -> None:
+    waits = rule.trigger.plan() is not None
+    if (rule.payload.needs_event is not None) != waits:
+        raise CompositionError(
+            f"{rule.payload!r} with {rule.trigger!r}: the moves of clients are exchanged at a round's end, "
+            "and nothing else is; use client_deltas() and every_round() together"
+        )
+    if waits and rule.delay:
+        raise CompositionError(f"delay {rule.delay} with {rule.trigger!r}: a round has no steps; use delay 0")
+    if rule.payload.has_weight and not rule.compressor.elementwise:
+        raise CompositionError(
+            f"{rule.payload!r} sends a weight behind its entries, which {rule.compressor!r} might not keep; "
+            "use identity() or cast(dtype=…)"
+        )
+
+
+def _check_delay(rule: Rule) -> None:
+    if rule.delay == "unbounded":
+        _check_unbounded(rule)
+        return
+    period = rule.trigger.period_steps
+    if rule.payload.site == "backward":
+        if rule.delay and rule.compressor.keeps_rest:
+            raise CompositionError(
+                f"delay {rule.delay} with {rule.compressor!r}: a gradient leaves before the one ahead is "
+                "back, so both would carry the same rest; use delay 0, or deltas() or parameters()"
+            )
+        if rule.delay and rule.trigger.known != "start":
+            raise CompositionError(
+                f"delay {rule.delay} with {rule.trigger!r}: late gradients take the place of the step's own "
+                "in every step, so they cannot wait for a vote; use delay 0, or deltas() or parameters()"
+            )
+        if rule.delay and period != 1:
+            raise CompositionError(
+                f"delay {rule.delay} with {rule.trigger!r}: late gradients take the place of the step's own, "
+                "so they need the trigger every_step(); or use deltas() instead of gradients()"
+            )
+    elif rule.delay > period:
+        raise CompositionError(
+            f"delay {rule.delay} is longer than the {period} step(s) between two exchanges of "
+            f"{rule.trigger!r}, and then replicas part for good; use a delay of at most {period}, or every("
+            f"steps={rule.delay}) or more"
+        )
+
+
+def _check_unbounded(rule: Rule) -> None:
+    if rule.exchange.collective:
+        raise CompositionError(
+            f"delay unbounded with {rule.exchange!r}: its result arrives on each rank in another step, and "
+            "then ranks would not take part in the next exchange together; use averaging_server(), or a "
+            "delay in steps"
+        )
+    if rule.payload.site == "backward":
+        raise CompositionError(
+            f"delay unbounded with {rule.payload!r}: the optimizer needs a gradient in every step; use "
+            "parameters() or deltas()"
+        )
+
+
+def _check_range(rule: Rule) -> None:
+    start, stop = rule.active
+    if stop is not None and stop <= start:
+        raise CompositionError(
+            f"active={rule.active} is empty: the second number is the first step in which the rule is no "
+            f"longer active, so it must be above {start}, or None"
+        )
+    if rule.select == ():
+        raise CompositionError("select=() selects nothing; name parameters or patterns, or leave it out")
+    for one in rule.select or ():
+        fragments.check(one)

@@ -1,0 +1,67 @@
+"""What chooses an algorithm when the first steps have shown what a run is like."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from relaxcomm.roles.context import Primitive
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run's first steps were like, the same on all ranks.
+
+    Args:
+        step_seconds: a step without communication, of the slowest worker.
+        jitter_seconds: standard deviation of a worker's steps, of the worker whose steps vary most; who
+            exchanges waits for the one that happens to be last.
+        num_parameters: entries of all trainable parameters.
+        parameter_bytes: bytes of all trainable parameters.
+        world_size: number of workers.
+        latency_seconds: an all-reduce of one element.
+        bytes_per_second: at which the slowest worker's bytes leave it in an all-reduce; infinity if there
+            is one worker.
+        adaptive_optimizer: whether the optimizer divides each entry of a gradient by that entry's usual size,
+            as Adam does; then what parameters move differs little in size.
+        num_buckets: in which gradients are exchanged; all but the last begin before backward has ended.
+        crowding: seconds that a second of a worker's processor time takes: 1 where it has a core of its own,
+            2 where two share one; 0 where its time costs none, on a GPU or simulated.
+    """
+
+    step_seconds: float
+    jitter_seconds: float
+    num_parameters: int
+    parameter_bytes: int
+    world_size: int
+    latency_seconds: float
+    bytes_per_second: float
+    adaptive_optimizer: bool = False
+    num_buckets: int = 1
+    crowding: float = 0.0
+
+
+class Chooser(Primitive):
+    """Says with which algorithm to go on, once the first steps have been measured.
+
+    If nothing was exchanged yet, and what was chosen averages parameters, or deltas for which the first
+    algorithm kept an anchor, it goes on as if it had run from the start: bit for bit, if it would have
+    exchanged nothing in the measured steps. Exchanges that were due in them are missed, and the next one has
+    what they would have had. Otherwise replicas that differ are averaged and its clock begins at 0, as after
+    `engine.switch`.
+    """
+
+    role: ClassVar[str] = "chooser"
+
+    @property
+    @abstractmethod
+    def after_steps(self) -> int:
+        """Optimizer steps that are measured, at least 3; in all but the last of them nothing is exchanged."""
+
+    @abstractmethod
+    def choose(self, measured: Measured) -> tuple[Any, str]:
+        """The algorithm, as YAML has it or made in Python, and why, in one short line.
+
+        It must depend on nothing else than `measured`, so that all ranks choose the same.
+        """

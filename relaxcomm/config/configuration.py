@@ -1,0 +1,160 @@
+"""All of a configuration, checked as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Annotated, Any, Literal
+
+import networkx as nx
+from pydantic import (
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config.grammar import parse_algorithm, parse_primitive
+from relaxcomm.config.keys import explain, put, read
+from relaxcomm.config.sections import DataConfig, DriftGuard, Phase
+from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.fields.frozen import Count, Section
+from relaxcomm.monitoring.metrics_settings import MetricsConfig
+from relaxcomm.topology import Topology, complete, from_networkx
+
+
+class Config(Section):
+    """Everything that a YAML file may say.
+
+    Args:
+        algorithm: a name, a name with parameters, or rules.
+        phases: algorithms that take over later in the run, in order.
+        topology: the graph of the workers.
+        task: what `relaxcomm train` trains: a bundled task, one with options, or "package.module:make".
+        workers: local processes that `relaxcomm train` starts.
+        backend: "auto" takes NCCL for CUDA parameters and Gloo for CPU ones.
+        seed: of the task's data and model.
+        bucket_bytes: capacity of a bucket, in bytes.
+        data: how the training data are read.
+        drift_guard: how replicas that should be equal are compared, or None.
+        metrics: where each rank's metrics can be read, or None.
+        timeout_seconds: the longest that a rank waits for another.
+        output: folder for results and run logs, or None.
+        debug: compare labels, shapes and dtypes before every operation (slow).
+    """
+
+    algorithm: Algorithm
+    phases: tuple[Phase, ...] = ()
+    topology: Topology = complete()
+    task: str | dict[str, Any] | None = None
+    workers: Count = 2
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    seed: Annotated[int, Field(ge=0)] = 0
+    bucket_bytes: Count = 26_214_400
+    data: DataConfig = DataConfig()
+    drift_guard: DriftGuard | None = None
+    metrics: MetricsConfig | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
+    output: str | None = None
+    debug: bool = False
+
+    @field_validator("topology", mode="before")
+    @classmethod
+    def _parse_topology(cls, value: object) -> object:
+        if isinstance(value, Topology):
+            return value
+        return from_networkx(value) if isinstance(value, nx.Graph) else parse_primitive("topology", value)
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _parse_algorithm(cls, value: object) -> Algorithm:
+        return parse_algorithm(value)
+
+    @field_serializer("topology")
+    def _show_topology(self, value: Topology) -> str:
+        return repr(value)
+
+    @field_validator("phases", mode="before")
+    @classmethod
+    def _take_list(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _check_topology(self) -> Config:
+        for algorithm in self.algorithms:
+            algorithm.check_topology(self.topology)
+        starts = [phase.after_steps for phase in self.phases]
+        if starts != sorted(set(starts)):
+            raise ConfigError(
+                f"phases begin after {starts} steps; give each a larger after_steps than the last"
+            )
+        return self
+
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """The algorithm, and those of the phases."""
+        return (self.algorithm, *(phase.algorithm for phase in self.phases))
+
+    def with_algorithm(self, algorithm: object) -> Config:
+        """The same with another algorithm.
+
+        Raises: ConfigError, CompositionError.
+        """
+        return load({**dict(self), "algorithm": algorithm, "phases": ()})
+
+    @property
+    def topologies(self) -> Mapping[str, Topology]:
+        """The configured topology and those that rules have of their own, by what errors call them."""
+        found = {"topology": self.topology}
+        for phase, algorithm in enumerate(self.algorithms, start=-1):
+            where = "" if phase < 0 else f" of phase {phase}"
+            for index, rule in enumerate(algorithm.rules):
+                own = rule.exchange.own_topology()
+                if own is not None:
+                    found[f"topology of rule {index}{where}"] = own
+        return found
+
+    def describe_topologies(self, world_size: int) -> dict[str, str]:
+        """What these are for a number of workers, as text that ranks can compare."""
+        return {name: topology.describe(world_size) for name, topology in self.topologies.items()}
+
+    def check_world_size(self, world_size: int) -> None:
+        """Refuse topologies that this number of workers cannot have, or over which they would not mix.
+
+        Raises: TopologyError.
+        """
+        for algorithm in self.algorithms:
+            for rule in algorithm.rules:
+                rule.exchange.check_graph(rule.exchange.own_topology() or self.topology, world_size)
+
+
+def load(
+    source: str | PathLike[str] | Mapping[str, Any] | Algorithm, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """Read and check a configuration.
+
+    Args:
+        source: a YAML file, a mapping of the same shape, or an algorithm.
+        overrides: values by dotted key, such as `{"data.batch_size": 64}`, that win over the file.
+
+    Returns: the frozen configuration.
+
+    Raises: ConfigError or CompositionError: what was got, what is allowed, what to do.
+
+    Example:
+        >>> load({"algorithm": "bsp"}).workers
+        2
+    """
+    values, origin = read(source)
+    for key, value in (overrides or {}).items():
+        put(values, key, value)
+    if "algorithm" not in values:
+        raise ConfigError(f"{origin}: 'algorithm' is missing; name one, such as algorithm: bsp")
+    try:
+        return Config(**values)
+    except RelaxcommError as error:
+        raise type(error)(f"{origin}: {error}") from None
+    except ValidationError as error:
+        raise explain(error, origin, Config) from None

@@ -1,0 +1,152 @@
+"""The YAML grammar of primitives and algorithms: one form for all of them, see `parse_primitive`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from relaxcomm import deprecation
+from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.config import registry
+from relaxcomm.errors import ConfigError
+from relaxcomm.fields.frozen import Declared
+from relaxcomm.fields.validation import closest
+
+_ROLES = ("trigger", "payload", "compressor", "exchange", "outer")
+_RULE_KEYS = ("trigger", "payload", "compressor", "exchange", "delay", "outer", "select", "active")
+
+
+def parse_algorithm(value: object) -> Algorithm:
+    """An algorithm from YAML: a name, `{name: …, parameter: …}`, or `{rules: [ … ], controllers: [ … ]}`.
+
+    Raises: ConfigError or CompositionError.
+
+    Example:
+        >>> parse_algorithm({"name": "local_sgd", "steps": 8}).name
+        'local_sgd'
+    """
+    if isinstance(value, Algorithm):
+        return value
+    if isinstance(value, str):
+        return registry.algorithm(value)()
+    if isinstance(value, Mapping) and "rules" in value:
+        return _parse_rules(value)
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        entry = registry.algorithm(value["name"])
+        return entry(**arguments_of(entry.build, {k: item for k, item in value.items() if k != "name"}))
+    raise ConfigError(
+        f"algorithm: {value!r} is not allowed; write a name, {{name: local_sgd, steps: 8}}, or "
+        "{rules: [{payload: gradients, exchange: all_reduce}]}"
+    )
+
+
+def parse_primitive(role: str, value: object) -> Declared:
+    """A primitive from YAML.
+
+    Its name if it takes no arguments, a one-key mapping to its arguments otherwise; one that wraps
+    another takes that one, or a list of them, as the value, or its arguments in the long form.
+
+    Raises: ConfigError.
+
+    Example:
+        >>> parse_primitive("trigger", {"every": {"steps": 16}})
+        every(steps=16)
+    """
+    if isinstance(value, Declared) and value.role == role:
+        return value
+    if isinstance(value, str):
+        return registry.primitive(role, value)()
+    if isinstance(value, Mapping) and len(value) == 1:
+        name, arguments = next(iter(value.items()))
+        cls = registry.primitive(role, str(name))
+        return cls(**_arguments(cls, arguments))
+    raise ConfigError(
+        f"{role}: {value!r} is not allowed; write a name, or one name with its arguments: {{name: {{…}}}}"
+    )
+
+
+def arguments_of(target: Callable[..., object], values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Arguments of a primitive's class or an algorithm's function from what YAML has for them.
+
+    Raises: ConfigError.
+
+    Example:
+        >>> from relaxcomm import error_feedback
+        >>> arguments_of(error_feedback, {"compressor": {"top_k": {"density": 0.01}}})
+        {'compressor': top_k(density=0.01)}
+    """
+    wrapped = _wrapped(inspect.unwrap(target))
+    return {str(key): _parse_field(wrapped.get(str(key)), item) for key, item in values.items()}
+
+
+def _parse_rules(value: Mapping[Any, Any]) -> Algorithm:
+    unknown = set(value) - {"rules", "name", "controllers"}
+    if unknown:
+        raise ConfigError(
+            f"algorithm: {sorted(map(str, unknown))} beside 'rules' is not allowed; 'name' and "
+            "'controllers' are"
+        )
+    for key in ("rules", "controllers"):
+        if not isinstance(value.get(key, []), list):
+            raise ConfigError(f"algorithm: {key} must be a list, got {value[key]!r}")
+    more: dict[str, Any] = {"name": value["name"]} if "name" in value else {}
+    if "controllers" in value:
+        more["controllers"] = tuple(parse_primitive("controller", one) for one in value["controllers"])
+    return Algorithm(tuple(_parse_rule(rule) for rule in value["rules"]), **more)
+
+
+def _parse_rule(value: object) -> Rule:
+    if isinstance(value, Rule):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"a rule is a mapping such as {{payload: gradients, exchange: all_reduce}}, got {value!r}"
+        )
+    arguments: dict[str, Any] = {}
+    for key, item in value.items():
+        if key not in _RULE_KEYS:
+            raise ConfigError(f"unknown key {key!r} in a rule{closest(str(key), _RULE_KEYS)}")
+        value = tuple(item) if isinstance(item, list) else item
+        arguments[key] = parse_primitive(key, item) if key in _ROLES else value
+    return Rule(**arguments)
+
+
+def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
+    wrapped = _wrapped(cls)
+    named = isinstance(value, Mapping) and (not value or set(value) & set(_field_names(cls)))
+    if wrapped and not named:
+        value = {next(iter(wrapped)): value}
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{cls.__name__}: {value!r} is not allowed; write its arguments by name: "
+            f"{{{cls.__name__}: {{{', '.join(f'{name}: …' for name in _field_names(cls))}}}}}"
+        )
+    return arguments_of(cls, value)
+
+
+def _parse_field(role: str | None, item: object) -> object:
+    if role is None or not isinstance(item, str | Mapping | list | Declared):  # a number, or none
+        return tuple(item) if isinstance(item, list) else item
+    return (
+        tuple(parse_primitive(role, one) for one in item)
+        if isinstance(item, list)
+        else parse_primitive(role, item)
+    )
+
+
+def _field_names(cls: type[Declared]) -> list[str]:
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # made by @frozen
+    return [*names, *deprecation.new_names(cls)]
+
+
+def _wrapped(made: Callable[..., object]) -> dict[str, str]:
+    """Parameters of a primitive's class or an algorithm's function that hold primitives, with their role."""
+    found = {}
+    for name, hint in typing.get_type_hints(made).items():
+        for held in (hint, *typing.get_args(hint)):
+            if inspect.isclass(held) and issubclass(held, Declared):
+                found[name] = held.role
+    return found | {old: found[new] for old, new in deprecation.new_names(made).items() if new in found}

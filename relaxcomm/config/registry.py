@@ -1,0 +1,132 @@
+"""Names to primitives and algorithms: the bundled ones and third parties' are found the same way."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+from pydantic import ConfigDict, ValidationError, validate_call
+
+from relaxcomm import deprecation
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, complain, discover, origin, points_in
+from relaxcomm.errors import ConfigError, PluginError
+from relaxcomm.fields.frozen import Declared
+from relaxcomm.fields.validation import closest, describe, refuse_bools, signature_of
+
+_included: list[EntryPoint] = []  # of packages that are not installed
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An algorithm that was found by its entry point.
+
+    Args:
+        name: what users type.
+        build: called with the user's parameters, returns an Algorithm.
+        origin: the distribution that provides it.
+    """
+
+    name: str
+    build: Callable[..., Algorithm]
+    origin: str
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring, and whether it is to go."""
+        first = (inspect.getdoc(self.build) or "").partition("\n")[0]
+        gone = deprecation.notice(self.build)
+        return f"{first} ({gone})" if gone else first
+
+    @property
+    def parameters(self) -> str:
+        """The parameters with their defaults."""
+        return signature_of(self.build)
+
+    def __call__(self, **parameters: object) -> Algorithm:
+        """Build the algorithm.
+
+        Raises: ConfigError for an unknown, missing or wrong parameter.
+        """
+        deprecation.warn_of(self.build)
+        parameters = deprecation.update(self.build, parameters)
+        refuse_bools(f"algorithm {self.name}", self.build, parameters)
+        checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
+        try:
+            built = checked(**parameters)
+        except ValidationError as error:
+            raise ConfigError(describe(error, f"algorithm {self.name}", self.build)) from None
+        if not isinstance(built, Algorithm):
+            raise PluginError(f"algorithm {self.name} ({self.origin}) returned {built!r}, not an Algorithm")
+        return built
+
+
+@functools.cache
+def algorithms() -> Mapping[str, Entry]:
+    """Every discovered algorithm by name; one that cannot be loaded is warned about and left out."""
+    found: dict[str, Entry] = {}
+    for point, loaded in discover(ALGORITHMS, _included):
+        if callable(loaded):
+            found[point.name] = Entry(point.name, loaded, origin(point))
+        else:
+            complain(point, f"{loaded!r} is not a function that returns an Algorithm")
+    return found
+
+
+@functools.cache
+def primitives() -> Mapping[str, Mapping[str, type[Declared]]]:
+    """Every discovered primitive by role and name."""
+    found: dict[str, dict[str, type[Declared]]] = {}
+    for point, loaded in discover(PRIMITIVES, _included):
+        if inspect.isclass(loaded) and issubclass(loaded, Declared) and not inspect.isabstract(loaded):
+            found.setdefault(loaded.role, {})[point.name] = loaded
+        else:
+            complain(
+                point,
+                f"{loaded!r} is not a complete primitive or topology",
+            )
+    return found
+
+
+def algorithm(name: str) -> Entry:
+    """The algorithm `name`.
+
+    Raises: ConfigError with the closest match for an unknown name.
+    """
+    if name not in algorithms():
+        raise ConfigError(f"unknown algorithm {name!r}{closest(name, algorithms())}")
+    return algorithms()[name]
+
+
+def primitive(role: str, name: str) -> type[Declared]:
+    """The primitive `name` for a role such as "trigger".
+
+    Raises: ConfigError with the closest match for an unknown name, or the role that it has.
+    """
+    known = primitives()
+    if name in known.get(role, {}):
+        return known[role][name]
+    elsewhere = [other for other, names in known.items() if name in names]
+    if elsewhere:
+        raise ConfigError(f"{name!r} is a {elsewhere[0]}, not a {role}{closest(name, known.get(role, {}))}")
+    raise ConfigError(f"unknown {role} {name!r}{closest(name, known.get(role, {}))}")
+
+
+def include(path: Path) -> list[EntryPoint]:
+    """Make known what a package's folder, or a file of Python, declares, without installing it.
+
+    Args:
+        path: a folder with a pyproject.toml, or a file with primitives and functions that return an
+            `Algorithm`.
+
+    Returns: the entry points that it has, or would have.
+    """
+    points = points_in(path)
+    _included.extend(points)
+    algorithms.cache_clear()
+    primitives.cache_clear()
+    return points

@@ -1,0 +1,1 @@
+"""Field types, and how arguments are declared and checked."""

@@ -1,0 +1,112 @@
+"""How primitives and rules are declared: frozen dataclasses whose arguments are checked when made."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from relaxcomm import deprecation
+from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.fields.validation import describe
+
+Steps: TypeAlias = Annotated[int, Field(ge=1)]
+"""A positive number of optimizer steps."""
+
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+"""A positive number of anything else."""
+
+Rate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A positive, finite learning rate."""
+
+Fraction: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+"""A number in [0, 1)."""
+
+Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+"""A fraction in (0, 1]."""
+
+Bits: TypeAlias = Annotated[int, Field(ge=1, le=8)]
+"""Bits of a number, 1 to 8."""
+
+Levels: TypeAlias = Annotated[int, Field(ge=1, le=127)]
+"""Levels on either side of 0, 1 to 127."""
+
+Threshold: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A bound, 0 or more."""
+
+Index: TypeAlias = Annotated[int, Field(ge=0)]
+"""A place in a list, from 0."""
+
+
+class Declared(ABC):
+    """Base of all that is found by its name: primitives, topologies. Subclasses are made with `@frozen`."""
+
+    role: ClassVar[str]
+
+
+C = TypeVar("C", bound=type)
+
+_CHECKS = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, strict, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, **_CHECKS)
+
+
+@dataclass_transform(frozen_default=True)
+def frozen(cls: C) -> C:
+    """Make `cls` a frozen dataclass whose constructor checks types and ranges.
+
+    A primitive's class name is its name in YAML and in `repr`, so it is written in lower case.
+
+    Raises: ConfigError from the constructor, naming the argument, what it got and what is allowed.
+
+    Example:
+        >>> @frozen
+        ... class every_other(Trigger):
+        ...     offset: Steps = 1
+    """
+    made: Any = dataclass(frozen=True, repr=False, config=_CHECKS)(cls)
+    made.__init__ = _explained(made.__init__)
+    if "__repr__" not in vars(cls):
+        made.__repr__ = _without_defaults
+    return made  # type: ignore[no-any-return]  # pydantic's decorator has no precise type for a TypeVar
+
+
+def _without_defaults(self: Any) -> str:
+    shown = [(field, getattr(self, field.name)) for field in fields(self)]
+    given = [f"{field.name}={value!r}" for field, value in shown if not _is_default(field, value)]
+    return f"{type(self).__name__}({', '.join(given)})"
+
+
+def _is_default(field: Any, value: object) -> bool:
+    if field.default is not MISSING:
+        return bool(value == field.default)
+    return bool(field.default_factory is not MISSING and value == field.default_factory())
+
+
+def _explained(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def checked(self: object, *args: Any, **kwargs: Any) -> None:
+        cls = type(self)
+        deprecation.warn_of(cls)
+        if deprecation.parameter_notices(cls):
+            names = [field.name for field in fields(cls) if field.init]  # type: ignore[arg-type]  # a dataclass
+            kwargs = deprecation.update(cls, {**dict(zip(names, args, strict=False)), **kwargs})
+            args = ()
+        try:
+            init(self, *args, **kwargs)
+        except ValidationError as error:
+            own = [fault["ctx"]["error"] for fault in error.errors() if fault["type"] == "value_error"]
+            if own and isinstance(own[0], RelaxcommError):
+                raise own[0] from None
+            raise ConfigError(describe(error, type(self).__name__, type(self))) from None
+
+    return checked

@@ -1,0 +1,1 @@
+"""One file for each framework that relaxcomm plugs into."""

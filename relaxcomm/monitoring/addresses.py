@@ -1,0 +1,123 @@
+"""Which port is whose, and how the ranks of a job find each other's exporters."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import os
+import socket
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from relaxcomm.errors import MetricsWarning
+from relaxcomm.monitoring.exporter import Exporter, Target
+from relaxcomm.monitoring.metrics_settings import MetricsConfig
+from relaxcomm.network.transport import Transport
+
+_PATIENCE_SECONDS = 3.0
+
+
+def name_run(settings: MetricsConfig, algorithm: str) -> str:
+    """The value of the label `run`: the same after an elastic restart where the launcher has an id."""
+    launcher = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    if launcher == "none":
+        launcher = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return settings.run or f"{algorithm}-{launcher}"
+
+
+def open_exporters(
+    settings: MetricsConfig, transport: Transport, registry: CollectorRegistry, run: str
+) -> Exporter | None:
+    """Start this rank's exporter and tell rank 0 of all; None if it cannot be had. On every rank."""
+    rank = transport.membership.rank
+    hosts = [str(host) for host in transport.gather_objects(_network())]
+    exporter = _listen(settings, hosts[:rank].count(hosts[rank]), registry, run)
+    mine = None if exporter is None else (_host(settings), exporter.port)
+    try:
+        places = transport.gather_objects(mine)
+    except BaseException:
+        if exporter is not None:
+            exporter.close()
+        raise
+    if rank == 0 and exporter is not None:
+        exporter.targets = _targets(places, hosts, settings)
+        if len(set(hosts)) > 1 and settings.is_local:
+            warnings.warn(
+                f"this job spans {len(set(hosts))} hosts, but its exporters are bound to {settings.address} "
+                "and cannot be reached from outside; the key metrics.address changes that, "
+                '"0.0.0.0" binds them to all interfaces',
+                MetricsWarning,
+                stacklevel=2,
+            )
+    return exporter
+
+
+def _listen(
+    settings: MetricsConfig, local_rank: int, registry: CollectorRegistry, run: str
+) -> Exporter | None:
+    """An exporter on the port of this rank, or on another one if that is taken."""
+    assert settings.port is not None
+    port = settings.port + local_rank if settings.port else 0
+    # The rank that an elastic restart has just ended may not have given its port back yet.
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    deadline = time.monotonic() + (_PATIENCE_SECONDS if restarted else 0.0)
+    while True:
+        try:
+            return Exporter(settings, port, registry, run)
+        except (OSError, OverflowError) as error:
+            is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            problem = error
+        if not is_taken or time.monotonic() >= deadline:
+            break
+        time.sleep(0.1)
+    place = f"{settings.address}:{port}"
+    if is_taken:
+        exporter = Exporter(settings, 0, registry, run)
+        what = f"is taken, so they are at {settings.address}:{exporter.port} instead"
+    else:
+        exporter, what = None, f"cannot be had ({problem}), so training goes on without them"
+    warnings.warn(
+        f"the metrics of local rank {local_rank} belong at {place}, which {what}; choose with "
+        "metrics: {port: …, address: …}",
+        MetricsWarning,
+        stacklevel=2,
+    )
+    return exporter
+
+
+def _network() -> str:
+    """What tells hosts apart, and containers on one of them that have ports of their own."""
+    parts = [socket.gethostname()]
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
+    if boot.exists() and namespace.exists():
+        parts += [boot.read_text().strip(), str(namespace.stat().st_ino)]
+    return "/".join(parts)
+
+
+def _host(settings: MetricsConfig) -> str:
+    """Where others find this rank."""
+    if settings.address not in ("0.0.0.0", "::"):
+        return settings.address
+    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: the system says from which address it would be.
+            probe.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
+def _targets(places: Sequence[object], hosts: Sequence[str], settings: MetricsConfig) -> list[Target]:
+    """The exporters that there are; bound to all interfaces, those of this host are where it is asked."""
+    found = []
+    for rank, place in enumerate(places):
+        if isinstance(place, tuple):
+            everywhere = settings.address in ("0.0.0.0", "::")
+            host = "" if everywhere and hosts[rank] == hosts[0] else str(place[0])
+            found.append(Target(rank, f"[{host}]" if ":" in host else host, int(place[1])))
+    return found

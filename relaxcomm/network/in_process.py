@@ -1,0 +1,180 @@
+"""N ranks in one process: deterministic, in virtual time, CPU only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from torch import Tensor
+
+from relaxcomm.errors import CommunicationError
+from relaxcomm.network.link import Link
+from relaxcomm.network.operations import Label, Neighbors, Operation, Received, Request
+from relaxcomm.network.reductions import Objects
+from relaxcomm.network.traffic import traffic
+from relaxcomm.network.transport import ByteCounters, Membership, Pending, Place, Service, Transport
+from relaxcomm.network.virtual_time import Desk, Slot, World
+
+T = TypeVar("T")
+
+
+class InProcessGroup:
+    """One rank's view of a simulation: pass it to `attach(..., process_group=group)`."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._world, self._rank = world, rank
+
+    def rank(self) -> int:
+        """This rank, named as in a torch ProcessGroup."""
+        return self._rank
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._world.size
+
+    def time(self) -> float:
+        """This rank's virtual clock, in seconds."""
+        return self._world.clocks[self._rank]
+
+    def sleep(self, seconds: float) -> None:
+        """Let this rank compute for `seconds` of virtual time."""
+        self._world.clocks[self._rank] += seconds
+
+    def transport(self) -> InProcessTransport:
+        """A transport for this rank."""
+        return InProcessTransport(self._world, self._rank)
+
+
+class _InProcessPending(Pending):
+    def __init__(self, world: World, rank: int, slot: Slot, label: str) -> None:
+        self._world, self._rank, self._slot, self._label = world, rank, slot, label
+
+    def arrived(self) -> bool:
+        return self._world.has_arrived(self._rank, self._slot)
+
+    def wait(self) -> Received:
+        return cast(Received, self._world.wait(self._rank, self._slot, self._label))
+
+
+class InProcessTransport(Transport):
+    """Operations between the threads of one simulation; CPU tensors only."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._world, self._rank = world, rank
+        self.counters = ByteCounters()
+        self._number = world.transports[rank]  # a program may have several engines at once
+        world.transports[rank] += 1
+        self._desks: list[Desk] = []
+
+    @property
+    def membership(self) -> Membership:
+        return Membership(self._rank, self._world.size)
+
+    def now(self) -> float:
+        return self._world.clocks[self._rank]
+
+    def processor_seconds(self) -> float:
+        return 0.0
+
+    def issue(self, operation: Operation, label: Label) -> Pending:
+        for tensor in _tensors(operation):
+            if tensor.device.type != "cpu":
+                raise CommunicationError(
+                    f"in-process ranks share one autograd thread a GPU: CPU only, got {tensor.device}"
+                )
+        self.counters.add(label.rule, *self.traffic(operation))
+        if isinstance(operation, Request):
+            slot = self._world.ask(self._rank, (self._number, label.rule, label.unit), operation)
+        else:
+            slot = self._world.post(self._rank, operation, str(label))
+        return _InProcessPending(self._world, self._rank, slot, str(label))
+
+    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
+        desk = (self._number, *place)
+        self._world.services[self._rank, desk] = service
+        self._world.counters[self._rank, desk] = self.counters
+        self._desks.append(desk)
+        self.gather_objects("serves")  # nobody asks before all serve
+
+    def leave(self) -> None:
+        for desk in self._desks:
+            self._world.leave(self._rank, desk)
+        if self._desks:
+            self.gather_objects("goodbye")
+        self._desks.clear()
+
+    def traffic(self, operation: Operation) -> tuple[int, int]:
+        return traffic(operation, self._rank, self._world.size)
+
+    def gather_objects(self, value: object) -> list[object]:
+        slot = self._world.post(self._rank, Objects(value), "gather objects")
+        return cast("list[object]", self._world.wait(self._rank, slot, "gather objects"))
+
+    def announce(self, status: str) -> None:
+        """Nothing to do: the scheduler sees every rank."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def single() -> Transport:
+    """The transport of a world of one rank."""
+    return InProcessTransport(World(1, Link()), 0)
+
+
+def simulate(
+    function: Callable[[InProcessGroup], T], world_size: int, *, link: Link | None = None
+) -> list[T]:
+    """Run `function(group)` on every rank of an in-process world.
+
+    Args:
+        function: the training program of a rank.
+        world_size: number of ranks, at least 1.
+        link: the network's latency and bandwidth, in virtual time.
+
+    Returns: what the ranks returned, in rank order.
+
+    Raises: the error of the rank that failed first; DeadlockError if no rank could go on.
+
+    Example:
+        >>> simulate(lambda group: group.rank(), 3)
+        [0, 1, 2]
+    """
+    world = World(world_size, link or Link())
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        world.gates[rank].wait()
+        world.gates[rank].clear()
+        how = "has finished"
+        try:
+            results[rank] = function(InProcessGroup(world, rank))
+        except BaseException as error:  # re-raised in the caller's thread
+            errors.append(error)
+            how = f"failed: {type(error).__name__}: {error}"
+        finally:
+            world.finished[rank] = how
+            following = world.choose()
+            if following is not None:
+                world.gates[following].set()
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    world.gates[0].set()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.5)
+    if errors:
+        raise errors[0]
+    return [results[rank] for rank in range(world_size)]
+
+
+def _tensors(operation: Operation) -> list[Tensor]:
+    if isinstance(operation, Neighbors):
+        return [*operation.sends.values(), *operation.receives.values()]
+    if isinstance(operation, Request):
+        return [operation.tensor, operation.reply]
+    return [operation.tensor]

@@ -1,0 +1,82 @@
+"""What operations between in-process ranks come to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relaxcomm.network.operations import (
+    Agree,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Neighbors,
+    Operation,
+    Reduction,
+)
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, eq=False)
+class Objects:
+    value: object
+
+
+def signature(operation: Operation | Objects, label: str) -> str:
+    """What must be the same on all ranks of one operation."""
+    shape = ""
+    if not isinstance(operation, Objects | Neighbors):
+        shape = f" {list(operation.tensor.shape)} {operation.tensor.dtype}"
+    return f"{type(operation).__name__}{shape} at {label}"
+
+
+def scaled(tensor: Tensor, reduction: Reduction, world_size: int) -> Reduction:
+    """Divide what goes into a mean of half-precision tensors, whose sum could overflow; what is left to do.
+
+    Wider tensors are divided at the end: their sum overflows where training is lost anyway.
+    """
+    if reduction != "mean" or tensor.dtype not in _HALVES:
+        return reduction
+    tensor.mul_(1 / world_size)  # as DistributedDataParallel does, bit for bit
+    return "sum"
+
+
+def sent_to(operation: Operation | Objects, rank: int) -> Tensor:
+    """What a rank is sent by a neighbour."""
+    assert isinstance(operation, Neighbors)
+    return operation.sends[rank]
+
+
+def combine(posts: Mapping[int, Any]) -> dict[int, Any]:
+    """What each rank receives when all have posted."""
+    first, ranks = posts[0], range(len(posts))
+    if isinstance(first, Objects):
+        return {rank: [posts[r].value for r in ranks] for rank in ranks}
+    tensors = [posts[rank].tensor for rank in ranks]
+    if isinstance(first, AllReduce | Agree):
+        left = [scaled(tensor, first.reduction, len(posts)) for tensor in tensors]
+        total = _reduce(tensors, left[0])
+        return {rank: tensors[rank].copy_(total) for rank in ranks}
+    if isinstance(first, AllGather):
+        stacked = torch.stack(tensors)
+        return {rank: stacked.clone() for rank in ranks}
+    if isinstance(first, AllToAll):
+        return {rank: torch.stack([tensor[rank] for tensor in tensors]) for rank in ranks}
+    assert isinstance(first, Broadcast)
+    source = tensors[first.root].clone()
+    return {rank: tensors[rank].copy_(source) for rank in ranks}
+
+
+def _reduce(tensors: list[Tensor], reduction: Reduction) -> Tensor:
+    if reduction == "max":
+        return torch.stack(tensors).amax(0) if tensors[0].numel() else tensors[0].clone()
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total.div_(len(tensors)) if reduction == "mean" else total

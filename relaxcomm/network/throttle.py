@@ -1,0 +1,128 @@
+"""A slow network on one machine: results are held back until their bytes would have passed a link.
+
+The real bytes cross the loopback device at once. Headers cost nothing, and nobody waits for another
+rank's link.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from relaxcomm.network.link import Link
+from relaxcomm.network.operations import Label, Operation, Received, Request
+from relaxcomm.network.torch_distributed import TorchTransport
+from relaxcomm.network.transport import ByteCounters, Pending
+
+_AT_ONCE = Link()
+
+
+class TokenBucket:
+    """When bytes have passed a link: at once as long as there are tokens, then as fast as tokens come in.
+
+    With `t` the moment at which no byte waits any more, rate `r` and burst `b`, `n` bytes that come now
+    set `t = max(t, now - b / r) + n / r`.
+
+    Args:
+        bytes_per_second: the rate.
+        burst_bytes: that pass at once after a rest.
+        clock: seconds.
+    """
+
+    def __init__(self, bytes_per_second: float, burst_bytes: int, clock: Callable[[], float]) -> None:
+        self._rate, self._burst, self._clock = bytes_per_second, burst_bytes, clock
+        self.passed_at = -float("inf")
+
+    def put(self, num_bytes: int) -> None:
+        """Take tokens for bytes that come now."""
+        if num_bytes:
+            full = self._clock() - self._burst / self._rate
+            self.passed_at = max(self.passed_at, full) + num_bytes / self._rate
+
+
+class Throttle:
+    """One rank's link, which sends and receives at once, shared by all of the rank's transports.
+
+    Args:
+        link: its rate, each way, and latency.
+        burst_bytes: that pass at once after a rest.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, link: Link = _AT_ONCE, burst_bytes: int = 0, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._burst, self.clock = burst_bytes, clock
+        self.sent_bytes = 0
+        self.shape(link)
+
+    def shape(self, link: Link) -> None:
+        """Become another link, on which nothing waits."""
+        self.latency_seconds = link.latency_seconds
+        self._out, self._in = (
+            TokenBucket(link.bytes_per_second, self._burst, self.clock) for _ in ("out", "in")
+        )
+
+    def move(self, sent: int, received: int) -> None:
+        """Bytes of this rank that set out now, and bytes to it."""
+        self._out.put(sent)
+        self._in.put(received)
+        self.sent_bytes += sent
+
+    @property
+    def passed_at(self) -> float:
+        """When all of them have passed."""
+        return max(self._out.passed_at, self._in.passed_at)
+
+
+class _Metered(ByteCounters):
+    """What a transport counts, its services' answers too, passes the link."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        super().__init__()
+        self._throttle = throttle
+
+    def add(self, rule: str, sent: int = 0, received: int = 0) -> None:
+        super().add(rule, sent, received)
+        with self._lock:
+            self._throttle.move(sent, received)
+
+
+class ThrottledTransport(TorchTransport):
+    """torch.distributed, each result of which is there when all of this rank's bytes have passed its link.
+
+    A result takes the link's latency besides, a request's answer twice.
+
+    Args:
+        throttle: this rank's link.
+        settings: of `TorchTransport`.
+    """
+
+    def __init__(self, throttle: Throttle, **settings: Any) -> None:
+        super().__init__(None, **settings)
+        self._throttle, self.counters = throttle, _Metered(throttle)
+
+    def issue(self, operation: Operation, label: Label) -> Pending:
+        begin = self._throttle.clock()
+        pending = super().issue(operation, label)
+        if self.membership.world_size == 1:
+            return pending
+        ways = 2 if isinstance(operation, Request) else 1
+        latency = ways * self._throttle.latency_seconds
+        return _Held(pending, self._throttle.clock, max(begin, self._throttle.passed_at) + latency)
+
+
+class _Held(Pending):
+    """A result that is kept back; the limits of the real wait are over by then and count no more."""
+
+    def __init__(self, pending: Pending, clock: Callable[[], float], until: float) -> None:
+        self._pending, self._clock, self._until = pending, clock, until
+
+    def arrived(self) -> bool:
+        return self._pending.arrived() and self._clock() >= self._until
+
+    def wait(self) -> Received:
+        received = self._pending.wait()
+        time.sleep(max(0.0, self._until - self._clock()))
+        return received

@@ -1,0 +1,61 @@
+"""Bytes that one rank hands to the network for an operation.
+
+Counted are payloads, without the headers of Gloo, TCP and IP. All-reduce is a ring and sends
+`2 (N - 1) / N` of the tensor, all-gather `N - 1` times the tensor, all-to-all all rows but the
+own. A broadcast goes down a binomial tree, in which the root sends the tensor up to `log2 N` times
+and half of the ranks send nothing.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from relaxcomm.network.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Operation, Request
+
+
+def size_bytes(tensor: Tensor) -> int:
+    """Bytes of the entries of a tensor."""
+    return tensor.numel() * tensor.element_size()
+
+
+def traffic(operation: Operation, rank: int, world_size: int) -> tuple[int, int]:
+    """Bytes sent and received by a rank.
+
+    Args:
+        operation: what is exchanged.
+        rank: whose bytes.
+        world_size: number of ranks N.
+
+    Returns: `(sent, received)` in bytes.
+    """
+    if world_size == 1:
+        return 0, 0
+    if isinstance(operation, AllReduce | Agree):
+        moved = round(2 * (world_size - 1) / world_size * size_bytes(operation.tensor))
+    elif isinstance(operation, AllGather):
+        moved = (world_size - 1) * size_bytes(operation.tensor)
+    elif isinstance(operation, AllToAll):
+        moved = (world_size - 1) * size_bytes(operation.tensor) // world_size
+    elif isinstance(operation, Broadcast):
+        place = (rank - operation.root) % world_size
+        size = size_bytes(operation.tensor)
+        return tree_children(place, world_size) * size, size if place else 0
+    elif isinstance(operation, Request):
+        # The answers that this rank gives are counted when it gives them.
+        others, rows = sum(other != rank for other in operation.asked), len(operation.asked)
+        return others * size_bytes(operation.tensor) // rows, others * size_bytes(operation.reply) // rows
+    else:
+        return (
+            sum(size_bytes(tensor) for tensor in operation.sends.values()),
+            sum(size_bytes(tensor) for tensor in operation.receives.values()),
+        )
+    return moved, moved
+
+
+def tree_children(place: int, world_size: int) -> int:
+    """To how many ranks the one at `place` (0 is the root) sends in a binomial tree.
+
+    In round i every rank below `2^i` that has the tensor sends it to the one `2^i` above.
+    """
+    distances = (1 << i for i in range((world_size - 1).bit_length()))
+    return sum(place < distance and place + distance < world_size for distance in distances)

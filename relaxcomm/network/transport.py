@@ -1,0 +1,166 @@
+"""The one interface between the engine and a network."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.network.operations import Label, Operation, Received
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who takes part now. Nothing else stores a rank or a world size."""
+
+    rank: int
+    world_size: int
+
+
+EVALUATION = "evaluation"
+"""The label of what `Engine.averaged` and `Engine.close` send to make the model that is looked at."""
+
+
+@dataclass
+class ByteCounters:
+    """Bytes that this rank handed to, and took from, the network since attach.
+
+    Args:
+        sent: to all others for training: for all purposes but evaluation.
+        received: from all others for training.
+        by_rule: `(sent, received)` by the rule of the operations' labels, evaluation's among them.
+    """
+
+    sent: int = 0
+    received: int = 0
+    by_rule: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # Services count in threads of their own.
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, rule: str, sent: int = 0, received: int = 0) -> None:
+        """Count what was moved for a rule."""
+        with self._lock:
+            self._add(rule, sent, received)
+
+    def relabel(self, rule: str, other: str, sent: int, received: int) -> None:
+        """Count under another label what was, or is about to be, counted for a rule."""
+        with self._lock:
+            self._add(rule, -sent, -received)
+            self._add(other, sent, received)
+
+    def _add(self, rule: str, sent: int, received: int) -> None:
+        before = self.by_rule.get(rule, (0, 0))
+        self.by_rule[rule] = before[0] + sent, before[1] + received
+        if rule != EVALUATION:
+            self.sent += sent
+            self.received += received
+
+    @property
+    def evaluation(self) -> tuple[int, int]:
+        """Sent and received for evaluation."""
+        return self.by_rule.get(EVALUATION, (0, 0))
+
+
+class Pending(ABC):
+    """An operation that was issued and may still be on its way."""
+
+    @abstractmethod
+    def arrived(self) -> bool:
+        """Whether `wait` would return at once.
+
+        Raises: CommunicationError, as `wait` does, if the operation failed or has taken too long.
+        """
+
+    @abstractmethod
+    def wait(self) -> Received:
+        """Return what was received.
+
+        On a CPU backend this blocks, at most `timeout_seconds`; on CUDA it orders the current
+        stream behind the operation and returns at once.
+
+        Raises: CommunicationError, naming the operation's label and who is missing.
+        """
+
+
+Place: TypeAlias = tuple[str, int]
+"""A rule and a unit, as in a label."""
+
+
+class Service(ABC):
+    """What a rank answers to requests: a state machine without I/O, called by one thread at a time."""
+
+    @abstractmethod
+    def answer(self, client: int, request: Tensor) -> Sequence[tuple[int, Tensor]]:
+        """Take a request in, which may be overwritten later; the answers to give now, as `(rank, reply)`."""
+
+    @abstractmethod
+    def leave(self, client: int) -> Sequence[tuple[int, Tensor]]:
+        """A rank asks nothing any more; the answers that can now be given."""
+
+    def part(self) -> Tensor | None:
+        """This rank's part of a model that all ranks' services hold together, or None."""
+        return None
+
+    def rest(self) -> Tensor | None:
+        """What is still to be added to this rank's parameters when all have left, or None."""
+        return None
+
+    @abstractmethod
+    def export(self) -> dict[str, Tensor]:
+        """A copy of its state, for a checkpoint."""
+
+    @abstractmethod
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Put exported state back."""
+
+
+class Transport(ABC):
+    """Issues operations in the order of the calls; never from a callback or another thread."""
+
+    counters: ByteCounters
+
+    @property
+    @abstractmethod
+    def membership(self) -> Membership:
+        """This rank and the number of ranks."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on the clock on which operations take time."""
+
+    def processor_seconds(self) -> float:
+        """Of this thread's work so far; always 0 where the clock does not run by itself."""
+        return time.thread_time()
+
+    @abstractmethod
+    def issue(self, operation: Operation, label: Label) -> Pending:
+        """Start `operation` and return without waiting for it."""
+
+    @abstractmethod
+    def traffic(self, operation: Operation) -> tuple[int, int]:
+        """Bytes that this rank sends and receives for `operation`, as this backend really does it."""
+
+    @abstractmethod
+    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
+        """Answer requests for `place`, of the size of a row of `request` and `reply`; on every rank."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Say goodbye to all services, and go on serving until all ranks have."""
+
+    @abstractmethod
+    def gather_objects(self, value: object) -> list[object]:
+        """Collect a picklable value from every rank, in rank order; blocking, for attach and close."""
+
+    @abstractmethod
+    def announce(self, status: str) -> None:
+        """Publish what became of this rank ("closed at step 12", "failed: …") for waiting peers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what this transport made. No communication; safe to call twice."""

@@ -1,0 +1,182 @@
+"""N ranks as threads of one process, one running at a time, with virtual clocks.
+
+When a rank waits, the one with the smallest virtual clock that can go on does. So a program gives
+the same results and the same virtual times each time it runs, and a deadlock is an error that says
+who waits for whom.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.errors import CommunicationError, DeadlockError
+from relaxcomm.network.link import Link
+from relaxcomm.network.operations import (
+    Neighbors,
+    Operation,
+    Request,
+)
+from relaxcomm.network.reductions import Objects, combine, sent_to, signature
+from relaxcomm.network.traffic import size_bytes, traffic
+from relaxcomm.network.transport import ByteCounters, Service
+
+Desk: TypeAlias = tuple[int, str, int]
+"""Where a rank serves: its transport's number, a rule and a unit."""
+
+
+@dataclass
+class Slot:
+    """The n-th operation of every rank; a rank's result is there when those it hears from have posted."""
+
+    posts: dict[int, tuple[Operation | Objects, str]] = field(default_factory=dict)
+    posted_at: dict[int, float] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
+    ready_at: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass
+class Answers:
+    """The answers to one request so far."""
+
+    slot: Slot
+    rows: Mapping[int, Tensor]  # of `into`, by the rank that is to fill it
+    into: Tensor
+
+
+class World:
+    """The scheduler that the ranks of one simulation share."""
+
+    def __init__(self, size: int, link: Link) -> None:
+        self.size, self.link = size, link
+        self.clocks = [0.0] * size
+        self.counts = [0] * size
+        self.slots: dict[int, Slot] = {}
+        self.waiting: dict[int, tuple[Slot, str]] = {}
+        self.finished: dict[int, str] = {}
+        self.services: dict[tuple[int, Desk], Service] = {}
+        self.counters: dict[tuple[int, Desk], ByteCounters] = {}
+        self._asked: dict[tuple[int, Desk], Answers] = {}
+        self.transports = [0] * size  # made so far by each rank
+        self.gates = [threading.Event() for _ in range(size)]
+        self.deadlock: str | None = None
+
+    def post(self, rank: int, operation: Operation | Objects, label: str) -> Slot:
+        """Take note of a rank's next operation and complete what it completes."""
+        slot = self.slots.setdefault(self.counts[rank], Slot())
+        for other, (theirs, their_label) in slot.posts.items():
+            if signature(theirs, their_label) != signature(operation, label):
+                raise CommunicationError(
+                    f"ranks are not at the same place: rank {rank} issues {signature(operation, label)}, "
+                    f"rank {other} issued {signature(theirs, their_label)}"
+                )
+        slot.posts[rank] = (operation, label)
+        slot.posted_at[rank] = self.clocks[rank]
+        self.counts[rank] += 1
+        if len(slot.posts) == self.size:
+            del self.slots[self.counts[rank] - 1]
+        self._complete(slot)
+        return slot
+
+    def wait(self, rank: int, slot: Slot, label: str) -> Any:
+        """Let others run until the rank's result is there."""
+        if rank not in slot.results:
+            self.waiting[rank] = (slot, label)
+            self._switch(rank)
+            del self.waiting[rank]
+        if rank not in slot.results:
+            raise self._stuck(rank, slot, label)
+        self.clocks[rank] = max(self.clocks[rank], slot.ready_at[rank])
+        return slot.results[rank]
+
+    def has_arrived(self, rank: int, slot: Slot) -> bool:
+        """Whether a rank's result is there at this rank's time."""
+        self._switch(rank)  # those whose clock is behind may still send what arrives before
+        return rank in slot.results and slot.ready_at[rank] <= self.clocks[rank]
+
+    def ask(self, rank: int, desk: Desk, request: Request) -> Slot:
+        """Hand a request to the services of those that are asked, in the order of virtual time."""
+        self._switch(rank)  # those whose clock is behind ask first
+        slot = Slot()
+        self._asked[rank, desk] = Answers(
+            slot, dict(zip(request.asked, request.reply, strict=True)), request.reply
+        )
+        for server, sent in zip(request.asked, request.tensor, strict=True):
+            row = sent.clone()
+            arrives = self.clocks[rank] + self._travels(row, rank, server)
+            if server != rank:
+                self.counters[server, desk].add(desk[1], received=size_bytes(row))
+            self._deliver(server, desk, self.services[server, desk].answer(rank, row), arrives)
+        return slot
+
+    def leave(self, rank: int, desk: Desk) -> None:
+        """A rank asks nothing more at a desk."""
+        for server in range(self.size):
+            self._deliver(server, desk, self.services[server, desk].leave(rank), self.clocks[rank])
+
+    def _deliver(self, server: int, desk: Desk, answers: Sequence[tuple[int, Tensor]], now: float) -> None:
+        for client, reply in answers:
+            asked = self._asked[client, desk]
+            if server != client:
+                self.counters[server, desk].add(desk[1], sent=size_bytes(reply))
+            asked.rows[server].copy_(reply)
+            asked.slot.posts[server] = (Request(reply, reply), "an answer")
+            ready = now + self._travels(reply, server, client)
+            asked.slot.ready_at[client] = max(asked.slot.ready_at.get(client, 0.0), ready)
+            if len(asked.slot.posts) == len(asked.rows):
+                asked.slot.results[client] = asked.into
+
+    def _travels(self, tensor: Tensor, rank: int, other: int) -> float:
+        if rank == other:
+            return 0.0
+        return self.link.latency_seconds + size_bytes(tensor) / self.link.bytes_per_second
+
+    def _complete(self, slot: Slot) -> None:
+        operations = {rank: operation for rank, (operation, _) in slot.posts.items()}
+        if any(isinstance(operation, Neighbors) for operation in operations.values()):
+            for rank, operation in operations.items():
+                assert isinstance(operation, Neighbors), "the signatures are compared before"
+                if rank not in slot.results and operation.receives.keys() <= operations.keys():
+                    slot.results[rank] = {
+                        peer: sent_to(operations[peer], rank).clone() for peer in operation.receives
+                    }
+                    slot.ready_at[rank] = self._ready(slot, {rank, *operation.receives})
+        elif len(operations) == self.size:
+            slot.results.update(combine(operations))
+            slot.ready_at = dict.fromkeys(operations, self._ready(slot, set(operations)))
+
+    def _ready(self, slot: Slot, heard: set[int]) -> float:
+        return max(slot.posted_at[rank] + self._seconds(slot.posts[rank][0], rank) for rank in heard)
+
+    def choose(self) -> int | None:
+        """The rank that goes on: the earliest that can, or one that must be told that it never will."""
+        live = [r for r in range(self.size) if r not in self.finished]
+        ready = [r for r in live if r not in self.waiting or r in self.waiting[r][0].results]
+        if not ready and live and self.deadlock is None:
+            waits = "; ".join(f"rank {r} waits at {self.waiting[r][1]}" for r in live)
+            gone = "".join(f"; rank {r} {how}" for r, how in self.finished.items())
+            self.deadlock = f"no rank can go on: {waits}{gone}"
+        return min(ready or live, key=lambda r: (self.clocks[r], r), default=None)
+
+    def _switch(self, rank: int) -> None:
+        following = self.choose()
+        assert following is not None
+        if following != rank:
+            self.gates[following].set()
+            self.gates[rank].wait()
+            self.gates[rank].clear()
+
+    def _stuck(self, rank: int, slot: Slot, label: str) -> CommunicationError:
+        failed = [f"rank {r} {how}" for r, how in self.finished.items() if how.startswith("failed")]
+        if failed:
+            return CommunicationError(f"rank {rank} at {label}: {'; '.join(failed)}")
+        missing = [r for r in range(self.size) if r not in slot.posts]
+        return DeadlockError(f"rank {rank} at {label} waits for ranks {missing}; {self.deadlock}")
+
+    def _seconds(self, operation: Operation | Objects, rank: int) -> float:
+        sent = 0 if isinstance(operation, Objects) else traffic(operation, rank, self.size)[0]
+        return self.link.latency_seconds + sent / self.link.bytes_per_second

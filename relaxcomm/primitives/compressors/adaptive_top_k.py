@@ -1,0 +1,126 @@
+"""A density that follows what is gained by sending more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.errors import ConfigError
+from relaxcomm.fields.frozen import Share, Steps, frozen
+from relaxcomm.primitives.compressors.sparsifier import (
+    COUNT_BYTES,
+    INDEX_BYTES,
+    num_kept,
+    pack_selected,
+    sum_sparse,
+)
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.messages import MIXED, Dense, Message, Several
+
+_DENSITY, _GAINS, _COUNT = "density", "gains", "count"
+_GAINS_BYTES = 8  # two float32
+
+
+@frozen
+class adaptive_top_k(Compressor):
+    """The entries of largest size, as few as hold the wanted part of `||x||^2`: `||C(x)||^2 >= gain ||x||^2`.
+
+    The density begins at `most`. Each message holds `||C(x)||^2 / ||x||^2` at its density and at half of it;
+    all workers look at the means over `window` messages, then halve the density if half would be enough,
+    double it if all is not, and leave it otherwise. Biased: use it inside `error_feedback`, with
+    `all_gather`. A GPU is waited for, since the density decides on the size of messages.
+
+    Args:
+        gain: wanted part of the squared norm, in (0, 1].
+        most: largest density, a fraction of the entries in (0, 1].
+        least: smallest density.
+        window: messages between two decisions.
+
+    Raises: ConfigError if `least` is above `most`.
+
+    Example:
+        >>> adaptive_top_k(gain=0.8)
+        adaptive_top_k(gain=0.8)
+
+    Reference: Tyagi and Swany, "GraVAC: Adaptive Compression for Communication-Efficient Distributed DL
+        Training", IEEE CLOUD 2023.
+
+    Differs from the paper: the density also goes up again, and by the gain alone, not by measured throughput.
+    """
+
+    gain: Share = 0.9
+    most: Share = 0.1
+    least: Share = 0.001
+    window: Steps = 50
+
+    kinds: ClassVar[frozenset[str]] = frozenset({MIXED})
+    unbiased: ClassVar[bool] = False
+    builds_on_results: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.least > self.most:
+            raise ConfigError(
+                f"adaptive_top_k: least={self.least} is above most={self.most}; the density goes from most "
+                "down to least"
+            )
+
+    @property
+    def coding_scope(self) -> str:
+        return "model"
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {
+            _DENSITY: torch.tensor(self.most, dtype=torch.float64, device=bucket.device),
+            _GAINS: torch.zeros(2, device=bucket.device),
+            _COUNT: torch.tensor(0, device=bucket.device),
+        }
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        density = float(state[_DENSITY])
+        cx.note("density", density)
+        k, half = (num_kept(one, tensor.numel()) for one in (density, self._halved(density)))
+        chosen = torch.topk(tensor.abs(), k, sorted=True).indices  # NaN comes first
+        unit = tensor[chosen[:1]].abs().double().sum()  # the largest, so that no square leaves the range
+        squares = (tensor[chosen].double() / unit).square()
+        held = torch.stack([squares.sum(), squares[:half].sum()])
+        total = (tensor.double() / unit).square().sum()
+        gains = torch.where(unit == 0, 1.0, held / total).float()
+        sent = pack_selected(tensor, chosen, k)
+        parts = yield Several((sent, Dense(gains)))
+        self._decide(state, torch.stack([weight * _read(message)[1] for weight, message in parts]).sum(0))
+        result = sum_sparse([(weight, _read(message)[0]) for weight, message in parts], tensor)
+        return result, sent if keep_own else None
+
+    def _decide(self, state: State, gains: Tensor) -> None:
+        """The same on all ranks, which have read the same messages."""
+        total, count = state[_GAINS] + gains, state[_COUNT] + 1
+        if int(count) < self.window:
+            state[_GAINS], state[_COUNT] = total, count
+            return
+        now, half = (total / self.window).tolist()
+        density = float(state[_DENSITY])
+        if half >= self.gain:
+            density = self._halved(density)
+        elif now < self.gain:
+            density = min(self.most, 2 * density)
+        state[_DENSITY] = torch.full_like(state[_DENSITY], density)
+        state[_GAINS], state[_COUNT] = torch.zeros_like(total), torch.zeros_like(count)
+
+    def _halved(self, density: float) -> float:
+        return max(self.least, density / 2)
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        """Those at the largest density."""
+        return num_kept(self.most, numel) * (element_bytes + INDEX_BYTES) + COUNT_BYTES + _GAINS_BYTES
+
+
+def _read(message: Message) -> tuple[Message, Tensor]:
+    """The entries, and the gains."""
+    assert isinstance(message, Several), f"expected entries and gains, got {message!r}"
+    entries, gains = message.messages
+    assert isinstance(gains, Dense)
+    return entries, gains.tensor

@@ -1,0 +1,191 @@
+"""Compressors after one another: each codes the values of the message before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor
+
+from relaxcomm.errors import CompositionError
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives.compressors.decoding import as_dense, finish, read
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.layout import Layout, one_tensor
+from relaxcomm.tensors.messages import (
+    DENSE,
+    MAXIMUM,
+    SHARED_SUPPORT,
+    SPARSE,
+    Dense,
+    Message,
+    SharedSupport,
+    Sparse,
+    SparseOf,
+)
+from relaxcomm.tensors.shards import PieceState, piece_bucket
+
+_FIRST, _REST = 0, 1
+
+
+@frozen
+class chain(Compressor):
+    """Each compressor codes the values of the message that the one before it has made.
+
+    The first may choose entries, the next shorten their numbers: with v the values of `C_1(x)`, what is sent
+    is `C_2(v)`. Where a part is biased, `error_feedback` goes around the whole chain and corrects them all.
+
+    Args:
+        compressors: two or more, the one that sees the tensor first; each of one message a tensor.
+
+    Raises: CompositionError for compressors that keep a residual or send several messages.
+
+    Example:
+        >>> chain(compressors=(top_k(density=0.01), cast(dtype="float16")))
+        chain(compressors=(top_k(density=0.01), cast(dtype='float16')))
+    """
+
+    compressors: Annotated[tuple[Compressor, ...], Field(min_length=2)]
+
+    def __post_init__(self) -> None:
+        for one in self.compressors[:-1]:
+            if isinstance(one, chain) or not one.kinds <= {DENSE, SHARED_SUPPORT, SPARSE}:
+                raise CompositionError(
+                    f"chain cannot code the values of {one!r} further; let it come last, or write the "
+                    "parts of a chain into one list"
+                )
+        for one in self.compressors:
+            if one.keeps_rest or one.rounds != 1 or MAXIMUM in one.kinds:
+                raise CompositionError(
+                    "chain takes compressors of one message that keep no residual and ask for no maximum, "
+                    f"got {one!r}; put error_feedback around the whole chain"
+                )
+
+    @property
+    def kinds(self) -> frozenset[str]:  # type: ignore[override]  # facts that follow from the parts
+        return frozenset(_kind(a, b) for a in self._first.kinds for b in self._rest.kinds)
+
+    @property
+    def linear(self) -> bool:  # type: ignore[override]
+        return all(one.linear for one in self.compressors)
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return all(one.elementwise for one in self.compressors)
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return all(one.unbiased for one in self.compressors)
+
+    @property
+    def follows_clock(self) -> bool:  # type: ignore[override]
+        return any(one.follows_clock for one in self.compressors)
+
+    @property
+    def coding_scope(self) -> str:
+        scopes = {one.coding_scope for one in self.compressors}
+        return next(scope for scope in ("model", "tensor", "bucket") if scope in scopes)
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        slots: dict[str, Tensor] = {}
+        PieceState(slots, _FIRST).update(self._first.init(bucket))
+        num_values, _ = self._first.layout_values(bucket.layout, bucket.dtype.itemsize)
+        PieceState(slots, _REST).update(self._rest.init(piece_bucket(bucket, one_tensor(num_values))))
+        return slots
+
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        return self.layout_values(one_tensor(numel), element_bytes)
+
+    def layout_values(self, layout: Layout, element_bytes: int) -> tuple[int, int]:
+        return self._rest.values(*self._first.layout_values(layout, element_bytes))
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return self.layout_bytes(one_tensor(numel), element_bytes)
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        num_values, value_bytes = self._first.layout_values(layout, element_bytes)
+        places_bytes = self._first.layout_bytes(layout, element_bytes) - num_values * value_bytes
+        inner = layout if self._first.elementwise else one_tensor(num_values)
+        return places_bytes + self._rest.layout_bytes(inner, value_bytes)
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        outer = self._first.code(cx, tensor, PieceState(state, _FIRST), keep_own=False)
+        message = next(outer)
+        several = _sparse if isinstance(message, Sparse) else _whole
+        reading = _Reading(cx, self._first, self._rest, state, tensor)
+        return (yield from several(reading, outer, message, keep_own))
+
+    @property
+    def _first(self) -> Compressor:
+        return self.compressors[0]
+
+    @property
+    def _rest(self) -> Compressor:
+        return self.compressors[1] if len(self.compressors) == 2 else chain(compressors=self.compressors[1:])
+
+
+class _Reading:
+    """What both ways to code a message's values need: the two compressors with their slots."""
+
+    def __init__(
+        self, cx: Context, first: Compressor, rest: Compressor, state: State, tensor: Tensor
+    ) -> None:
+        self._cx, self._first, self._rest, self._tensor = cx, first, rest, tensor
+        self._first_state, self._rest_state = PieceState(state, _FIRST), PieceState(state, _REST)
+
+    def code(self, values: Tensor, keep_own: bool) -> Coding:
+        return self._rest.code(self._inner(values), values, self._rest_state, keep_own=keep_own)
+
+    def _inner(self, values: Tensor) -> Context:
+        """Chosen entries are values of no tensor in particular."""
+        return self._cx if self._first.elementwise else replace(self._cx, layout=None)
+
+    def values(self, message: Message, like: Tensor) -> Tensor:
+        """The values that one worker's message decodes to."""
+        return read(self._rest, self._inner(like), like, self._rest_state, message)
+
+    def tensor(self, message: Message) -> Tensor:
+        """What a message of the first compressor decodes to."""
+        return read(self._first, self._cx, self._tensor, self._first_state, message)
+
+
+def _sparse(reading: _Reading, outer: Coding, message: Message, keep_own: bool) -> Coding:
+    """Workers' entries differ, so each worker's values are decoded before they are added up."""
+    assert isinstance(message, Sparse)
+    coding = reading.code(message.values, keep_own)
+    parts = yield SparseOf(next(coding), message.indices, message.count)
+    decoded, mine = [], None
+    for weight, part in parts:
+        assert isinstance(part, SparseOf)
+        values = reading.values(part.values, message.values)
+        decoded.append((weight, replace(message, values=values, indices=part.indices, count=part.count)))
+        mine = part.values
+    assert mine is not None, "an exchange sent back no part"
+    _, own = finish(coding, ((1.0, mine),))
+    result, _ = finish(outer, decoded)
+    if own is None:
+        return result, None
+    sent = replace(message, values=as_dense(own, message.values))
+    return result, sent if sent.is_direct else reading.tensor(sent)
+
+
+def _whole(reading: _Reading, outer: Coding, message: Message, keep_own: bool) -> Coding:
+    """All workers send the same entries, so their values may be added up first."""
+    assert isinstance(message, Dense), f"the values of {message!r} cannot be coded further"
+    coding = reading.code(message.tensor, keep_own)
+    inner = next(coding)
+    if message.kind == SHARED_SUPPORT and inner.kind == DENSE:
+        assert isinstance(inner, Dense)
+        inner = SharedSupport(inner.tensor)
+    parts = yield inner
+    values, own = finish(coding, parts)
+    result, _ = finish(outer, ((1.0, Dense(values)),))
+    return result, None if own is None else reading.tensor(Dense(as_dense(own, message.tensor)))
+
+
+def _kind(first: str, rest: str) -> str:
+    """The kind of a message of kind `first` whose values are a message of kind `rest`."""
+    return first if first == SPARSE or rest == DENSE else rest

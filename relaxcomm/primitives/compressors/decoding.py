@@ -1,0 +1,35 @@
+"""Messages decoded outside the exchange that they were made for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relaxcomm.primitives.compressors.sparsifier import sum_sparse
+from relaxcomm.primitives.compressors.uniform_quantizer import sum_quantized
+from relaxcomm.roles import Coding, Compressor, Context, Parts, State
+from relaxcomm.tensors.messages import Message, Quantized, Sparse
+
+
+def finish(coding: Coding, parts: Parts) -> tuple[Tensor, Tensor | Sparse | None]:
+    """The result, and the own part if it was asked for, of a coding that has yielded its only message."""
+    try:
+        coding.send(parts)
+    except StopIteration as stop:
+        result: tuple[Tensor, Tensor | Sparse | None] = stop.value
+        return result
+    raise AssertionError("only compressors of one message can be read outside their exchange")
+
+
+def read(compressor: Compressor, cx: Context, like: Tensor, state: State, message: Message) -> Tensor:
+    """What a message of a compressor without residual decodes to, a tensor like `like`."""
+    if isinstance(message, Quantized):  # it says so itself, without a message being made to ask it
+        return sum_quantized(((1.0, message),), like)
+    coding = compressor.code(cx, torch.zeros_like(like), state, keep_own=False)
+    next(coding)
+    return finish(coding, ((1.0, message),))[0]
+
+
+def as_dense(own: Tensor | Sparse, like: Tensor) -> Tensor:
+    """An own part as a tensor like `like`."""
+    return own if isinstance(own, Tensor) else sum_sparse(((1.0, own),), like)

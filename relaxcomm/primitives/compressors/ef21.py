@@ -1,0 +1,61 @@
+"""Compressors of what has changed since the last message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives.compressors.decoding import as_dense
+from relaxcomm.primitives.compressors.error_feedback import Around, inner_state
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.buckets import Bucket
+
+_OWN, _MEAN = "own", "mean"
+
+
+@frozen
+class ef21(Around):
+    """Send how far x is from an estimate of it, and follow the estimates' mean: `g_n <- g_n + C(x_n - g_n)`.
+
+    All hold the mean of the estimates, `g <- g + (1/N) sum_n C(x_n - g_n)`, and g is the result, both from
+    0 on. With a contractive C, estimates reach x where x comes to rest. It needs every worker's message, so
+    it takes `all_reduce` or `all_gather`.
+
+    Args:
+        compressor: C.
+
+    Raises: CompositionError around a compressor that keeps a residual itself.
+
+    Example:
+        >>> ef21(compressor=top_k(density=0.01))
+        ef21(compressor=top_k(density=0.01))
+
+    Reference: Richtárik et al., "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error
+        Feedback", NeurIPS 2021.
+
+    Differs from the paper: estimates begin at 0 rather than at the first gradients, sent in full.
+    """
+
+    compressor: Compressor
+
+    @property
+    def builds_on_results(self) -> bool:  # type: ignore[override]  # a fact of its own
+        return True
+
+    def __post_init__(self) -> None:
+        self.check_alone()
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {_OWN: bucket.zeros(), _MEAN: bucket.zeros(), **self.inner_slots(bucket)}
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        apart = (tensor - state[_OWN]).to(tensor.dtype)
+        coding = self.compressor.code(cx, apart, inner_state(state), keep_own=True)
+        change, own = yield from coding
+        assert own is not None
+        state[_OWN] = state[_OWN] + as_dense(own, tensor)
+        state[_MEAN] = torch.add(state[_MEAN], change)
+        return state[_MEAN].clone(), state[_OWN] if keep_own else None

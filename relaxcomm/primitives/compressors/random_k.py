@@ -1,0 +1,108 @@
+"""Entries chosen at random, the same on all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+
+from relaxcomm.fields.frozen import Index, frozen
+from relaxcomm.fields.schedules import Density, largest, least, value_at
+from relaxcomm.primitives.compressors.cast import combine_dense
+from relaxcomm.primitives.compressors.sparsifier import all_finite, num_kept
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
+
+UNIT = "unit"
+"""The slot that holds the bucket's index, so that equal buckets draw differently."""
+
+
+@frozen
+class random_k(Compressor):
+    """`k = max(floor(density d), 1)` entries drawn anew in each exchange from a seed that all ranks share.
+
+    No indices are sent, and the messages can be all-reduced. `E ||C(x) - x||^2 = (1 - k / d) ||x||^2`
+    as it is; scaled by `d / k` it is unbiased, with `(d / k - 1) ||x||^2`.
+
+    Args:
+        density: fraction of the entries sent, in (0, 1], or a schedule.
+        scaled: multiply by `d / k`, for use without `error_feedback`.
+        seed: of the drawing; the same on all ranks.
+        scope: whether k is counted over the whole "model" (for each dtype) or over each "bucket".
+
+    Example:
+        >>> random_k(density=0.01)
+        random_k(density=0.01)
+
+    Reference: Stich et al., "Sparsified SGD with Memory", NeurIPS 2018.
+    """
+
+    density: Density
+    scaled: bool = False
+    seed: Index = 0
+    scope: Literal["model", "bucket"] = "model"
+
+    kinds: ClassVar[frozenset[str]] = frozenset({SHARED_SUPPORT})
+    follows_clock: ClassVar[bool] = True
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return self.scaled
+
+    @property
+    def coding_scope(self) -> str:
+        return self.scope
+
+    def contraction(self, numel: int) -> float | None:
+        if self.scaled:
+            return None
+        return 1 - num_kept(least(self.density), numel) / numel if numel else 0.0
+
+    def init(self, bucket: Bucket) -> Mapping[str, torch.Tensor]:
+        return {UNIT: torch.tensor(bucket.index)}
+
+    def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_own: bool) -> Coding:
+        numel = tensor.numel()
+        k = num_kept(value_at(self.density, cx.step - cx.start), numel)
+        # Drawn on the CPU, so that ranks with other devices draw the same.
+        generator = torch.Generator().manual_seed(shared_seed(self.seed, cx.step, int(state[UNIT])))
+        indices = _drawn(numel, k, generator).to(tensor.device)
+        scale = numel / k if self.scaled and k else 1.0
+        values = tensor[indices] * scale
+        if not all_finite(tensor):  # never hidden: what is not finite reaches all ranks
+            values.fill_(math.nan)
+        own = _at(indices, values, numel) if keep_own else None
+        parts = yield SharedSupport(values)
+        return _at(indices, combine_dense(parts), numel), own
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return num_kept(largest(self.density), numel) * element_bytes
+
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        return num_kept(largest(self.density), numel), element_bytes
+
+
+def shared_seed(seed: int, step: int, unit: int) -> int:
+    """What all ranks draw from in a step for a bucket."""
+    numbers = f"{seed} {step} {unit}".encode()
+    return int.from_bytes(hashlib.blake2b(numbers, digest_size=7).digest(), "little")
+
+
+def _at(indices: torch.Tensor, values: torch.Tensor, numel: int) -> torch.Tensor:
+    """A tensor of zeros but for these entries."""
+    return values.new_zeros(numel).index_copy_(0, indices, values)
+
+
+def _drawn(numel: int, k: int, generator: torch.Generator) -> torch.Tensor:
+    """k different numbers below `numel`."""
+    if 4 * k > numel:
+        return torch.randperm(numel, generator=generator)[:k]
+    found = torch.empty(0, dtype=torch.int64)
+    while found.numel() < k:  # far fewer than a quarter are drawn twice, so once or twice is enough
+        more = torch.randint(numel, (k + k // 4 + 8,), generator=generator)
+        found = torch.unique(torch.cat([found, more]))
+    return found[torch.randperm(found.numel(), generator=generator)[:k]]

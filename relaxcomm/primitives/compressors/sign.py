@@ -1,0 +1,73 @@
+"""One bit an entry."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives.compressors.uniform_quantizer import sum_quantized, tensor_segments
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.bit_packing import pack_signs, packed_bytes
+from relaxcomm.tensors.layout import Layout, one_tensor
+from relaxcomm.tensors.messages import SIGNS, Signs
+from relaxcomm.tensors.precision import wide
+from relaxcomm.tensors.segments import chunk_size
+
+
+@frozen
+class sign(Compressor):
+    """The sign of each entry, times the mean size of its tensor: `C(x) = (||x||_1 / d) sign(x)`.
+
+    Zeros count as positive. `||C(x) - x||^2 = ||x||^2 - ||x||_1^2 / d <= (1 - 1 / d) ||x||^2` for each tensor
+    of d entries. Biased: use it inside `error_feedback`, or with the exchange `vote`. A tensor with NaN or
+    infinity decodes to NaN or infinity.
+
+    Example:
+        >>> error_feedback(compressor=sign())
+        error_feedback(compressor=sign())
+
+    Reference: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018;
+        Karimireddy et al., "Error Feedback Fixes SignSGD", ICML 2019, for the scale.
+    """
+
+    kinds: ClassVar[frozenset[str]] = frozenset({SIGNS})
+    unbiased: ClassVar[bool] = False
+
+    @property
+    def coding_scope(self) -> str:
+        return "tensor"
+
+    def contraction(self, numel: int) -> float | None:
+        return 1 - 1 / numel if numel else 0.0
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        segments = tensor_segments(cx, tensor.numel())
+        steps = tensor.new_empty(segments.count, dtype=wide(tensor.dtype))
+        for index, group in enumerate(segments.groups(tensor.numel())):
+            steps[index] = 2 * _mean_size(tensor[group.start : group.stop])
+        message = Signs(pack_signs(tensor), steps, steps[:0], 2, segments)
+        own = sum_quantized([(1.0, message)], tensor) if keep_own else None
+        parts = yield message
+        return sum_quantized(parts, tensor), own
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return self.layout_bytes(one_tensor(numel), element_bytes)
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        return packed_bytes(layout.numel, 2) + len(list(layout.spans())) * max(4, element_bytes)
+
+
+def _mean_size(tensor: Tensor) -> Tensor:
+    """`||x||_1 / d` in float64, in which no sum of float32 overflows."""
+    if tensor.device.type == "cpu" and tensor.dtype == torch.float32:
+        chunks = torch.split(tensor, chunk_size(tensor))
+        sizes = torch.empty_like(chunks[0])
+        total = torch.zeros((), dtype=torch.float64)
+        for one in chunks:
+            total += torch.abs(one, out=sizes[: one.numel()]).sum()
+        if bool(torch.isfinite(total)):
+            return total / tensor.numel()
+    return tensor.abs().sum(dtype=torch.float64) / tensor.numel()

@@ -1,0 +1,107 @@
+"""What all sparsifiers share: fixed capacity, and how messages are made and added up."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.schedules import largest, piecewise, value_at
+from relaxcomm.roles import Coding, Compressor, Context, Parts, State
+from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.messages import SPARSE, Sparse
+from relaxcomm.tensors.precision import wide
+
+COUNT_BYTES = 4
+INDEX_BYTES = 4
+
+
+def num_kept(density: float, numel: int) -> int:
+    """How many of `numel` entries a density stands for: `max(floor(density numel), 1)`, and 0 of none."""
+    return min(numel, max(int(density * numel), 1))
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether no entry is NaN or infinite; the sum alone tells in almost all cases, in one pass."""
+    total = tensor.sum(dtype=wide(tensor.dtype))
+    return bool(torch.isfinite(total)) or bool(torch.isfinite(tensor).all())
+
+
+class Sparsifier(Compressor):
+    """Sends some entries, chosen by `select`, in messages of a capacity that depends on the clock alone."""
+
+    density: float | piecewise
+    scope: Literal["model", "bucket"]
+
+    kinds: ClassVar[frozenset[str]] = frozenset({SPARSE})
+    unbiased: ClassVar[bool] = False
+
+    @property
+    def coding_scope(self) -> str:
+        return self.scope
+
+    @property
+    def follows_clock(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return isinstance(self.density, piecewise)
+
+    @abstractmethod
+    def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
+        """Indices (int64, at most `capacity`) of the entries that are sent, for the density of this step."""
+
+    def capacity(self, k: int, numel: int) -> int:
+        """The most entries that a message holds when `k` are asked for."""
+        return k
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        density = value_at(self.density, cx.step - cx.start)
+        capacity = self.capacity(num_kept(density, tensor.numel()), tensor.numel())
+        message = pack_selected(tensor, self._chosen(tensor, density, capacity), capacity)
+        parts = yield message
+        return sum_sparse(parts, tensor), message if keep_own else None
+
+    def _chosen(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
+        """What `select` chooses; of a tensor that is not finite an entry that shows it."""
+        if not tensor.numel():
+            return torch.empty(0, dtype=torch.int64, device=tensor.device)
+        indices = self.select(tensor, density, capacity)
+        if all_finite(tensor):
+            return indices
+        spoilt = torch.nonzero(~torch.isfinite(tensor)).view(-1)
+        # Never hidden: one entry that is not finite reaches all ranks.
+        shown: Tensor = torch.unique(torch.cat([spoilt[:1], indices[: max(0, capacity - 1)]]))
+        return shown
+
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        return self.capacity(num_kept(largest(self.density), numel), numel), element_bytes
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        kept, _ = self.values(numel, element_bytes)
+        return kept * (element_bytes + INDEX_BYTES) + COUNT_BYTES
+
+
+def pack_selected(tensor: Tensor, indices: Tensor, capacity: int) -> Sparse:
+    """A message of the entries at `indices`."""
+    count = indices.numel()
+    values = torch.zeros(capacity, dtype=tensor.dtype, device=tensor.device)
+    places = torch.zeros(capacity, dtype=torch.int32, device=tensor.device)
+    torch.index_select(tensor, 0, indices, out=values[:count])
+    places[:count] = indices
+    return Sparse(values, places, torch.tensor([count], dtype=torch.int32, device=tensor.device))
+
+
+def sum_sparse(parts: Parts, like: Tensor) -> Tensor:
+    """The weighted sum of sparse messages as a dense tensor, at least float32."""
+    if not parts:
+        return buffer_pool.zeros_like(like, wide(like.dtype))
+    total, cut = buffer_pool.empty_like(like, wide(like.dtype)), []
+    for _, message in parts:
+        assert isinstance(message, Sparse), f"expected a sparse message, got {message!r}"
+        cut.append(message.ranges(like))
+    # One range of all messages at a time, while it is in the cache.
+    for together in zip(*cut, strict=True):
+        together[0].of(total).zero_()
+        for (weight, _), one in zip(parts, together, strict=True):
+            one.add_to(total, weight)
+    return total

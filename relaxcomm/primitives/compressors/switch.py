@@ -1,0 +1,103 @@
+"""One compressor at first, another later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from relaxcomm.errors import CompositionError
+from relaxcomm.fields.frozen import Steps, frozen
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.layout import Layout
+from relaxcomm.tensors.shards import PieceState
+
+
+@frozen
+class switch(Compressor):
+    """Code with `first` in the first `steps` steps of the rule, and with `then` in all others.
+
+    Args:
+        first: the compressor at the beginning, such as `identity()`.
+        then: the compressor later on.
+        steps: optimizer steps, counted from the first in which the rule is active.
+
+    Raises: CompositionError for compressors that send different numbers of messages.
+
+    Example:
+        >>> switch(first=identity(), then=cast(dtype="bfloat16"), steps=100)
+        switch(first=identity(), then=cast(dtype='bfloat16'), steps=100)
+    """
+
+    first: Compressor
+    then: Compressor
+    steps: Steps
+
+    follows_clock: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.first.rounds != self.then.rounds:
+            raise CompositionError(
+                f"switch takes compressors of equal rounds, got {self.first!r} of {self.first.rounds} and "
+                f"{self.then!r} of {self.then.rounds}; give two rules disjoint active ranges instead"
+            )
+
+    @property
+    def kinds(self) -> frozenset[str]:  # type: ignore[override]  # facts that follow from the parts
+        return self.first.kinds | self.then.kinds
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]
+        return self.first.rounds
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return self.first.unbiased and self.then.unbiased
+
+    @property
+    def keeps_rest(self) -> bool:  # type: ignore[override]
+        return self.first.keeps_rest or self.then.keeps_rest
+
+    @property
+    def builds_on_results(self) -> bool:  # type: ignore[override]
+        return self.first.builds_on_results or self.then.builds_on_results
+
+    @property
+    def coding_scope(self) -> str:
+        scopes = {self.first.coding_scope, self.then.coding_scope}
+        return next(scope for scope in ("model", "tensor", "bucket") if scope in scopes)
+
+    @property
+    def plain(self) -> Compressor:
+        return switch(first=self.first.plain, then=self.then.plain, steps=self.steps)
+
+    def check_optimizer(self, groups: list[dict[str, object]]) -> None:
+        self.first.check_optimizer(groups)
+        self.then.check_optimizer(groups)
+
+    @property
+    def phases(self) -> tuple[tuple[int, Compressor], ...]:
+        before = tuple((start, one) for start, one in self.first.phases if start < self.steps)
+        after = [(start, one) for start, one in self.then.phases if start > self.steps]
+        begun = [one for start, one in self.then.phases if start <= self.steps]
+        return (*before, (self.steps, begun[-1]), *after)
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        slots: dict[str, Tensor] = {}
+        for index, one in enumerate((self.first, self.then)):
+            PieceState(slots, index).update(one.init(bucket))
+        return slots
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        index = int(cx.step - cx.start >= self.steps)
+        now = (self.first, self.then)[index]
+        return (yield from now.code(cx, tensor, PieceState(state, index), keep_own=keep_own))
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        """Those of the larger of the two."""
+        return max(one.message_bytes(numel, element_bytes) for one in (self.first, self.then))
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        return max(one.layout_bytes(layout, element_bytes) for one in (self.first, self.then))

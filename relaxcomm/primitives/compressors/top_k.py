@@ -1,0 +1,38 @@
+"""The largest entries."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.fields.schedules import Density, least
+from relaxcomm.primitives.compressors.sparsifier import Sparsifier, num_kept
+
+
+@frozen
+class top_k(Sparsifier):
+    """The `k = max(floor(density d), 1)` entries of largest size, exactly; the others count as 0.
+
+    `||C(x) - x||^2 <= (1 - k / d) ||x||^2`. Biased: use it inside `error_feedback`.
+
+    Args:
+        density: fraction of the entries sent, in (0, 1], or a schedule.
+        scope: whether k is counted over the whole "model" (for each dtype) or over each "bucket".
+
+    Example:
+        >>> top_k(density=0.01)
+        top_k(density=0.01)
+    """
+
+    density: Density
+    scope: Literal["model", "bucket"] = "model"
+
+    def contraction(self, numel: int) -> float | None:
+        return 1 - num_kept(least(self.density), numel) / numel if numel else 0.0
+
+    def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
+        k = num_kept(density, tensor.numel())
+        return torch.topk(tensor.abs(), k, sorted=False).indices

@@ -1,0 +1,160 @@
+"""What all quantisers share: entries as evenly spaced levels of their segment, drawn or rounded."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.roles import Coding, Compressor, Context, Parts, State
+from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
+from relaxcomm.tensors.messages import QUANTIZED, Quantized
+from relaxcomm.tensors.precision import wide
+from relaxcomm.tensors.segments import Segments, chunk_size
+
+_INT_BITS = 31  # of an int32 without its sign
+
+
+class Quantizer(Compressor):
+    """Sends each entry as one of `num_codes` levels of its segment; `spread` says which.
+
+    Without lows the levels lie around 0, an odd number of them, so that 0 stays 0.
+    """
+
+    seed: int
+
+    kinds: ClassVar[frozenset[str]] = frozenset({QUANTIZED})
+
+    @property
+    @abstractmethod
+    def num_codes(self) -> int:
+        """2 to 256."""
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether an entry between two levels is drawn to one of them, in proportion to its distance."""
+        return True
+
+    @property
+    def has_lows(self) -> bool:
+        """Whether the levels of a segment begin at its least entry."""
+        return False
+
+    @abstractmethod
+    def segments(self, cx: Context, numel: int) -> Segments:
+        """Which entries share their levels."""
+
+    @abstractmethod
+    def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance of the levels and the lowest (not looked at around 0), each `[num]`, for `[num, size]`."""
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return self.stochastic
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        message = self._message(cx, tensor)
+        own = sum_quantized([(1.0, message)], tensor) if keep_own else None
+        parts = yield message
+        return sum_quantized(parts, tensor), own
+
+    def _message(self, cx: Context, tensor: Tensor) -> Quantized:
+        segments, size = self.segments(cx, tensor.numel()), chunk_size(tensor)
+        kept = wide(tensor.dtype)
+        steps = torch.empty(segments.count, dtype=kept, device=tensor.device)
+        lows = torch.empty(segments.count if self.has_lows else 0, dtype=kept, device=tensor.device)
+        codes = buffer_pool.empty_like(tensor, torch.uint8)
+        generator = draws(cx, self.seed, tensor) if self.stochastic else None
+        rounding = _Rounding(self.num_codes, self.has_lows, min(size, tensor.numel()), steps, generator)
+        for group in segments.groups(size):
+            rows = group.rows(tensor).to(kept)
+            step, low = self.spread(rows)
+            group.scales(steps).copy_(step.view(-1, 1))
+            if self.has_lows:
+                group.scales(lows).copy_(low.view(-1, 1))
+            for chunk in group.chunks(size):
+                places = rounding.places(chunk.rows(tensor), step, low if self.has_lows else None)
+                rounding.round(places, chunk.rows(codes))
+        return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
+
+    def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
+        """Bytes of a message whose entries have `num_segments` scales."""
+        scales = num_segments * (2 if self.has_lows else 1) * max(4, element_bytes)
+        return packed_bytes(numel, self.num_codes) + scales
+
+
+class _Rounding:
+    """From entries to codes, in buffers that stay in the cache."""
+
+    def __init__(
+        self, num_codes: int, has_lows: bool, size: int, like: Tensor, generator: torch.Generator | None
+    ) -> None:
+        self._num_codes, self._generator = num_codes, generator
+        self._zero = 0 if has_lows else (num_codes - 1) // 2  # the code of place 0
+        self._places = torch.empty(size, dtype=like.dtype, device=like.device)
+        if generator is not None:
+            self._fixed, self._noise = (
+                torch.empty(size, dtype=torch.int32, device=like.device) for _ in range(2)
+            )
+
+    def places(self, rows: Tensor, step: Tensor, low: Tensor | None) -> Tensor:
+        """Where each entry lies between the levels, 0 at the lowest or, without lows, at the middle one."""
+        # Of a step that is not a normal number no inverse exists; its entries are told apart no more.
+        normal = step >= torch.finfo(step.dtype).tiny
+        inverse = torch.where(normal, step, 1.0).reciprocal_().mul_(normal).view(-1, 1)
+        places = self._places[: rows.numel()].view(rows.shape)
+        if low is None:
+            return torch.mul(rows, inverse, out=places)
+        return torch.sub(rows, low.view(-1, 1), out=places).mul_(inverse)
+
+    def round(self, places: Tensor, codes: Tensor) -> None:
+        """To the nearest level, or drawn to one of those beside."""
+        if self._generator is not None:
+            self._draw(places, codes, self._generator)
+            return
+        # Added to a number so large that its last bit stands for 1, they are rounded, and their bits can be
+        # read as a whole number: a conversion from float to 8 bits would take three times as long.
+        bits = places.add_(self._zero + 1 / torch.finfo(places.dtype).eps).view(_WHOLE[places.dtype])
+        codes.copy_(bits)  # the last eight
+
+    def _draw(self, places: Tensor, codes: Tensor, generator: torch.Generator) -> None:
+        """`floor(place + u)`, u uniform in [0, 1), so that a place between two levels is met on average.
+
+        In fixed point: a float next to a level that is not 0 has no bits for small draws. What is below its
+        last bit counts by a draw that a whole chunk shares, so no place is too near to a level to leave it.
+        """
+        most = self._num_codes - 1 - self._zero
+        bits = _INT_BITS - most.bit_length()
+        last = torch.rand((), dtype=places.dtype, device=places.device, generator=generator)
+        torch.add(last, places, alpha=1 << bits, out=places)
+        places.clamp_(-self._zero << bits, most << bits).floor_()
+        fixed, noise = (one[: places.numel()].view(places.shape) for one in (self._fixed, self._noise))
+        noise.random_(generator=generator).bitwise_and_((1 << bits) - 1)
+        codes.copy_(fixed.copy_(places).add_(noise).bitwise_right_shift_(bits))  # the last eight
+        codes.add_(self._zero).clamp_(max=self._num_codes - 1)  # NaN may become any number
+
+
+_WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def draws(cx: Context, seed: int, tensor: Tensor) -> torch.Generator:
+    """Random numbers from the clock and the place, so that no state is kept, and apart on each rank."""
+    number = hash((seed, cx.step, cx.round, cx.membership.rank, cx.place, tensor.numel()))
+    return torch.Generator(tensor.device).manual_seed(number % 2**63)
+
+
+def tensor_segments(cx: Context, numel: int) -> Segments:
+    """A segment for each tensor."""
+    return Segments(numel, None, tuple(shape.numel() for _, shape, _ in cx.layout_of(numel).spans()))
+
+
+def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
+    """The weighted sum of quantised messages as a tensor like `like`, at least float32."""
+    total = buffer_pool.zeros_like(like, wide(like.dtype))
+    for weight, message in parts:
+        assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
+        message.add_to(total, weight)
+    return total

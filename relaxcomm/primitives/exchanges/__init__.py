@@ -1,0 +1,1 @@
+"""Exchanges: over what, and with whom, messages are combined."""

@@ -1,0 +1,44 @@
+"""Exchanges that gather messages, which need not be summable."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.network.operations import AllGather
+from relaxcomm.roles import Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM
+from relaxcomm.topology import Topology
+
+
+@frozen
+class all_gather(Exchange):
+    """Every worker gets every message and combines them itself: `(1/N) sum_n C(x_n)`.
+
+    A rank sends its message `N - 1` times. Messages have a size that all ranks know, so no sizes are
+    exchanged.
+
+    Example:
+        >>> all_gather()
+        all_gather()
+    """
+
+    accepts: ClassVar[frozenset[str]] = ALL_KINDS | {MAXIMUM}
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        weight = 1 / cx.membership.world_size
+        coding = compressor.code(cx, tensor, state, keep_own=False)
+        try:
+            message = next(coding)
+            while True:
+                rows = yield AllGather(message.pack())
+                assert isinstance(rows, Tensor)
+                message = coding.send([(weight, message.unpack(row)) for row in rows])
+        except StopIteration as stop:
+            result: Tensor = stop.value[0]
+            return result
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return (world_size - 1) * message_bytes

@@ -1,0 +1,102 @@
+"""A server that averages what the workers push, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.network.transport import Service
+from relaxcomm.primitives.exchanges.server_shards import (
+    HEADER_BYTES,
+    Decoder,
+    Sharded,
+    ShardPlan,
+    make_reply,
+    make_request,
+    read_header,
+    read_replies,
+)
+from relaxcomm.roles import Compressor, Context, Exchanging, Served, State
+from relaxcomm.tensors.buckets import Bucket
+
+
+@frozen
+class averaging_server(Sharded):
+    """Give every worker the mean of what all have pushed in the same round, `(1/N) sum_n x_n`.
+
+    Each rank serves one shard on its CPU. A worker's k-th push is averaged with the k-th of each other
+    worker, whenever they come, so this is an all-reduce in which no worker has to stand still: with
+    the delay "unbounded" each applies the mean when it arrives. A worker that has finished is counted
+    no longer.
+
+    Example:
+        >>> averaging_server()
+        averaging_server()
+
+    Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021
+        (asynchronous model average).
+
+    Differs from the paper: shards served by the ranks in the place of an all-reduce in a second
+        thread, so that workers need not agree on when to end.
+    """
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        replies = yield make_request(cx, tensor, compressor, state, (cx.round, 0))
+        assert isinstance(replies, Tensor)
+        read_replies(replies, tensor)
+        return tensor
+
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served:
+        plan = ShardPlan(cx, bucket, compressor)
+        shard = AveragingShard(plan.decoder, cx.membership.world_size, plan.reply.numel())
+        return Served(shard, plan.request, plan.reply)
+
+
+class AveragingShard(Service):
+    """One rank's part of a round: what has been pushed, until all have.
+
+    Args:
+        decoder: of what clients push.
+        world_size: number of clients.
+        reply_bytes: length of an answer, which is that of the largest shard.
+    """
+
+    def __init__(self, decoder: Decoder, world_size: int, reply_bytes: int) -> None:
+        self._decoder, self._reply_bytes = decoder, reply_bytes
+        self._clients = set(range(world_size))
+        self._round = 0
+        self._pushed: dict[int, Tensor] = {}
+
+    def answer(self, client: int, request: Tensor) -> list[tuple[int, Tensor]]:
+        round, _ = read_header(request)
+        if round != self._round or client in self._pushed:
+            raise ValueError(f"rank {client} pushed round {round}, but this shard is at round {self._round}")
+        self._pushed[client] = self._decoder(
+            request[HEADER_BYTES:]
+        ).clone()  # the request is not ours to keep
+        return self._answers()
+
+    def leave(self, client: int) -> list[tuple[int, Tensor]]:
+        self._clients.discard(client)
+        return self._answers()
+
+    def export(self) -> dict[str, Tensor]:
+        assert not self._pushed, "all rounds are complete before a checkpoint"
+        return {"round": torch.tensor(self._round)}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        self._round = int(saved["round"])
+
+    def _answers(self) -> list[tuple[int, Tensor]]:
+        if not self._pushed or not self._clients <= self._pushed.keys():
+            return []
+        # In the order of ranks, not of arrival: the sum is the same each time.
+        mean = torch.stack([self._pushed[client] for client in sorted(self._pushed)]).mean(0)
+        reply = make_reply((self._round, 0), mean, self._reply_bytes)
+        answered = list(self._pushed)
+        self._pushed.clear()
+        self._round += 1
+        return [(client, reply) for client in answered]

@@ -1,0 +1,130 @@
+"""Exchanges: over what and with whom messages are combined."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.network.operations import AllReduce, Neighbors, Operation, Received
+from relaxcomm.roles import Coding, Compressor, Context, Exchange, Exchanging, Parts, State
+from relaxcomm.tensors.messages import DENSE, MAXIMUM, SUMMABLE, Dense, Maximum, Message, Sparse
+from relaxcomm.topology import Topology
+
+Shares: TypeAlias = list[tuple[float, Tensor]]
+Mixing: TypeAlias = Generator[Operation, Received, tuple[Tensor, Tensor | Sparse | None]]
+
+
+@frozen
+class all_reduce(Exchange):
+    """The mean over all workers, reduced in the network: `(1/N) sum_n C(x_n)`.
+
+    A ring sends `2 (N - 1) / N` times the message from each rank. Only summable messages can be
+    reduced: sparse or quantised ones would add up indices or codes. Of messages that ask for a maximum the
+    largest entries come back.
+
+    Example:
+        >>> all_reduce()
+        all_reduce()
+    """
+
+    accepts: ClassVar[frozenset[str]] = SUMMABLE | {MAXIMUM}
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        coding = compressor.code(cx, tensor, state, keep_own=False)
+        try:
+            message: Message = next(coding)
+            while True:
+                assert isinstance(message, Dense), f"{compressor!r} yielded {message!r}"
+                if isinstance(message, Maximum):
+                    received = yield AllReduce(message.ordered(), "max")
+                else:
+                    received = yield AllReduce(message.tensor, "mean")
+                assert isinstance(received, Tensor)
+                parts: Parts = ((1.0, replace(message, tensor=received)),)
+                message = coding.send(parts)
+        except StopIteration as stop:
+            result: Tensor = stop.value[0]
+            return result
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return 2 * (world_size - 1) / world_size * message_bytes
+
+
+def mix(cx: Context, graph: Topology, coding: Coding) -> Mixing:
+    """Send messages to those that listen; the mixture of all that came, and the own part if asked for."""
+    try:
+        message = next(coding)
+        while True:
+            came = yield from swap(cx, graph, message.pack())
+            message = coding.send([(share, message.unpack(data)) for share, data in came])
+    except StopIteration as stop:
+        result: tuple[Tensor, Tensor | Sparse | None] = stop.value
+        return result
+
+
+def swap(cx: Context, graph: Topology, packed: Tensor) -> Generator[Operation, Received, Shares]:
+    """Send bytes to those that listen; the own ones and what came, each with its share in the mixture."""
+    rank, size = cx.membership.rank, cx.membership.world_size
+    mine, listeners = graph.weights(size, cx.round)[rank], graph.listeners(rank, size, cx.round)
+    received = yield Neighbors(
+        dict.fromkeys(listeners, packed),
+        {peer: torch.empty_like(packed) for peer in mine if peer != rank},
+    )
+    assert not isinstance(received, Tensor)
+    return [(mine[rank], packed), *((mine[peer], data) for peer, data in sorted(received.items()))]
+
+
+class OverGraph(Exchange):
+    """An exchange with the neighbours in a graph: one of its own, or the configured one.
+
+    Frozen classes repeat the field, in the place that it has among theirs.
+    """
+
+    topology: Topology | None = None
+
+    same_result: ClassVar[bool] = False
+    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "graph"
+
+    def own_topology(self) -> Topology | None:
+        return self.topology
+
+    def graph(self, configured: Topology) -> Topology:
+        """Over which it exchanges."""
+        return self.topology or configured
+
+
+@frozen
+class gossip(OverGraph):
+    """Mix with the neighbours in a graph: `x_i <- sum_j W_ij x_j`.
+
+    W has Metropolis-Hastings weights over the edges, or equal ones over a balanced directed graph.
+    Where the graph changes, the k-th exchange takes the k-th graph. Each rank sends its message once to
+    each neighbour.
+
+    Args:
+        topology: the graph; None for the configured one.
+
+    Example:
+        >>> gossip()
+        gossip()
+
+    Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NIPS 2017.
+    """
+
+    topology: Topology | None = None
+
+    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        result, _ = yield from mix(
+            cx, self.graph(cx.topology), compressor.code(cx, tensor, state, keep_own=False)
+        )
+        return result
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return self.graph(topology).links(world_size) / world_size * message_bytes

@@ -1,0 +1,184 @@
+"""Exchanges inside and between groups of ranks, such as those of one machine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.network.operations import Neighbors, Operation, Received
+from relaxcomm.roles import Coding, Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.tensors.messages import DENSE, Dense
+from relaxcomm.tensors.precision import wide
+from relaxcomm.tensors.shards import piece_sizes
+from relaxcomm.topology import Topology
+
+
+@frozen
+class group_all_reduce(Exchange):
+    """The mean over the ranks of the own group alone.
+
+    Each rank sums one piece for all and sends it back: `2 (n - 1) / n` of the message in a group of n.
+
+    Example:
+        >>> group_all_reduce()
+        group_all_reduce()
+    """
+
+    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
+    same_result: ClassVar[bool] = False
+    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "groups"
+    operations: ClassVar[int] = 2
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        groups = _Groups.of(cx)
+        return (yield from _coded(compressor.code(cx, tensor, state, keep_own=False), groups.inside_mean))
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return _inside_bytes(message_bytes, topology.groups(world_size), world_size)
+
+
+@frozen
+class hierarchical_all_reduce(Exchange):
+    """The mean over all ranks: reduced inside each group, exchanged between them, spread inside again.
+
+    The n ranks of a group each sum one piece; between G groups each entry is summed by one rank, which
+    sends the mean back, so that a group sends `2 (G - 1) / G` of the message to others, through all of its
+    ranks at once. Groups may differ in size: sums are divided by the number of all ranks.
+
+    Example:
+        >>> hierarchical_all_reduce()
+        hierarchical_all_reduce()
+    """
+
+    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
+    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "groups"
+    operations: ClassVar[int] = 4
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        groups = _Groups.of(cx)
+        return (yield from _coded(compressor.code(cx, tensor, state, keep_own=False), groups.mean))
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        groups = topology.groups(world_size)
+        between = 2 * (len(groups) - 1) * message_bytes / world_size
+        return _inside_bytes(message_bytes, groups, world_size) + between
+
+
+def _inside_bytes(message_bytes: int, groups: Sequence[Sequence[int]], world_size: int) -> float:
+    return sum(2 * (len(group) - 1) for group in groups) * message_bytes / world_size
+
+
+_Averaging: TypeAlias = Generator[Operation, Received, Tensor]
+
+
+def _coded(coding: Coding, mean: Callable[[Tensor], _Averaging]) -> Exchanging:
+    try:
+        message = next(coding)
+        while True:
+            assert isinstance(message, Dense)
+            result = yield from mean(message.tensor)
+            message = coding.send(((1.0, Dense(result)),))
+    except StopIteration as stop:
+        decoded: Tensor = stop.value[0]
+        return decoded
+
+
+_Spans: TypeAlias = Mapping[int, range]
+"""For each rank some entries of a bucket, maybe none."""
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The groups as one rank sees them."""
+
+    rank: int
+    world_size: int
+    groups: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(cls, cx: Context) -> _Groups:
+        size = cx.membership.world_size
+        return cls(cx.membership.rank, size, cx.topology.groups(size))
+
+    @property
+    def index(self) -> int:
+        """Which group is the own."""
+        return next(index for index, group in enumerate(self.groups) if self.rank in group)
+
+    def inside_mean(self, tensor: Tensor) -> _Averaging:
+        """The mean over the own group."""
+        total, size = (yield from self._reduce_inside(tensor)), len(self.groups[self.index])
+        return (yield from self._spread_inside((total / size).to(tensor.dtype), tensor.numel()))
+
+    def mean(self, tensor: Tensor) -> _Averaging:
+        """The mean over all ranks; each entry is summed by one rank, so that all get the same bits."""
+        total = yield from self._reduce_inside(tensor)
+        share = (total / self.world_size).to(tensor.dtype)  # as a part of the mean it cannot overflow
+        cut = _cut(tensor.numel(), range(len(self.groups)))  # which group sums an entry
+        mine, own = _cut(tensor.numel(), self.groups[self.index])[self.rank], self.index
+        given, taken = {}, {}  # the entries that others sum for this rank, and that it sums for others
+        for index, group in enumerate(self.groups):
+            if index != own:
+                for rank, span in _cut(tensor.numel(), group).items():
+                    given[rank] = _common(mine, span, cut[index])
+                    taken[rank] = _common(mine, span, cut[own])
+        summed = share.to(total.dtype, copy=True)
+        for rank, part in (yield from _swap(share, mine.start, given, taken)).items():
+            summed[_inside(taken[rank], mine.start)] += part
+        share = summed.to(tensor.dtype)
+        for rank, part in (yield from _swap(share, mine.start, taken, given)).items():
+            share[_inside(given[rank], mine.start)] = part
+        return (yield from self._spread_inside(share, tensor.numel()))
+
+    def _reduce_inside(self, tensor: Tensor) -> _Averaging:
+        """The sum over the group of this rank's piece, in the order of the ranks."""
+        spans = _cut(tensor.numel(), self.groups[self.index])
+        mine = spans.pop(self.rank)
+        pieces = yield from _swap(tensor, 0, spans, dict.fromkeys(spans, mine))
+        pieces[self.rank] = tensor[_inside(mine)]
+        total = torch.zeros(len(mine), dtype=wide(tensor.dtype), device=tensor.device)
+        for rank in sorted(pieces):
+            total += pieces[rank]
+        return total
+
+    def _spread_inside(self, piece: Tensor, numel: int) -> _Averaging:
+        """All pieces of the group, side by side."""
+        group = self.groups[self.index]
+        spans = _cut(numel, group)
+        mine = spans.pop(self.rank)
+        pieces = yield from _swap(piece, mine.start, dict.fromkeys(spans, mine), spans)
+        pieces[self.rank] = piece
+        return torch.cat([pieces[rank] for rank in group if rank in pieces])
+
+
+def _swap(
+    tensor: Tensor, start: int, sends: _Spans, receives: _Spans
+) -> Generator[Operation, Received, dict[int, Tensor]]:
+    """Send entries of a tensor that begins at entry `start`; what came, in the order of the ranks."""
+    received = yield Neighbors(
+        {rank: tensor[_inside(span, start)] for rank, span in sends.items() if span},
+        {rank: tensor.new_empty(len(span)) for rank, span in receives.items() if span},
+    )
+    assert not isinstance(received, Tensor)
+    return dict(sorted(received.items()))
+
+
+def _cut(numel: int, ranks: Sequence[int]) -> dict[int, range]:
+    """A share of all entries for each rank."""
+    sizes = piece_sizes(numel, len(ranks))
+    stops = list(itertools.accumulate(sizes))
+    return {rank: range(stop - size, stop) for rank, size, stop in zip(ranks, sizes, stops, strict=True)}
+
+
+def _common(*spans: range) -> range:
+    return range(max(span.start for span in spans), min(span.stop for span in spans))
+
+
+def _inside(span: range, start: int = 0) -> slice:
+    return slice(span.start - start, span.stop - start)

@@ -1,0 +1,145 @@
+"""Averaging in pairs, each whenever one of the two has time for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import Index, frozen
+from relaxcomm.network.operations import Request
+from relaxcomm.network.transport import Service
+from relaxcomm.primitives.compressors.decoding import finish
+from relaxcomm.primitives.compressors.sparsifier import all_finite
+from relaxcomm.primitives.exchanges.exchanges import OverGraph
+from relaxcomm.primitives.exchanges.server_shards import Decoder, kept_dtype
+from relaxcomm.roles import Compressor, Context, Exchanging, Served, State
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.messages import DENSE
+from relaxcomm.topology import Topology
+
+
+@frozen
+class pairwise(OverGraph):
+    """Average with one neighbour at a time, drawn anew for each exchange: `x_i, x_j <- (x_i + x_j) / 2`.
+
+    The ranks of one side of a bipartite graph are active: each sends its parameters to a neighbour on the
+    other side and takes the mean in when it comes. Passive ranks only answer, in a thread and at
+    once, from a copy `y_j` of their parameters: `y_j <- y_j + (C(x_i) - y_j) / 2`, and the active rank
+    moves by as much the other way, so that the mean of all ranks stays, whatever C leaves out. With
+    its own steps a passive rank brings what it has learned to the copy and takes over what others
+    brought. As nobody who is asked asks others, nobody can wait for another in a circle.
+
+    Args:
+        topology: the graph, undirected and bipartite, which must stay the same; rank 0 is passive. Of
+            `complete` only the links between even and odd ranks are used. None for the configured one.
+        seed: of the drawing of neighbours.
+
+    Example:
+        >>> pairwise()
+        pairwise()
+
+    Reference: Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018.
+
+    Differs from the paper: a passive rank's parameters are averaged in a copy, bucket by bucket, and it
+        computes on them from its next exchange on.
+    """
+
+    topology: Topology | None = None
+    seed: Index = 0
+
+    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
+    collective: ClassVar[bool] = False
+    several_rounds: ClassVar[bool] = False
+    needs_fixed_graph: ClassVar[bool] = True
+    follows_parameters: ClassVar[bool] = True
+
+    def check_graph(self, topology: Topology, world_size: int) -> None:
+        super().check_graph(topology, world_size)
+        topology.sides(world_size)
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        rank, kept = cx.membership.rank, kept_dtype(tensor.dtype)
+        reply = torch.empty(1, tensor.numel() * kept.itemsize, dtype=torch.uint8)
+        peers = self._passive_neighbours(cx)
+        if rank in peers:
+            own = tensor.to("cpu", kept).view(torch.uint8)
+            came = yield Request(own.unsqueeze(0), reply, (rank,))
+            assert isinstance(came, Tensor)
+            return came[0].view(kept).to(tensor.device, tensor.dtype)
+        peer = random.Random(f"{self.seed}/{rank}/{cx.round}").choice(peers)
+        coding = compressor.code(cx, tensor, state, keep_own=False)
+        message = next(coding)
+        packed = message.pack().cpu()
+        finish(coding, ((1.0, message),))
+        came = yield Request(packed.unsqueeze(0), reply, (peer,))
+        assert isinstance(came, Tensor)
+        return tensor - came[0].view(kept).to(tensor.device, tensor.dtype)
+
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served:
+        start = bucket.gather(bucket.empty()).to("cpu", kept_dtype(bucket.dtype))
+        request = torch.empty(
+            compressor.layout_bytes(bucket.layout, bucket.dtype.itemsize), dtype=torch.uint8
+        )
+        partner = Partner(cx.membership.rank, start, Decoder(compressor, cx, bucket))
+        return Served(partner, request, torch.empty(start.nbytes, dtype=torch.uint8))
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        _, active = self.graph(topology).sides(world_size)
+        return len(active) / world_size * message_bytes
+
+    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
+        _, active = self.graph(topology).sides(world_size)
+        return len(active) / world_size * dense_bytes
+
+    def _passive_neighbours(self, cx: Context) -> list[int]:
+        """Whom this rank may ask: itself if it is passive."""
+        rank, size = cx.membership.rank, cx.membership.world_size
+        graph = self.graph(cx.topology)
+        passive, active = graph.sides(size)
+        if rank not in active:
+            return [rank]
+        return [peer for peer in sorted(graph.weights(size)[rank]) if peer in passive]
+
+
+class Partner(Service):
+    """A passive rank's parameters, as those who ask for it meet them.
+
+    Of a message that is not finite nothing is kept; its answer, which is not finite either, tells the sender.
+
+    Args:
+        rank: whose they are.
+        values: the first values, `[n]`, on the CPU; kept.
+        decoder: of what active ranks send.
+    """
+
+    def __init__(self, rank: int, values: Tensor, decoder: Decoder) -> None:
+        self._rank, self._values, self._decoder = rank, values, decoder
+        self._taken = values.clone()  # what the rank itself was last told
+
+    def answer(self, client: int, request: Tensor) -> list[tuple[int, Tensor]]:
+        if client == self._rank:
+            learned = request.clone().view(self._values.dtype) - self._taken
+            reply = self._values + learned
+            if all_finite(learned):
+                self._values = self._taken = reply
+        else:
+            reply = (self._decoder(request) - self._values) / 2
+            if all_finite(reply):
+                self._values = self._values + reply
+        return [(client, reply.view(torch.uint8))]
+
+    def leave(self, client: int) -> list[tuple[int, Tensor]]:
+        return []
+
+    def rest(self) -> Tensor:
+        return self._values - self._taken
+
+    def export(self) -> dict[str, Tensor]:
+        return {"values": self._values.clone(), "taken": self._taken.clone()}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        self._values, self._taken = saved["values"].clone(), saved["taken"].clone()

@@ -1,0 +1,141 @@
+"""A parameter server that is sharded over the workers themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.network.operations import Request
+from relaxcomm.network.transport import Service
+from relaxcomm.primitives.exchanges.server_shards import (
+    HEADER_BYTES,
+    Decoder,
+    Sharded,
+    ShardPlan,
+    header,
+    kept_dtype,
+    make_reply,
+    make_request,
+    read_header,
+    read_replies,
+)
+from relaxcomm.roles import Compressor, Context, Exchanging, Served, State
+from relaxcomm.tensors.buckets import Bucket
+
+Staleness = Annotated[float, Field(ge=0)]
+_MEETS = -1  # in the place of a clock: a client waits until all others are here, and pushes nothing
+
+
+@frozen
+class server(Sharded):
+    """Push what this worker has moved, read parameters that miss at most `staleness` of the others' clocks.
+
+    Each rank keeps one shard of the parameters `x` on its CPU and adds up what workers push, `x <- x -
+    delta_n / N`. A worker at clock c (its number of pushes) gets an answer once every push stamped at
+    most `c - staleness - 1` is in it; its own are always in it, and newer ones as they come. Staleness
+    0 is bulk-synchronous, infinity never waits. A worker that has finished goes on serving until all
+    have. The model of `averaged()` and `close()` is the server's, with all that any worker has pushed.
+
+    Args:
+        staleness: in clocks, 0 or more, or infinity.
+
+    Example:
+        >>> server(staleness=3)
+        server(staleness=3.0)
+
+    Reference: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+        Server", NIPS 2013.
+
+    Differs from the paper: a worker reads once a clock, after its push; pushes are averaged.
+    """
+
+    staleness: Staleness
+
+    same_result: ClassVar[bool] = False
+    returns_base: ClassVar[bool] = True
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        need = 0 if math.isinf(self.staleness) else max(0, cx.round + 1 - int(self.staleness))
+        replies = yield make_request(cx, tensor, compressor, state, (cx.round, need))
+        assert isinstance(replies, Tensor)
+        least = min(read_header(reply)[0] for reply in replies)
+        cx.note("staleness_steps", max(0, cx.round + 1 - least))
+        read_replies(replies, tensor)
+        return tensor
+
+    def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request:
+        plan, num_shards = ShardPlan(cx, bucket, compressor), cx.membership.world_size
+        row = torch.zeros_like(plan.request)
+        row[:HEADER_BYTES] = header(_MEETS, 0)
+        return Request(row.expand(num_shards, -1), plan.reply.expand(num_shards, -1).clone())
+
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served:
+        plan = ShardPlan(cx, bucket, compressor)
+        whole = bucket.gather(bucket.temporary())
+        mine = whole[plan.place].to(
+            "cpu", kept_dtype(bucket.dtype), copy=True
+        )  # no view that keeps the whole
+        shard = Shard(mine, plan.decoder, cx.membership.world_size, plan.reply.numel())
+        return Served(shard, plan.request, plan.reply)
+
+
+class Shard(Service):
+    """One rank's part of the parameters, and who waits for what.
+
+    Args:
+        values: the first values, `[n]`, on the CPU; kept.
+        decoder: of what clients push.
+        world_size: number of clients.
+        reply_bytes: length of an answer, which is that of the largest shard.
+    """
+
+    def __init__(self, values: Tensor, decoder: Decoder, world_size: int, reply_bytes: int) -> None:
+        self._values, self._decoder, self._reply_bytes = values, decoder, reply_bytes
+        self._clocks = [0.0] * world_size  # number of pushes of each client; infinity once it has left
+        self._needs: dict[int, int] = {}
+        self._met: set[int] = set()
+
+    def answer(self, client: int, request: Tensor) -> list[tuple[int, Tensor]]:
+        clock, need = read_header(request)
+        if clock == _MEETS:
+            self._met.add(client)
+            return self._answers()
+        self._values.sub_(self._decoder(request[HEADER_BYTES:]), alpha=1 / len(self._clocks))
+        self._clocks[client] = clock + 1
+        self._needs[client] = need
+        return self._answers()
+
+    def leave(self, client: int) -> list[tuple[int, Tensor]]:
+        self._clocks[client] = math.inf
+        return self._answers()
+
+    def part(self) -> Tensor:
+        return self._values
+
+    def export(self) -> dict[str, Tensor]:
+        return {"values": self._values.clone(), "clocks": torch.tensor(self._clocks)}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        self._values.copy_(saved["values"])
+        self._clocks = saved["clocks"].tolist()
+
+    def _answers(self) -> list[tuple[int, Tensor]]:
+        pushing = [clock for client, clock in enumerate(self._clocks) if client not in self._met]
+        least = min(pushing, default=math.inf)
+        ready = [client for client, need in self._needs.items() if need <= least]
+        for client in ready:
+            del self._needs[client]
+        if math.isinf(least):  # nobody is left who pushes
+            ready += sorted(self._met)
+            self._met.clear()
+        if not ready:
+            return []
+        reached = 0 if math.isinf(least) else int(least)
+        reply = make_reply((reached, 0), self._values, self._reply_bytes)
+        return [(client, reply) for client in ready]

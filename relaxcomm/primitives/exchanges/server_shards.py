@@ -1,0 +1,148 @@
+"""What servers and their clients have in common: shards, how a push is coded, how an answer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.network.operations import Request
+from relaxcomm.network.transport import Membership
+from relaxcomm.primitives.compressors.decoding import finish
+from relaxcomm.roles import Compressor, Context, Exchange, State
+from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.layout import Layout
+from relaxcomm.tensors.messages import ALL_KINDS, SHARED_SUPPORT
+from relaxcomm.tensors.shards import (
+    PieceState,
+    padded_bytes,
+    piece_bucket,
+    piece_layouts,
+    piece_sizes,
+    piece_slots,
+    pieces_of,
+)
+from relaxcomm.topology import Topology
+
+HEADER_BYTES = 16  # two 8-byte numbers
+
+
+class Sharded(Exchange):
+    """An exchange with a server whose parts lie on the ranks; each part of a push is coded on its own."""
+
+    accepts: ClassVar[frozenset[str]] = ALL_KINDS - {SHARED_SUPPORT}  # clocks, so draws, are each one's own
+    collective: ClassVar[bool] = False
+    several_rounds: ClassVar[bool] = False
+
+    def coding_slots(
+        self, bucket: Bucket, compressor: Compressor, membership: Membership
+    ) -> Mapping[str, Tensor]:
+        return piece_slots(bucket, membership.world_size, compressor.init)
+
+    def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
+        return world_size * HEADER_BYTES + padded_bytes(compressor, layout, element_bytes, world_size)
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return (world_size - 1) / world_size * message_bytes
+
+    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
+        return (world_size - 1) / world_size * dense_bytes
+
+
+def make_request(
+    cx: Context, tensor: Tensor, compressor: Compressor, state: State, numbers: tuple[int, int]
+) -> Request:
+    """A push of `tensor` (`[numel]`) to the shards, each coded on its own, behind two numbers."""
+    sizes = piece_sizes(tensor.numel(), cx.membership.world_size)
+    packed = [
+        _encode(cx.part(start, piece.numel()), piece, compressor, PieceState(state, index))
+        for index, (start, piece) in enumerate(pieces_of(tensor, sizes))
+    ]
+    rows = _matrix(len(sizes), HEADER_BYTES + max(one.numel() for one in packed))
+    rows[:, :HEADER_BYTES] = header(*numbers)
+    for row, one in zip(rows[:, HEADER_BYTES:], packed, strict=True):
+        row[: one.numel()] = one
+        row[one.numel() :] = 0
+    return Request(rows, _matrix(len(sizes), _reply_bytes(sizes, tensor.dtype)))
+
+
+def read_replies(replies: Tensor, out: Tensor) -> None:
+    """Copy the values of all shards into `out` (`[numel]`)."""
+    kept, sizes = kept_dtype(out.dtype), piece_sizes(out.numel(), len(replies))
+    for reply, (_, piece) in zip(replies, pieces_of(out, sizes), strict=True):
+        piece.copy_(reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * piece.numel()].view(kept))
+
+
+def make_reply(numbers: tuple[int, int], values: Tensor, reply_bytes: int) -> Tensor:
+    """An answer: two numbers and the values of a shard, padded to the length that clients expect."""
+    reply = _matrix(1, reply_bytes)[0]
+    reply[:HEADER_BYTES] = header(*numbers)
+    payload = values.view(torch.uint8)
+    reply[HEADER_BYTES : HEADER_BYTES + payload.numel()] = payload
+    reply[HEADER_BYTES + payload.numel() :] = 0
+    return reply
+
+
+class ShardPlan:
+    """Which part of a bucket this rank serves, and what requests and answers look like."""
+
+    def __init__(self, cx: Context, bucket: Bucket, compressor: Compressor) -> None:
+        rank, world_size = cx.membership.rank, cx.membership.world_size
+        sizes = piece_sizes(bucket.numel, world_size)
+        start = sum(sizes[:rank])
+        self.place = slice(start, start + sizes[rank])
+        parts = piece_layouts(bucket, world_size)
+        known = replace(cx, layout=parts[rank])
+        self.decoder = Decoder(compressor, known, piece_bucket(bucket, parts[rank]))
+        width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
+        self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8)
+        self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8)
+
+
+class Decoder:
+    """Turns what one client pushed back into a tensor, which may be a view of it."""
+
+    def __init__(self, compressor: Compressor, cx: Context, piece: Bucket) -> None:
+        self._compressor, self._cx, self._piece = compressor, cx, piece
+
+    def __call__(self, data: Tensor) -> Tensor:
+        state = dict(self._compressor.init(self._piece))
+        nothing = buffer_pool.empty(self._piece.numel, self._piece.dtype, torch.device("cpu")).zero_()
+        coding = self._compressor.code(self._cx, nothing, state, keep_own=False)
+        message = next(coding).unpack(data)
+        return finish(coding, ((1.0, message),))[0].to(kept_dtype(self._piece.dtype))
+
+
+def kept_dtype(dtype: torch.dtype) -> torch.dtype:
+    """In which a shard is kept: at least float32, so that small pushes are not lost."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def header(first: int, second: int) -> Tensor:
+    return torch.tensor([first, second], dtype=torch.int64).view(torch.uint8)
+
+
+def read_header(message: Tensor) -> tuple[int, int]:
+    first, second = message[:HEADER_BYTES].clone().view(torch.int64).tolist()
+    return first, second
+
+
+def _matrix(num_rows: int, row_bytes: int) -> Tensor:
+    """Bytes that live as long as one exchange."""
+    return buffer_pool.empty(num_rows * row_bytes, torch.uint8, torch.device("cpu")).view(num_rows, row_bytes)
+
+
+def _reply_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:
+    return HEADER_BYTES + kept_dtype(dtype).itemsize * max(sizes)
+
+
+def _encode(cx: Context, piece: Tensor, compressor: Compressor, state: State) -> Tensor:
+    coding = compressor.code(cx, piece, state, keep_own=False)
+    message = next(coding)
+    packed = message.pack().cpu()
+    finish(coding, ((1.0, message),))
+    return packed

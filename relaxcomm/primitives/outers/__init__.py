@@ -1,0 +1,1 @@
+"""Outer optimizers: how a combined result moves the model."""

@@ -1,0 +1,106 @@
+"""Adam whose second moment is frozen after a while, so that only the first need be exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import Fraction, Rate, Steps, frozen
+from relaxcomm.primitives.outers.own_momentum import refuse_momentum
+from relaxcomm.primitives.payloads.payloads import gradients
+from relaxcomm.roles import Context, Outer, State
+from relaxcomm.tensors.buckets import Bucket
+
+_FIRST, _SECOND, _COUNT = "first", "second", "count"
+
+
+@frozen
+class momentum(gradients):
+    """The workers' momentum, which begins each step from their mean: `m_n = beta m + (1 - beta) g_n`.
+
+    The result, `m = (1/N) sum_n m_n`, becomes `.grad`, or what the outer makes of it. With a GradScaler it is
+    kept and exchanged unscaled.
+
+    Args:
+        beta: in [0, 1).
+
+    Example:
+        >>> momentum(beta=0.9)
+        momentum()
+
+    Reference: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
+        Convergence Speed", ICML 2021.
+    """
+
+    beta: Fraction = 0.9
+
+    is_momentum: ClassVar[bool] = True
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {_FIRST: bucket.zeros()}
+
+    def check_optimizer(self, groups: list[dict[str, object]]) -> None:
+        refuse_momentum(self, groups)
+
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        return super().read(cx, bucket, state, out).mul_(1 - self.beta).add_(state[_FIRST], alpha=self.beta)
+
+    def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+        state[_FIRST] = result.to(state[_FIRST].dtype, copy=True)
+        return result
+
+
+@frozen
+class frozen_adam(Outer):
+    """Adam's direction from mean momentum m: `(m / (1 - beta^t)) / (sqrt(v / (1 - beta2^t)) + eps)`.
+
+    In the first `warmup_steps` exchanges `v <- beta2 v + (1 - beta2) g^2`, with the mean gradient g that m
+    has grown by; v and its t then stay, so that coarse messages, which would spoil g^2, do no harm. The
+    optimizer must be SGD without momentum, whose learning rate and weight decay (decoupled) apply.
+
+    Args:
+        warmup_steps: exchanges in which v is learnt; they must be in full precision.
+        beta: of the payload `momentum`.
+        beta2: in [0, 1).
+        eps: positive.
+
+    Example:
+        >>> frozen_adam(warmup_steps=1000)
+        frozen_adam(warmup_steps=1000)
+
+    Reference: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
+        Convergence Speed", ICML 2021.
+
+    Differs from the code: moments are corrected for their beginning at 0.
+    """
+
+    warmup_steps: Steps
+    beta: Fraction = 0.9
+    beta2: Fraction = 0.999
+    eps: Rate = 1e-8
+
+    for_gradients: ClassVar[bool] = True
+    needs_momentum: ClassVar[bool] = True
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        count = torch.zeros((), dtype=torch.float64, device=bucket.device)
+        return {_FIRST: bucket.zeros(), _SECOND: bucket.zeros(), _COUNT: count}
+
+    def check_optimizer(self, groups: list[dict[str, object]]) -> None:
+        refuse_momentum(self, groups)
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        count = state[_COUNT] + 1
+        if cx.step - cx.start < self.warmup_steps:
+            gradient = torch.sub(result, state[_FIRST], alpha=self.beta).div_(1 - self.beta)
+            state[_SECOND] = torch.addcmul(
+                state[_SECOND] * self.beta2, gradient, gradient, value=1 - self.beta2
+            )
+            state[_FIRST] = result.to(state[_FIRST].dtype, copy=True)
+        learnt = count.clamp(max=self.warmup_steps)
+        size = (state[_SECOND] / (1 - self.beta2**learnt)).sqrt_().add_(self.eps)
+        state[_COUNT] = count
+        return result / (1 - self.beta**count) / size

@@ -1,0 +1,1 @@
+"""Payloads: what a rule exchanges."""

@@ -1,0 +1,1 @@
+"""Triggers: when a rule exchanges."""

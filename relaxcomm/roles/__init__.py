@@ -1,0 +1,41 @@
+"""What a primitive is: the roles in a rule, free of I/O, and what they see of the run.
+
+Primitives are frozen and stateless. Their state lives in slots that the engine keeps per rule and
+bucket, made by `init` and checkpointed by the engine. Exchanges and compressors are generators:
+a compressor yields messages to the exchange, an exchange yields operations to the engine.
+"""
+
+from relaxcomm.roles.compressor import Coding, Compressor, Parts
+from relaxcomm.roles.context import Context, Primitive, State, is_buffer
+from relaxcomm.roles.controller import Controller, MicroGradients, Seen
+from relaxcomm.roles.exchange import Exchange, Exchanging, Served
+from relaxcomm.roles.outer import Outer
+from relaxcomm.roles.payload import Payload
+from relaxcomm.roles.trigger import Agreement, Observation, Trigger, VotingTrigger, agreed
+
+RELAXCOMM_PROTOCOL = 1
+"""Version of what plug-ins build on; a plug-in says in its package for which one it was written."""
+
+__all__ = [
+    "RELAXCOMM_PROTOCOL",
+    "Agreement",
+    "Coding",
+    "Compressor",
+    "Context",
+    "Controller",
+    "Exchange",
+    "Exchanging",
+    "MicroGradients",
+    "Observation",
+    "Outer",
+    "Parts",
+    "Payload",
+    "Primitive",
+    "Seen",
+    "Served",
+    "State",
+    "Trigger",
+    "VotingTrigger",
+    "agreed",
+    "is_buffer",
+]

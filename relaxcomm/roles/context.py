@@ -1,0 +1,99 @@
+"""What every role sees of the run, and the slots that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.fields.frozen import Declared
+from relaxcomm.network.transport import Membership
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.layout import Layout, one_tensor
+from relaxcomm.topology import Topology, complete
+
+if TYPE_CHECKING:
+    from relaxcomm.roles.trigger import VotingTrigger
+
+State: TypeAlias = MutableMapping[str, Tensor]
+"""Slots of one primitive for one bucket. Assign a new tensor to change a slot, never write into the
+old one: the engine keeps an assignment only if the whole window is finite on all ranks. A slot whose
+name begins with `_` is a buffer of no meaning: it may be written into, and no checkpoint holds it. One
+that is called `residual` holds what is still to be sent; its norm is among the metrics."""
+
+
+def is_buffer(slot: str) -> bool:
+    """Whether a slot has no meaning, which its name says; slots of parts and inner ones are called `a.b`."""
+    return slot.rpartition(".")[2].startswith("_")
+
+
+def _nobody_voted(trigger: VotingTrigger) -> bool:
+    raise AssertionError(f"{trigger!r} is asked outside a run")
+
+
+def _unnoted(name: str, value: float) -> None:
+    """Outside a run nobody keeps statistics."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a primitive may know of the run: never the engine itself.
+
+    Args:
+        step: the clock, the number of optimizer steps that are complete.
+        start: the first step in which the rule is active.
+        membership: rank and world size now.
+        learning_rate: the optimizer's current rate for a bucket, a float or a flat `[numel]` tensor.
+        gradient_scale: the GradScaler's scale, a scalar tensor, or None without a scaler.
+        values: what controllers have written, such as `batch_size`.
+        round: how often the rule has exchanged this bucket before.
+        note: takes a named number for the statistics, such as the staleness that was seen.
+        event: what the engine was told of just now, such as "round", or None in a step.
+        topology: the configured graph of the ranks.
+        decided: what the workers agreed on for a voting trigger in this step.
+        layout: which tensors lie in what is exchanged, or None if that is not known.
+        place: tells apart what is exchanged in the same step: the bucket, and the part of it.
+        measured: what an outer's `measure` has found, `[k]` float64, added over all buckets of its rule.
+    """
+
+    step: int
+    start: int
+    membership: Membership
+    learning_rate: Callable[[Bucket], float | Tensor]
+    gradient_scale: Tensor | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    round: int = 0
+    event: str | None = None
+    note: Callable[[str, float], None] = _unnoted
+    topology: Topology = field(default_factory=complete)
+    decided: Callable[[VotingTrigger], bool] = _nobody_voted
+    layout: Layout | None = None
+    place: tuple[int, ...] = ()
+    measured: Tensor | None = None
+
+    def layout_of(self, numel: int) -> Layout:
+        """Which tensors lie in a flat tensor of `numel` entries."""
+        layout = self.layout or one_tensor(numel)
+        assert layout.numel == numel, f"{numel} entries are not those of {layout}"
+        return layout
+
+    def part(self, start: int, numel: int) -> Context:
+        """What is known of `numel` entries from `start`."""
+        layout = None if self.layout is None else self.layout.part(start, numel)
+        return replace(self, layout=layout, place=(*self.place, start))
+
+
+class Primitive(Declared):
+    """Base of all roles in a rule. Subclasses are made with `@frozen`: frozen dataclasses."""
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        """The slots that this primitive keeps for a bucket, at their first values."""
+        return {}
+
+    def check_optimizer(self, groups: list[dict[str, object]]) -> None:
+        """Refuse parameter groups of an optimizer that this primitive cannot work with.
+
+        Raises: CompositionError, saying which it can.
+        """

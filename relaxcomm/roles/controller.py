@@ -1,0 +1,73 @@
+"""What watches a rule and writes named values."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from relaxcomm.fields.frozen import Index
+from relaxcomm.roles.context import Context, Primitive
+
+
+@dataclass(frozen=True)
+class MicroGradients:
+    """The gradients that a step accumulates, one for each backward: `(b_j / b) g_j`, of b_j samples.
+
+    Args:
+        count: J, the number of micro-batches.
+        samples: b, those of all micro-batches; None if that is not known of each.
+        squares: `sum_j (b_j / b) ||g_j||^2`.
+        squared_norm: `||G||^2`, with `G = sum_j (b_j / b) g_j`.
+    """
+
+    count: int
+    samples: int | None
+    squares: float
+    squared_norm: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a controller sees of one bucket after an exchange.
+
+    Args:
+        unit: index of the bucket.
+        local: what this worker put in, `[numel]`, for rules of gradients; None otherwise.
+        result: the combined result, `[numel]`.
+        micro: the step's micro-gradients over all parameters, for controllers that need them.
+        samples: of this worker's batches from `engine.loader` in this step; None without that loader.
+    """
+
+    unit: int
+    local: Tensor | None
+    result: Tensor
+    micro: MicroGradients | None = None
+    samples: int | None = None
+
+
+class Controller(Primitive):
+    """Watches one rule and writes named values, the same on all ranks.
+
+    Facts:
+        needs: values that must exist before the first step; `engine.loader` makes `batch_size`.
+        needs_local: it looks at what the worker put in, so it must watch a rule of gradients.
+        needs_micro_gradients: it looks at the gradients that a step accumulates.
+    """
+
+    role: ClassVar[str] = "controller"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    needs_local: ClassVar[bool] = False
+    needs_micro_gradients: ClassVar[bool] = False
+    rule: Index
+
+    @abstractmethod
+    def observe(self, cx: Context, seen: Seen) -> Tensor:
+        """A few numbers of one bucket, `[k]`; they are added up over buckets and workers."""
+
+    @abstractmethod
+    def decide(self, cx: Context, total: Tensor) -> Mapping[str, float]:
+        """New values from the numbers' sum; a value that is left out stays."""

@@ -1,0 +1,107 @@
+"""Over what messages are combined: an exchange talks operations to the engine."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.network.operations import Operation, Received, Request
+from relaxcomm.network.transport import Membership, Service
+from relaxcomm.roles.compressor import Compressor
+from relaxcomm.roles.context import Context, Primitive, State
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.layout import Layout
+from relaxcomm.topology import Topology
+
+Exchanging: TypeAlias = Generator[Operation, Received, Tensor]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service for one bucket, with the tensors that a request to one rank and its reply look like."""
+
+    service: Service
+    request: Tensor
+    reply: Tensor
+
+
+class Exchange(Primitive):
+    """Over what and with whom messages are combined.
+
+    Facts:
+        accepts: message kinds that it can combine.
+        collective: all ranks take part in each round.
+        same_result: every rank ends with the same tensor.
+        operations: operations a message.
+        counts_votes: the result says what most workers want, and is no mean of what they hold.
+        several_rounds: results come from every worker's message as a whole, so that more can follow.
+        uses_topology: how it uses the configured topology: "complete" exchanges with all ranks, so that
+            no other graph makes sense; "graph" needs one that mixes; "groups" needs one with groups.
+        returns_base: the result is the payload's new base itself, not a combination of messages.
+        needs_fixed_graph: what neighbours have sent is kept, so they must stay the same.
+        follows_parameters: what it keeps begins at the parameters, so that it can exchange nothing else.
+        sends_rest: what a message leaves out is in a later one.
+    """
+
+    role: ClassVar[str] = "exchange"
+    accepts: ClassVar[frozenset[str]]
+    collective: ClassVar[bool] = True
+    same_result: ClassVar[bool] = True
+    operations: ClassVar[int] = 1
+    counts_votes: ClassVar[bool] = False
+    several_rounds: ClassVar[bool] = True
+    returns_base: ClassVar[bool] = False
+    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "complete"
+    needs_fixed_graph: ClassVar[bool] = False
+    follows_parameters: ClassVar[bool] = False
+    sends_rest: ClassVar[bool] = False
+
+    @property
+    def plain(self) -> Exchange:
+        """The same mixing without a memory, for what goes with the parameters, such as buffers."""
+        return self
+
+    def own_topology(self) -> Topology | None:
+        """The topology that it was given itself, which wins over the configured one."""
+        return None
+
+    def check_graph(self, topology: Topology, world_size: int) -> None:
+        """Refuse a graph over which this exchange would not mix all ranks.
+
+        Raises: TopologyError, saying what is wrong with the graph and what to do.
+        """
+        topology.check(world_size)
+
+    def coding_slots(
+        self, bucket: Bucket, compressor: Compressor, membership: Membership
+    ) -> Mapping[str, Tensor]:
+        """The compressor's slots for a bucket; some for each part where parts are coded on their own."""
+        return compressor.init(bucket)
+
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served | None:
+        """The service that every rank runs for a bucket, or None."""
+        return None
+
+    def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request | None:
+        """A request that is answered when all ranks have made it, so that all pushes are in, or None."""
+        return None
+
+    @abstractmethod
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        """Exchange `tensor` (`[numel]`, which it may overwrite); returns the combined tensor."""
+
+    def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
+        """Bytes of a bucket's messages; where its parts are coded apart, of all parts, padded alike."""
+        return compressor.layout_bytes(layout, element_bytes)
+
+    @abstractmethod
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        """Bytes that a rank sends, on average over the ranks, for messages of `message_bytes`."""
+
+    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
+        """Bytes that a rank sends besides, in answers of full precision, on average over the ranks."""
+        return 0.0

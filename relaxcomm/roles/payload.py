@@ -1,0 +1,65 @@
+"""What a rule exchanges."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from relaxcomm.roles.context import Context, Primitive, State
+from relaxcomm.tensors.buckets import Bucket
+
+
+class Payload(Primitive):
+    """What a rule exchanges.
+
+    `site` is where it is read: "backward", as gradients become ready, or "step", after the optimizer.
+    `has_weight` payloads carry a weight behind their entries, which only elementwise coders leave alone;
+    `is_momentum` payloads exchange momentum; `is_model` payloads are the parameters themselves;
+    `needs_event` names the event that their trigger must wait for.
+    """
+
+    role: ClassVar[str] = "payload"
+    site: ClassVar[Literal["backward", "step"]]
+    has_base: ClassVar[bool] = False
+    averages_buffers: ClassVar[bool] = False
+    has_weight: ClassVar[bool] = False
+    is_momentum: ClassVar[bool] = False
+    is_model: ClassVar[bool] = False
+    needs_event: ClassVar[str | None] = None
+
+    @property
+    def keeps_local(self) -> bool:
+        """Whether a part of the local parameters stays in what is written."""
+        return False
+
+    @abstractmethod
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        """Fill `out` (`[numel]`) with what is to be exchanged and return it."""
+
+    def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:
+        """The point from which an outer optimizer moves, or None."""
+        return None
+
+    def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+        """Make a combined result, which may have entries more than the bucket, into the payload's."""
+        return result
+
+    def before_step(self, cx: Context, bucket: Bucket, state: State) -> None:
+        """Change `.grad` just before the optimizer's step."""
+
+    def event(
+        self, cx: Context, bucket: Bucket, state: State, event: str, facts: Mapping[str, float]
+    ) -> None:
+        """Take note of something that the engine was told of."""
+
+    @abstractmethod
+    def write(
+        self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
+    ) -> None:
+        """Apply `value`.
+
+        If the result comes late, `snapshot` is what the parameters were at `read`; it may be overwritten.
+        """

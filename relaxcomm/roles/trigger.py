@@ -1,0 +1,137 @@
+"""When a rule exchanges, and how the workers agree on it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import ClassVar, Literal, TypeAlias
+
+from torch import Tensor
+
+from relaxcomm.data.clients import RoundPlan
+from relaxcomm.errors import UsageError
+from relaxcomm.fields.frozen import Share
+from relaxcomm.fields.rounding import fewest
+from relaxcomm.roles.context import Context, Primitive, State
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.norms import squared_norm
+
+Agreement: TypeAlias = Literal["any", "all", "majority"] | Share
+"""How many workers must vote yes: a rule by name, or the least fraction of them."""
+
+
+def agreed(agreement: Agreement, yes: float, voters: float) -> bool:
+    """Whether `yes` of `voters` are enough."""
+    if agreement == "all":
+        return 0 < yes == voters
+    if agreement == "majority":
+        return 2 * yes > voters
+    return yes > 0 if agreement == "any" else 0 < yes >= fewest(float(agreement), voters)
+
+
+REPLICA_DISTANCE = "replica_distance"
+
+
+class Observation:
+    """What a trigger may look at when it votes: this rank's gradients at the end of backward, and numbers.
+
+    Args:
+        gradients: as they are in `.grad`, scaled if a GradScaler is used.
+        scale: the GradScaler's scale, or 1.
+        latest: the latest value of each number, by name.
+    """
+
+    def __init__(
+        self,
+        gradients: Sequence[Tensor],
+        scale: float = 1.0,
+        latest: Mapping[str, float | Tensor] = MappingProxyType({}),
+    ) -> None:
+        self.gradients, self.scale, self._latest = gradients, scale, latest
+
+    def value(self, name: str, default: float | None = None) -> float:
+        """The latest value that this rank has of a number; on a GPU the host waits for it.
+
+        Args:
+            name: what `engine.observe(loss=loss)` called it; or "replica_distance", how far this rank's
+                parameters were from the combined ones at the last exchange of a trigger that `looks_at` it.
+            default: what there is before the first value; None to refuse that.
+
+        Raises: UsageError without a value and a default.
+        """
+        if name in self._latest:
+            return float(self._latest[name])
+        if default is not None:
+            return default
+        how = (
+            "it is known from the first exchange on, so give a default"
+            if name == REPLICA_DISTANCE
+            else f"call engine.observe({name}=…) before each backward"
+        )
+        raise UsageError(f"a trigger looks at {name!r}, of which nothing was observed; {how}")
+
+    @cached_property
+    def squared_norm(self) -> float:
+        """`||g||^2` over all parameters, unscaled; on a GPU the host waits for it."""
+        return squared_norm(self.gradients) / self.scale**2
+
+
+class Trigger(Primitive):
+    """When a rule exchanges."""
+
+    role: ClassVar[str] = "trigger"
+    known: ClassVar[Literal["start", "backward", "event"]] = "start"
+
+    @property
+    @abstractmethod
+    def period_steps(self) -> int:
+        """The least number of steps from one firing to the next."""
+
+    def plan(self) -> RoundPlan | None:
+        """What clients do between two exchanges, for triggers that wait for a round's end."""
+        return None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Values that it looks at, which must exist before the first step."""
+        return frozenset()
+
+    @abstractmethod
+    def fires(self, cx: Context, bucket: Bucket) -> bool:
+        """Whether the rule exchanges `bucket` in this step; the same on all ranks by construction."""
+
+
+class VotingTrigger(Trigger):
+    """A trigger that looks at the gradients; in each step the workers vote and agree.
+
+    It may look at numbers, too: at what the training program tells `engine.observe`, and at those that the
+    engine takes where `looks_at` names them. The state that it keeps is of the whole model, made by
+    `init_vote`. With a `vote_delay` of d steps a vote decides d steps after it was cast, so that the
+    agreement has them to hide behind, and the first d steps exchange.
+    """
+
+    known: ClassVar[Literal["start", "backward", "event"]] = "backward"
+    agree: Agreement
+    vote_delay: int = 0
+    looks_at: ClassVar[frozenset[Literal["replica_distance"]]] = frozenset()
+
+    @property
+    def period_steps(self) -> int:
+        return 1
+
+    def fires(self, cx: Context, bucket: Bucket) -> bool:
+        return cx.decided(self)
+
+    def init_vote(self) -> Mapping[str, Tensor]:
+        """The slots that this trigger keeps, at their first values; CPU tensors."""
+        return {}
+
+    def measured(self, state: State) -> tuple[Tensor, float] | None:
+        """What was compared at the last vote, a scalar, and with which threshold; None if nothing was."""
+        return None
+
+    @abstractmethod
+    def vote(self, cx: Context, state: State, observation: Observation) -> bool:
+        """What this worker wants in this step."""

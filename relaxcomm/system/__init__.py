@@ -1,0 +1,1 @@
+"""What is asked of the machine: files that are written whole, and limits of time."""

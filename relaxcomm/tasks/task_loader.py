@@ -1,0 +1,126 @@
+"""From the configuration's `task:` to a Task."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ConfigDict, PydanticUserError, ValidationError, validate_call
+
+from relaxcomm.errors import ConfigError
+from relaxcomm.fields.validation import closest, describe
+from relaxcomm.tasks.task import Task
+from relaxcomm.tasks.user_calls import named
+
+BUNDLED: Mapping[str, str] = {name: f"relaxcomm.tasks.{name}:make" for name in ("digits", "charlm", "glyphs")}
+
+_HOW = "write a bundled task's name, {name: {option: value}}, or 'package.module:make'"
+
+
+@dataclass(frozen=True)
+class TaskFactory:
+    """A task that was found and whose options were checked, but that is not built yet.
+
+    Args:
+        name: what the user wrote.
+        make: builds the task.
+        options: keyword arguments of `make` beside the seed.
+    """
+
+    name: str
+    make: Callable[..., Task]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, seed: int) -> Task:
+        """Build the task.
+
+        Raises: ConfigError if `make` returns something else; whatever `make` raises.
+        """
+        with named("make", self.make):
+            task = self.make(seed=seed, **self.options)
+        if not isinstance(task, Task):
+            raise ConfigError(f"task {self.name!r} returned {task!r}; it must return a relaxcomm.tasks.Task")
+        return task
+
+
+def load_task(value: object, seed: int) -> Task:
+    """Build the task that `task:` names.
+
+    Args:
+        value: `"digits"`, `{"digits": {"epochs": 5}}`, or `"package.module:make"` (or that with options).
+        seed: passed to the task's `make`.
+
+    Raises: ConfigError for an unknown name or a wrong option.
+
+    Example:
+        >>> load_task({"digits": {"epochs": 5}}, seed=0).epochs
+        5
+    """
+    return find_task(value).build(seed)
+
+
+def find_task(value: object) -> TaskFactory:
+    """Find the task that `task:` names and check its options, without building it.
+
+    Raises: ConfigError for an unknown name or a wrong option.
+    """
+    if value is None:
+        raise ConfigError(f"'task' is missing; {_HOW}; bundled: {', '.join(BUNDLED)}")
+    name: object = value
+    options: object = {}
+    if isinstance(value, Mapping) and len(value) == 1:
+        name, options = next(iter(value.items()))
+    if not isinstance(name, str) or not isinstance(options, Mapping | None):
+        raise ConfigError(f"task: {value!r} is not allowed; {_HOW}")
+    make = _import(name)
+    return TaskFactory(name, make, _checked(name, make, options or {}))
+
+
+def _import(name: str) -> Callable[..., Task]:
+    if name not in BUNDLED and ":" not in name:
+        raise ConfigError(f"unknown task {name!r}{closest(name, BUNDLED)}; your own: 'package.module:make'")
+    module_name, _, attribute = BUNDLED.get(name, name).partition(":")
+    # A console script does not put the current directory on the path, where users keep their tasks.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"task {name!r}: {module_name} needs what is not installed: {error}") from error
+        raise ConfigError(
+            f"task {name!r}: no module {error.name!r} in {os.getcwd()} nor among the installed packages"
+        ) from None
+    except Exception as error:
+        raise ConfigError(f"task {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    make = getattr(module, attribute, None)
+    if not callable(make):
+        own = [one.__name__ for one in vars(module).values() if getattr(one, "__module__", "") == module_name]
+        raise ConfigError(
+            f"task {name!r}: {module_name} has no function {attribute!r}{closest(attribute, own)}"
+        )
+    return make  # type: ignore[no-any-return]  # what it returns is checked when it is called
+
+
+def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -> dict[str, Any]:
+    """The options, checked against the signature of `make` without calling it."""
+
+    @functools.wraps(make)
+    def probe(**arguments: Any) -> dict[str, Any]:
+        return arguments
+
+    if "seed" in options:
+        raise ConfigError(f"task {name!r}: the seed is set at the top level of the configuration")
+    try:
+        check = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(probe)
+        check(seed=0, **{str(key): item for key, item in options.items()})
+    except ValidationError as error:
+        raise ConfigError(describe(error, f"task {name!r}", make)) from None
+    except PydanticUserError as error:
+        raise ConfigError(f"task {name!r}: its signature cannot be checked: {error.message}") from None
+    return {str(key): item for key, item in options.items()}

@@ -1,0 +1,1 @@
+"""Flat tensors: buckets, layouts, messages and memory."""

@@ -1,0 +1,195 @@
+"""Which tensor lies where in which flat buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relaxcomm.errors import UsageError
+from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.layout import Layout
+from relaxcomm.tensors.precision import wide
+
+
+@dataclass(frozen=True)
+class Item:
+    """One named tensor that a bucket holds a place for."""
+
+    name: str
+    tensor: Tensor
+
+
+def _dense_strides(tensor: Tensor) -> bool:
+    """Whether the strides fill the memory without gaps or overlap (channels-last does, a slice does not)."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class Bucket:
+    """A flat buffer layout over tensors of one dtype and device.
+
+    Args:
+        index: position in the layout; buckets are exchanged in this order on all ranks.
+        items: the tensors, in the order in which they lie in the flat buffer.
+    """
+
+    def __init__(self, index: int, items: Sequence[Item]) -> None:
+        self.index = index
+        self.items = tuple(items)
+        self.names = tuple(item.name for item in self.items)
+        first = self.items[0].tensor
+        self.dtype, self.device = first.dtype, first.device
+        self.offsets: list[int] = []
+        self.numel = 0
+        self._strides: list[tuple[int, ...] | None] = []  # asked for once: an exchange makes views many times
+        for item in self.items:
+            self.offsets.append(self.numel)
+            self.numel += item.tensor.numel()
+            self._strides.append(item.tensor.stride() if _dense_strides(item.tensor) else None)
+        self._scratch: Tensor | None = None
+        self._scratch_views: list[Tensor] = []
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the tensors, in flat order."""
+        return Layout(self.names, tuple(item.tensor.shape for item in self.items))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors themselves, in flat order, outside autograd."""
+        return [item.tensor.detach() for item in self.items]
+
+    def holds(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether it is a layout of just these tensors, in this order."""
+        return len(tensors) == len(self.items) and all(
+            item.tensor is tensor for item, tensor in zip(self.items, tensors, strict=True)
+        )
+
+    def empty(self) -> Tensor:
+        """A new flat buffer, `[numel]`."""
+        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
+
+    def temporary(self) -> Tensor:
+        """A flat buffer for one exchange, `[numel]`, perhaps in memory that an earlier one used."""
+        return buffer_pool.empty(self.numel, self.dtype, self.device)
+
+    def zeros(self) -> Tensor:
+        """A new flat buffer of zeros for what is kept from step to step, `[numel]`, at least float32."""
+        return torch.zeros(self.numel, dtype=wide(self.dtype), device=self.device)
+
+    def copy(self) -> Tensor:
+        """The same with what the tensors hold."""
+        return self.gather(torch.empty(self.numel, dtype=wide(self.dtype), device=self.device))
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """One view of `flat` for each tensor, with its shape and, where they are dense, its strides."""
+        result = []
+        begin = flat.storage_offset()
+        for item, offset, strides in zip(self.items, self.offsets, self._strides, strict=True):
+            shape = item.tensor.shape
+            if strides is None:
+                view = flat[offset : offset + shape.numel()].view(shape)
+            else:
+                view = flat.as_strided(shape, strides, begin + offset)
+            result.append(view)
+        return result
+
+    def scratch(self) -> Tensor:
+        """The bucket's own message buffer, made once; one exchange at a time may use it."""
+        if self._scratch is None:
+            self._scratch = self.empty()
+            self._scratch_views = self.views(self._scratch)
+        return self._scratch
+
+    def gather(self, out: Tensor) -> Tensor:
+        """Copy the tensors into the flat buffer `out` and return it."""
+        self.check_unchanged()
+        torch._foreach_copy_(self._views_of(out), self.tensors)
+        return out
+
+    def subtract_from(self, flat: Tensor, out: Tensor) -> Tensor:
+        """Write how far the tensors have come from `flat`, `flat - tensors`, into the flat buffer `out`.
+
+        They began at `flat` as their type holds it: what it cannot hold is no movement.
+        """
+        self.check_unchanged()
+        for view, tensor, result in zip(self.views(flat), self.tensors, self._views_of(out), strict=True):
+            torch.sub(view.to(self.dtype), tensor, out=result)
+        return out
+
+    def scatter(self, flat: Tensor) -> None:
+        """Copy the flat buffer into the tensors."""
+        torch._foreach_copy_(self.tensors, self._views_of(flat))
+
+    def add(self, flat: Tensor) -> None:
+        """Add the flat buffer to the tensors."""
+        torch._foreach_add_(self.tensors, self._views_of(flat))
+
+    def check_unchanged(self) -> None:
+        """Raise UsageError if a tensor was converted or moved since the layout was made."""
+        for item in self.items:
+            if item.tensor.dtype != self.dtype or item.tensor.device != self.device:
+                raise UsageError(
+                    f"{item.name} is now {item.tensor.dtype} on {item.tensor.device}, at attach it was "
+                    f"{self.dtype} on {self.device}; close the engine, convert the model, attach again"
+                )
+
+    def _views_of(self, flat: Tensor) -> list[Tensor]:
+        return self._scratch_views if flat is self._scratch else self.views(flat)
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.index}: {len(self.items)} tensors, {self.numel} x {self.dtype}, {self.device})"
+
+
+def _no_key(item: Item) -> Hashable:
+    return None
+
+
+def _splits(item: Item) -> bool:
+    return False
+
+
+def build_buckets(
+    items: Iterable[Item],
+    *,
+    bucket_bytes: int,
+    key: Callable[[Item], Hashable] = _no_key,
+    whole: Callable[[Item], bool] = _splits,
+) -> list[Bucket]:
+    """Fill buckets of at most `bucket_bytes` in the given order.
+
+    A bucket holds one dtype, one device and one `key` (the rules that cover its tensors); a tensor
+    larger than `bucket_bytes` has a bucket of its own.
+
+    Args:
+        items: tensors in the order in which they become ready.
+        bucket_bytes: capacity in bytes.
+        key: tensors with different keys never share a bucket.
+        whole: tensors that fill one bucket however large it gets; the same for equal keys.
+
+    Returns:
+        Buckets in the order in which they become complete.
+    """
+    open_buckets: dict[Hashable, list[Item]] = {}
+    sizes: dict[Hashable, int] = {}
+    complete: list[list[Item]] = []
+    for item in items:
+        place = (item.tensor.dtype, item.tensor.device, key(item))
+        size = item.tensor.numel() * item.tensor.element_size()
+        if place in open_buckets and sizes[place] + size > bucket_bytes and not whole(item):
+            complete.append(open_buckets.pop(place))
+        if place not in open_buckets:
+            open_buckets[place], sizes[place] = [], 0
+        open_buckets[place].append(item)
+        sizes[place] += size
+    complete.extend(open_buckets.values())
+    return [Bucket(index, content) for index, content in enumerate(complete)]

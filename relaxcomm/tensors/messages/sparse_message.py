@@ -1,0 +1,154 @@
+"""Some entries of a tensor, and their places."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.tensors.bit_packing import unpack_places
+from relaxcomm.tensors.messages.message import SPARSE, Message
+from relaxcomm.tensors.segments import Blocks, chunk_size
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """The sent ones of the entries from `start` to `stop` of a tensor; indices count from `start`."""
+
+    start: int
+    stop: int
+    indices: Tensor
+    values: Tensor
+
+    def of(self, flat: Tensor) -> Tensor:
+        """These entries of a tensor, sent or not."""
+        return flat[self.start : self.stop]
+
+    def add_to(self, total: Tensor, weight: float) -> None:
+        """Add what is sent to the tensor."""
+        self.of(total).index_add_(0, self.indices, self.values.to(total.dtype), alpha=weight)
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse(Message):
+    """Some entries: the first `count` of `values` stand at the first `count` of `indices`.
+
+    The places behind them are unused, so that a message's size is known before it is made and no
+    rank needs to ask another, or its GPU, for it.
+
+    Args:
+        values: `[capacity]`.
+        indices: `[capacity]` int32.
+        count: `[1]` int32.
+    """
+
+    kind: ClassVar[str] = SPARSE
+    values: Tensor
+    indices: Tensor
+    count: Tensor
+
+    is_direct: ClassVar[bool] = True  # adds up to the tensor itself, and not to what it was made into
+
+    def places(self) -> Tensor:
+        """Where the values stand, `[capacity]`."""
+        return self.indices
+
+    def add_to(self, total: Tensor, weight: float) -> None:
+        """`total[indices] += weight values`; an index that comes twice counts twice."""
+        for one in self.ranges(total):
+            one.add_to(total, weight)
+
+    def ranges(self, like: Tensor) -> Iterator[Range]:
+        """What is sent of each range of a tensor; the ranges are the same for all messages of an exchange."""
+        count = int(self.count) if self.values.device.type == "cpu" else self.values.numel()
+        values, indices = self.values[:count], self.places()[:count]
+        if self.values.device.type != "cpu":  # without waiting for the count: what is unused adds nothing
+            used = torch.arange(count, device=values.device) < self.count
+            values, indices = torch.where(used, values, 0), torch.where(used, indices, 0)
+        yield Range(0, like.numel(), indices, values)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSparse(Sparse):
+    """As many entries of each block, so that an index needs only to tell its place in the block.
+
+    Args:
+        indices: places in the blocks, all of which are used, as `pack_places` packs them.
+        blocks: in the order of the indices.
+    """
+
+    blocks: tuple[Blocks, ...]
+
+    def places(self) -> Tensor:
+        return block_starts(self.blocks, self.indices.device) + self._in_blocks()
+
+    def ranges(self, like: Tensor) -> Iterator[Range]:
+        found, first = self._in_blocks(), 0
+        for start, stop, starts in _bounds(self.blocks, like.numel(), chunk_size(like), like.device):
+            last = first + starts.numel()
+            yield Range(start, stop, starts + found[first:last], self.values[first:last])
+            first = last
+
+    def _in_blocks(self) -> Tensor:
+        return unpack_places(self.indices, self.values.numel(), largest_block(self.blocks))
+
+
+@functools.lru_cache(maxsize=256)
+def block_starts(blocks: tuple[Blocks, ...], device: torch.device) -> Tensor:
+    """Where the block of each chosen entry begins, `[capacity]`."""
+    starts = [
+        torch.arange(run.start, run.stop, run.size, device=device).repeat_interleave(run.num_kept)
+        for run in blocks
+    ]
+    return torch.cat([torch.empty(0, dtype=torch.int64, device=device), *starts])
+
+
+@functools.lru_cache(maxsize=256)
+def _bounds(
+    blocks: tuple[Blocks, ...], numel: int, size: int, device: torch.device
+) -> tuple[tuple[int, int, Tensor], ...]:
+    """Ranges of a tensor of at most about `size` entries: begin, end, and `block_starts` from there on."""
+    cuts, end, last = [(0, 0)], 0, 0
+    for part in itertools.chain.from_iterable(run.parts(size) for run in blocks):
+        if cuts[-1][0] < end and part.stop - cuts[-1][0] > size:
+            cuts.append((end, last))
+        end, last = part.stop, last + part.num * part.num_kept
+    starts = block_starts(blocks, device)
+    dtype = torch.int32 if numel <= torch.iinfo(torch.int32).max else torch.int64
+    return tuple(
+        (begin, stop, (starts[first:last] - begin).to(dtype))
+        for (begin, first), (stop, last) in itertools.pairwise([*cuts, (numel, last)])
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients(BlockSparse):
+    """The same of a transform of the tensor."""
+
+    is_direct: ClassVar[bool] = False
+
+
+def largest_block(blocks: Sequence[Blocks]) -> int:
+    """Entries of the largest block: below that lie all places."""
+    return max((run.size for run in blocks), default=1)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseOf(Message):
+    """A sparse message whose values are a message themselves.
+
+    Args:
+        values: of `[capacity]` values.
+        indices: as that message has them.
+        count: `[1]` int32.
+    """
+
+    kind: ClassVar[str] = SPARSE
+    values: Message
+    indices: Tensor
+    count: Tensor

@@ -1,0 +1,107 @@
+"""A flat tensor cut into one piece a rank, each coded on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import accumulate
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.layout import Layout
+
+
+class Sized(Protocol):
+    """What knows how long its messages are, as compressors do."""
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        """Bytes for tensors that lie one behind the other."""
+        ...
+
+
+def piece_sizes(numel: int, num_pieces: int) -> list[int]:
+    """Entries in each piece: equal but for the last ones, which may be smaller or empty.
+
+    Example:
+        >>> piece_sizes(10, 4)
+        [3, 3, 3, 1]
+    """
+    size = -(-numel // num_pieces)
+    return [max(0, min(size, numel - index * size)) for index in range(num_pieces)]
+
+
+def pieces_of(tensor: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """Where each piece of a flat tensor begins, and the piece."""
+    starts = accumulate(sizes, initial=0)
+    yield from zip(starts, torch.split(tensor, list(sizes)), strict=False)
+
+
+def piece_bucket(bucket: Bucket, layout: Layout) -> Bucket:
+    """A bucket like `bucket` of such tensors, without memory: for `init` of a piece."""
+    nothing = torch.empty(1, dtype=bucket.dtype, device=bucket.device)
+    spans = layout.spans() if layout.numel else iter([("", torch.Size([0]), 0)])
+    return Bucket(bucket.index, [Item(name, nothing.expand(shape)) for name, shape, _ in spans])
+
+
+def piece_slots(
+    bucket: Bucket, num_pieces: int, init: Callable[[Bucket], Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The slots that `init` makes for each piece of a bucket."""
+    slots: dict[str, Tensor] = {}
+    for index, layout in enumerate(piece_layouts(bucket, num_pieces)):
+        PieceState(slots, index).update(init(piece_bucket(bucket, layout)))
+    return slots
+
+
+def piece_layouts(bucket: Bucket, num_pieces: int) -> list[Layout]:
+    """Which tensors lie in each piece of a bucket."""
+    return layout_pieces(bucket.layout, num_pieces)
+
+
+def layout_pieces(layout: Layout, num_pieces: int) -> list[Layout]:
+    """Which tensors lie in each piece of a layout."""
+    sizes = piece_sizes(layout.numel, num_pieces)
+    starts = accumulate(sizes, initial=0)
+    return [layout.part(start, size) for start, size in zip(starts, sizes, strict=False)]
+
+
+def padded_bytes(compressor: Sized, layout: Layout, element_bytes: int, num_pieces: int) -> int:
+    """Bytes of the messages of all pieces, each as long as the longest of them."""
+    pieces = layout_pieces(layout, num_pieces)
+    return num_pieces * max(compressor.layout_bytes(piece, element_bytes) for piece in pieces)
+
+
+def stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Rows of different length as a matrix; shorter ones are filled up with zeros.
+
+    Example:
+        >>> stacked([torch.tensor([1, 2]), torch.tensor([3])])
+        tensor([[1, 2],
+                [3, 0]])
+    """
+    return pad_sequence(list(rows), batch_first=True)
+
+
+class PieceState(MutableMapping[str, Tensor]):
+    """The slots of one piece among those of all pieces, which are called `index.slot`."""
+
+    def __init__(self, slots: MutableMapping[str, Tensor], index: int) -> None:
+        self._slots, self._prefix = slots, f"{index}."
+
+    def __getitem__(self, slot: str) -> Tensor:
+        return self._slots[self._prefix + slot]
+
+    def __setitem__(self, slot: str, value: Tensor) -> None:
+        self._slots[self._prefix + slot] = value
+
+    def __delitem__(self, slot: str) -> None:
+        del self._slots[self._prefix + slot]
+
+    def __iter__(self) -> Iterator[str]:
+        return (slot.removeprefix(self._prefix) for slot in self._slots if slot.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

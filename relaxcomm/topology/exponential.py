@@ -1,0 +1,96 @@
+"""Topologies whose links span powers of two, over which a mean spreads in few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import networkx as nx
+
+from relaxcomm.errors import TopologyError
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.topology.topology import Graph, Topology
+
+
+@frozen
+class hypercube(Topology):
+    """Ranks whose numbers differ in one bit are linked; 1, 2, 4, 8, … ranks.
+
+    Raises: TopologyError for another number of ranks.
+
+    Example:
+        >>> sorted(hypercube().weights(8)[0])
+        [0, 1, 2, 4]
+    """
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        if world_size & (world_size - 1):
+            below = 1 << (world_size.bit_length() - 1)
+            raise TopologyError(
+                f"hypercube needs a power of two, got {world_size} workers; use {below} or {2 * below}, or "
+                "exponential, which takes any number"
+            )
+        made: Any = nx.Graph()
+        made.add_nodes_from(range(world_size))
+        bits = world_size.bit_length() - 1
+        made.add_edges_from((rank, rank ^ (1 << bit)) for rank in range(world_size) for bit in range(bits))
+        return made
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        place = {0: 0j}
+        for bit in range(world_size.bit_length() - 1):
+            # A cube of cubes, each level larger and turned a little, so that links do not hide each other.
+            way = (1, 1j, 0.42 + 0.34j)[bit % 3] * (2.6 + 0.5j) ** (bit // 3)
+            place |= {rank | 1 << bit: at + way for rank, at in place.items()}
+        return {rank: (at.real, at.imag) for rank, at in place.items()}
+
+
+@frozen
+class exponential(Topology):
+    """Rank i sends to i + 1, i + 2, i + 4, … (modulo N): directed, and balanced.
+
+    Example:
+        >>> sorted(exponential().graph(8).successors(0))
+        [1, 2, 4]
+
+    Reference: Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training",
+        NeurIPS 2021.
+    """
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        return _circulant(world_size, [1 << bit for bit in range(_bits(world_size))])
+
+
+@frozen
+class one_peer_exponential(Topology):
+    """In step t rank i sends to i + 2^(t mod ceil(log2 N)) alone, with weights of a half.
+
+    With a power of two of ranks, log2 N steps in a row make the exact mean.
+
+    Example:
+        >>> one_peer_exponential().weights(8, step=2)[4]
+        {0: 0.5, 4: 0.5}
+
+    Reference: Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training",
+        NeurIPS 2021.
+    """
+
+    changes: ClassVar[bool] = True
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        bits = _bits(world_size)
+        return _circulant(world_size, [1 << (step % bits)] if bits else [])
+
+    def period_steps(self, world_size: int) -> int:
+        return max(1, _bits(world_size))
+
+
+def _bits(world_size: int) -> int:
+    return (world_size - 1).bit_length()
+
+
+def _circulant(world_size: int, distances: Sequence[int]) -> Graph:
+    made: Any = nx.DiGraph()
+    made.add_nodes_from(range(world_size))
+    made.add_edges_from((i, (i + distance) % world_size) for i in range(world_size) for distance in distances)
+    return made

@@ -1,0 +1,64 @@
+"""Topologies that are drawn at random, from a seed that all ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import networkx as nx
+
+from relaxcomm.errors import TopologyError
+from relaxcomm.fields.frozen import Index, Share, Steps, frozen
+from relaxcomm.topology.topology import Graph, Topology, by_distance
+
+
+@frozen
+class random_regular(Topology):
+    """A random graph in which every rank has the same number of links.
+
+    Args:
+        degree: links of a rank; degree times N must be even.
+        seed: of the random graph, the same on all ranks.
+
+    Raises: TopologyError for a number of ranks that cannot have it.
+
+    Example:
+        >>> len(random_regular(degree=3).weights(8)[0])
+        4
+    """
+
+    degree: Steps
+    seed: Index = 0
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        if self.degree >= world_size or self.degree * world_size % 2:
+            raise TopologyError(
+                f"random_regular(degree={self.degree}) cannot have {world_size} workers: the degree must be "
+                "below their number, and the product of the two even"
+            )
+        return nx.random_regular_graph(self.degree, world_size, seed=self.seed)
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))
+
+
+@frozen
+class erdos_renyi(Topology):
+    """A random graph in which each pair of ranks is linked with a probability.
+
+    Args:
+        probability: of a link, in (0, 1].
+        seed: of the random graph, the same on all ranks.
+
+    Example:
+        >>> erdos_renyi(probability=1.0).spectral_gap(5)
+        1.0
+    """
+
+    probability: Share
+    seed: Index = 0
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        return nx.gnp_random_graph(world_size, self.probability, seed=self.seed)
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return by_distance(self.graph(world_size))

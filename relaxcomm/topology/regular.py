@@ -1,0 +1,118 @@
+"""Topologies of everyday shapes: all pairs, rings, stars and rectangles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import networkx as nx
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.topology.topology import Graph, Topology
+
+
+@frozen
+class complete(Topology):
+    """Every rank is linked to every other.
+
+    Example:
+        >>> complete().spectral_gap(4)
+        1.0
+    """
+
+    all_pairs: ClassVar[bool] = True
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        return nx.complete_graph(world_size)
+
+    def check(self, world_size: int, *, balanced: bool = True) -> None:
+        """Nothing to refuse; at a thousand ranks, to look would take seconds."""
+
+    def sides(self, world_size: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The even ranks and the odd ones, although ranks of one side are linked, too."""
+        return range(0, world_size, 2), range(1, world_size, 2)
+
+    def describe(self, world_size: int) -> str:
+        return repr(self)
+
+
+@frozen
+class ring(Topology):
+    """Each rank is linked to the next and the one before.
+
+    Example:
+        >>> sorted(ring().weights(4)[0])
+        [0, 1, 3]
+    """
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        made: Any = nx.cycle_graph(world_size)
+        made.remove_edges_from(list(nx.selfloop_edges(made)))
+        return made
+
+
+@frozen
+class star(Topology):
+    """Rank 0 is linked to all others.
+
+    Example:
+        >>> sorted(star().weights(4)[2])
+        [0, 2]
+    """
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        return nx.star_graph(world_size - 1)
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        around = super().places(max(1, world_size - 1))
+        return {0: (0.0, 0.0), **{rank + 1: place for rank, place in around.items() if rank + 1 < world_size}}
+
+
+@frozen
+class grid(Topology):
+    """A rectangle as nearly square as the number of ranks allows; a prime number makes a line.
+
+    Example:
+        >>> sorted(grid().weights(6)[0])
+        [0, 1, 3]
+    """
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        return _rectangle(world_size, periodic=False)
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return _lattice(world_size)
+
+
+@frozen
+class torus(Topology):
+    """A rectangle whose opposite sides are linked; a prime number of ranks makes a ring.
+
+    Example:
+        >>> len(torus().weights(16)[0])
+        5
+    """
+
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        return _rectangle(world_size, periodic=True)
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        return super().places(world_size) if _rows(world_size) == 1 else _lattice(world_size)
+
+
+def _rows(world_size: int) -> int:
+    """How many rows the most nearly square rectangle has."""
+    return next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
+
+
+def _rectangle(world_size: int, *, periodic: bool) -> Graph:
+    rows = _rows(world_size)
+    made: Any = nx.grid_2d_graph(rows, world_size // rows, periodic=periodic)
+    made.remove_edges_from(list(nx.selfloop_edges(made)))  # a side of one rank is next to itself
+    return nx.convert_node_labels_to_integers(made, ordering="sorted")
+
+
+def _lattice(world_size: int) -> Mapping[int, tuple[float, float]]:
+    columns = world_size // _rows(world_size)
+    return {rank: (rank % columns, -(rank // columns)) for rank in range(world_size)}

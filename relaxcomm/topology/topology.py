@@ -1,0 +1,183 @@
+"""What a topology is: a graph of the ranks, maybe another one in each step, with mixing weights."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from relaxcomm.errors import TopologyError
+from relaxcomm.fields.frozen import Declared
+from relaxcomm.topology import mixing
+
+Graph: TypeAlias = Any
+"""A networkx Graph over the ranks 0 to N - 1, a DiGraph where links have a direction. (The stubs' type
+parameters change from version to version.)"""
+
+
+class Topology(Declared):
+    """Base of all topologies. Subclasses are made with `@frozen`, so that they can be compared and hashed.
+
+    Facts:
+        all_pairs: every rank is linked to every other, at any world size.
+        has_groups: the ranks are divided into groups.
+        changes: another graph may follow in the next step.
+    """
+
+    role: ClassVar[str] = "topology"
+    all_pairs: ClassVar[bool] = False
+    has_groups: ClassVar[bool] = False
+    changes: ClassVar[bool] = False
+
+    @abstractmethod
+    def graph(self, world_size: int, step: int = 0) -> Graph:
+        """The graph in a step.
+
+        Raises: TopologyError for a world size that it cannot have.
+        """
+
+    def period_steps(self, world_size: int) -> int:
+        """After how many steps the graphs come again; 1 for one that stays."""
+        return 1
+
+    def groups(self, world_size: int) -> Sequence[Sequence[int]]:
+        """The ranks of each group; all ranks are one group unless told otherwise."""
+        return [list(range(world_size))]
+
+    def weights(self, world_size: int, step: int = 0) -> Mapping[int, Mapping[int, float]]:
+        """Mixing weights: `weights[i][j]` is how much rank i takes of rank j, itself among them."""
+        place = world_size, step % self.period_steps(world_size)
+        if place not in self._weights:
+            self._weights[place] = mixing.weights(self.graph(*place))
+        return self._weights[place]
+
+    def listeners(self, rank: int, world_size: int, step: int = 0) -> Sequence[int]:
+        """The other ranks that take of `rank`, in ascending order."""
+        place = rank, world_size, step % self.period_steps(world_size)
+        if place not in self._listeners:
+            rows = self.weights(world_size, step)
+            self._listeners[place] = [
+                peer for peer, row in sorted(rows.items()) if rank in row and peer != rank
+            ]
+        return self._listeners[place]
+
+    def sides(self, world_size: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The ranks in two sets, rank 0 in the first, so that each link is between one and the other.
+
+        Raises: TopologyError if there are none, or links have a direction.
+        """
+        if world_size not in self._sides:
+            graph = self.graph(world_size)
+            if nx.is_directed(graph) or not nx.is_bipartite(graph):
+                raise TopologyError(
+                    f"{self!r} with {world_size} workers is not bipartite: its ranks do not fall into two "
+                    "sets with links only from one to the other; use complete, grid, star or hypercube, or a "
+                    "ring of an even number"
+                )
+            colors = nx.bipartite.color(graph)
+            self._sides[world_size] = (
+                [rank for rank in sorted(graph) if colors[rank] == colors[0]],
+                [rank for rank in sorted(graph) if colors[rank] != colors[0]],
+            )
+        return self._sides[world_size]
+
+    def matrix(self, world_size: int, step: int = 0) -> NDArray[np.float64]:
+        """The mixing matrix W, `[N, N]`; rows and columns sum to 1."""
+        return mixing.as_matrix(self.weights(world_size, step), world_size)
+
+    def spectral_gap(self, world_size: int) -> float:
+        """One minus W's second largest singular value, an eigenvalue's modulus if W is symmetric.
+
+        After k steps the distance of the replicas from their mean is at most `(1 - gap)^k` of what it was.
+        For graphs that change it is a step's share of a whole period's, and k a multiple of the period.
+        """
+        steps = self.period_steps(world_size)
+        product = np.eye(world_size)
+        for step in range(steps):
+            product = self.matrix(world_size, step) @ product
+        return 1.0 - float(mixing.contraction(product) ** (1 / steps))
+
+    def links(self, world_size: int) -> float:
+        """Messages that all ranks together send in a step, on average over a period."""
+        steps = self.period_steps(world_size)
+        rows = [row for step in range(steps) for row in self.weights(world_size, step).values()]
+        return sum(len(row) - 1 for row in rows) / steps
+
+    def check(self, world_size: int, *, balanced: bool = True) -> None:
+        """Refuse a graph over which the ranks would never agree on their mean.
+
+        Args:
+            world_size: number of ranks.
+            balanced: whether plain mixing must keep the mean; push-sum needs no more than that each
+                rank reaches all.
+
+        Raises: TopologyError, saying what is wrong with the graph and what to do.
+        """
+        union: Any = nx.DiGraph()
+        for step in range(self.period_steps(world_size)):
+            graph = self.graph(world_size, step)
+            if set(graph.nodes) != set(range(world_size)):
+                raise TopologyError(
+                    f"{self!r} has the nodes {_listed(graph.nodes)}, but {world_size} workers are the nodes "
+                    f"0 to {world_size - 1}; use as many workers as nodes, named by their rank"
+                )
+            union.add_nodes_from(graph.nodes)
+            union.add_edges_from(graph.to_directed().edges)
+            if balanced:
+                mixing.check(self.weights(world_size, step), world_size, repr(self))
+        if not nx.is_weakly_connected(union):
+            parts = sorted(sorted(part) for part in nx.weakly_connected_components(union))
+            raise TopologyError(
+                f"{self!r} falls into {len(parts)} parts for {world_size} workers, {parts}, which would "
+                "never hear of each other; add links between them, or take another seed of a random graph"
+            )
+        if not nx.is_strongly_connected(union):
+            deaf = next(rank for rank in union if len(nx.ancestors(union, rank)) < world_size - 1)
+            missing = sorted(set(union) - nx.ancestors(union, deaf) - {deaf})
+            raise TopologyError(
+                f"{self!r} is directed, and rank {deaf} never hears of ranks {_listed(missing)}; add links "
+                "until each rank reaches all others"
+            )
+
+    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
+        """Where each rank stands in a picture: on a circle, rank 0 on top, unless told otherwise."""
+        turns = [rank / world_size for rank in range(world_size)]
+        return {rank: (math.sin(math.tau * t), math.cos(math.tau * t)) for rank, t in enumerate(turns)}
+
+    def describe(self, world_size: int) -> str:
+        """Short text for ranks to compare: it differs if the topology, its weights or its groups do."""
+        rows = [self.weights(world_size, step) for step in range(self.period_steps(world_size))]
+        links = sum(len(row) - 1 for step in rows for row in step.values())
+        digest = hashlib.sha256(repr((rows, self.groups(world_size))).encode()).hexdigest()[:12]
+        return f"{self!r} with {links} links, digest {digest}"
+
+    # Kept with the instance, so that a topology made afresh from a file that has changed starts afresh.
+    @functools.cached_property
+    def _weights(self) -> dict[tuple[int, int], mixing.Weights]:
+        return {}
+
+    @functools.cached_property
+    def _sides(self) -> dict[int, tuple[Sequence[int], Sequence[int]]]:
+        return {}
+
+    @functools.cached_property
+    def _listeners(self) -> dict[tuple[int, int, int], Sequence[int]]:
+        return {}
+
+
+def by_distance(graph: Graph) -> Mapping[int, tuple[float, float]]:
+    """Places in a picture that are as far apart as the ranks are in the graph."""
+    found: Mapping[int, Any] = nx.kamada_kawai_layout(graph)
+    return {rank: (float(x), float(y)) for rank, (x, y) in found.items()}
+
+
+def _listed(nodes: Any) -> str:
+    shown = [str(node) for node in list(nodes)[:8]]
+    return ", ".join(shown) + (f" and {len(nodes) - len(shown)} more" if len(nodes) > len(shown) else "")

@@ -1,0 +1,1 @@
+"""The training job that `relaxcomm train` runs on every rank."""

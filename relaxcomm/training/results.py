@@ -1,0 +1,174 @@
+"""What a run did: the record of one rank, and of the job."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from relaxcomm.system.files import write_whole
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation of the averaged model.
+
+    Args:
+        step: optimizer steps taken.
+        seconds: training time so far, without evaluations.
+        bytes_sent: sent so far for training, without what evaluations sent.
+        measure: held-out measure.
+    """
+
+    step: int
+    seconds: float
+    bytes_sent: int
+    measure: float
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What one rank saw.
+
+    Args:
+        history: its evaluations.
+        seconds: training time, without evaluations.
+        statistics: `Engine.statistics` after the engine was closed.
+        bytes_by_primitive: sent for training, by exchange primitive or purpose.
+    """
+
+    history: tuple[Point, ...]
+    seconds: float
+    statistics: Mapping[str, Any]
+    bytes_by_primitive: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a job did, over all its ranks.
+
+    Args:
+        algorithm: its name.
+        composition: its rules, as Python shows them.
+        task: its name.
+        metric: name of the held-out measure.
+        higher_is_better: whether more of it is better.
+        measure: held-out measure of the model at the end.
+        workers: number of ranks.
+        seed: of the task.
+        seconds: training time of the slowest rank, without evaluations.
+        steps: optimizer steps of each rank.
+        synchronisations: steps in which the ranks exchanged something.
+        lssr: local steps as a fraction of all steps.
+        bytes_sent: sum over the ranks, for training.
+        bytes_received: sum over the ranks, for training.
+        evaluation_bytes_sent: sum over the ranks, for the averages that are evaluated, and the last one.
+        bytes_uncompressed: sum over the ranks of what full synchronisation would have sent.
+        step_seconds: mean over the ranks.
+        exposed_communication_seconds: mean over the ranks.
+        hidden_communication_seconds: mean over the ranks.
+        bytes_by_primitive: sent, summed over the ranks, by exchange primitive or purpose.
+        history: the evaluations; seconds are the slowest rank's, bytes are summed over the ranks.
+        link: what was simulated between the ranks, such as "100 Mbit/s, 5 ms"; None for nothing.
+    """
+
+    algorithm: str
+    composition: str
+    task: str
+    metric: str
+    higher_is_better: bool
+    measure: float
+    workers: int
+    seed: int
+    seconds: float
+    steps: int
+    synchronisations: int
+    lssr: float
+    bytes_sent: int
+    bytes_received: int
+    evaluation_bytes_sent: int
+    bytes_uncompressed: int
+    step_seconds: float
+    exposed_communication_seconds: float
+    hidden_communication_seconds: float
+    bytes_by_primitive: Mapping[str, int]
+    history: tuple[Point, ...]
+    link: str | None = None
+
+    @property
+    def heading(self) -> str:
+        """The measure's name, with a word on its direction where that is not what one expects."""
+        return self.metric if self.higher_is_better else f"{self.metric} (lower is better)"
+
+    @property
+    def reduction(self) -> float | None:
+        """How many times fewer bytes were sent than full synchronisation would have.
+
+        None if none were, or if no step exchanged anything: then the last average is all that was sent.
+        """
+        if not self.bytes_sent or not self.synchronisations:
+            return None
+        return self.bytes_uncompressed / self.bytes_sent
+
+    def write(self, folder: str | Path, facts: Mapping[str, object]) -> Path:
+        """Write the result as JSON, with `facts` on how it came about, and return the file's path."""
+        path = Path(folder) / f"{file_stem(self.algorithm)}.json"
+        return write_whole(path, json.dumps({**facts, **asdict(self)}, indent=2, default=str) + "\n")
+
+
+def file_stem(name: str) -> str:
+    """`name` without what a file name cannot hold."""
+    return re.sub(r"[^\w.-]+", "_", name)
+
+
+def merge(records: Sequence[RankRecord], **facts: Any) -> Result:
+    """The job's result from its ranks' records, in rank order.
+
+    Args:
+        records: one of each rank.
+        facts: the fields of Result that do not come from the records.
+    """
+    first = records[0].statistics
+
+    def total(name: str) -> int:
+        return int(sum(record.statistics[name] for record in records))
+
+    def mean(name: str) -> float:
+        return statistics.fmean(record.statistics[name] for record in records)
+
+    return Result(
+        measure=records[0].history[-1].measure,
+        workers=len(records),
+        seconds=max(record.seconds for record in records),
+        steps=first["steps"],
+        synchronisations=first["synchronisations"],
+        lssr=first["lssr"],
+        bytes_sent=total("bytes_sent"),
+        bytes_received=total("bytes_received"),
+        evaluation_bytes_sent=total("evaluation_bytes_sent"),
+        bytes_uncompressed=total("bytes_uncompressed"),
+        step_seconds=mean("step_seconds"),
+        exposed_communication_seconds=mean("exposed_communication_seconds"),
+        hidden_communication_seconds=mean("hidden_communication_seconds"),
+        bytes_by_primitive=_merge_bytes(records),
+        history=tuple(_merge_points(points) for points in zip(*(r.history for r in records), strict=True)),
+        **facts,
+    )
+
+
+def _merge_bytes(records: Sequence[RankRecord]) -> dict[str, int]:
+    names = sorted({name for record in records for name in record.bytes_by_primitive})
+    return {name: sum(record.bytes_by_primitive.get(name, 0) for record in records) for name in names}
+
+
+def _merge_points(points: Sequence[Point]) -> Point:
+    return Point(
+        step=points[0].step,
+        seconds=max(point.seconds for point in points),
+        bytes_sent=sum(point.bytes_sent for point in points),
+        measure=points[0].measure,
+    )

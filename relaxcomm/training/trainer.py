@@ -1,0 +1,219 @@
+"""The training job that `relaxcomm train` runs on every rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+import relaxcomm
+from relaxcomm.config import Config
+from relaxcomm.engine import Engine
+from relaxcomm.engine.idle import warn_of_short_run
+from relaxcomm.errors import ConfigError
+from relaxcomm.network import Link, Throttle, ThrottledTransport
+from relaxcomm.tasks.task import Task
+from relaxcomm.tasks.task_loader import find_task
+from relaxcomm.tasks.user_calls import checked_loss, checked_measure, named
+from relaxcomm.training.job_group import gather, process_group, wait_for_all
+from relaxcomm.training.progress_bar import Display, make_display
+from relaxcomm.training.results import Point, RankRecord, Result, merge
+
+
+def train(config: Config, link: Link | None = None) -> Result:
+    """Train the configured task on this rank, together with the other ranks of the environment.
+
+    Rank and world size come from torchrun's environment variables; without them this is the only rank.
+    The result, the same on every rank, holds the bytes of all ranks.
+
+    Args:
+        config: the configuration.
+        link: what is simulated between this rank and the others, or None.
+
+    Raises: ConfigError for a task or device that is not there; CommunicationError if a peer fails.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+    device = choose_device(config, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    factory = find_task(config.task)
+    task = factory.build(config.seed)
+    task.model.to(device)
+    torch.manual_seed(config.seed + rank)  # every rank its own dropout
+    with process_group(config.timeout_seconds):
+        record = _Run(config, task, device, rank, link).run()
+        return merge(
+            gather(record),
+            algorithm=config.algorithm.name,
+            composition=repr(config.algorithm),
+            task=factory.name,
+            metric=task.metric,
+            higher_is_better=task.higher_is_better,
+            seed=config.seed,
+            link=None if link is None else link.words,
+        )
+
+
+def throttled(config: Config, device: torch.device, link: Link) -> ThrottledTransport:
+    """torch.distributed over a simulated link."""
+    return ThrottledTransport(
+        Throttle(link),
+        device=device,
+        backend=config.backend,
+        timeout_seconds=config.timeout_seconds,
+        debug=config.debug,
+    )
+
+
+def choose_device(config: Config, local_workers: int) -> torch.device:
+    """The device of this rank: with `backend: auto`, a GPU if there is one for every local worker.
+
+    Raises: ConfigError if `backend: nccl` asks for more GPUs than there are.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if config.backend == "nccl" and gpus < local_workers:
+        raise ConfigError(
+            f"backend: nccl needs a GPU for each of the {local_workers} local workers, PyTorch sees {gpus}; "
+            "use fewer workers or backend: gloo, which trains on the CPU"
+        )
+    if config.backend == "gloo" or gpus < local_workers:
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+class _Run:
+    """The state of one training run on one rank."""
+
+    def __init__(
+        self, config: Config, task: Task, device: torch.device, rank: int, link: Link | None
+    ) -> None:
+        self.task = task
+        self.device = device
+        self.clock = Clock(device)
+        self.history: list[Point] = []
+        transport = None if link is None else throttled(config, device, link)
+        self.engine: Engine = relaxcomm.attach(task.model, task.optimizer, config, process_group=transport)
+        self.loader = self.engine.loader(
+            task.train_data, batch_size=config.data.batch_size or task.batch_size
+        )
+        self.step = 0
+        self.steps = task.epochs * len(self.loader)
+        workers = int(os.environ.get("WORLD_SIZE", "1"))
+        if rank == 0 and workers > 1 and self.engine.algorithm.plan is None:  # with clients, steps differ
+            warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
+        self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
+        self.display: Display = make_display(config.algorithm.name, self.steps, task.metric, rank=rank)
+
+    def run(self) -> RankRecord:
+        with ExitStack() as stack:
+            stack.callback(self.display.close)
+            stack.enter_context(self.engine)
+            self.clock.start()
+            self._train()
+            self.engine.close()
+            self.clock.stop()
+            self._evaluate()  # the model that is left to the user
+        return RankRecord(
+            history=tuple(self.history),
+            seconds=self.clock.seconds,
+            statistics=dict(self.engine.statistics),
+            bytes_by_primitive={
+                name: sent for name, (sent, _) in self.engine.snapshot().bytes_moved.items() if sent
+            },
+        )
+
+    def _train(self) -> None:
+        # Workers that play clients make different numbers of steps, but the same number of rounds.
+        by_round = self.engine.algorithm.plan is not None
+        for epoch in range(self.task.epochs):
+            for batch in self.loader:
+                self.task.model.train()
+                loss = self._train_step(batch)
+                self.step += 1
+                self.display.step(self.step, loss)
+                if not by_round and self.step % self.task.evaluate_every_steps == 0:
+                    self._evaluate_average(self.step < self.steps)
+            if by_round:
+                self._evaluate_average(epoch + 1 < self.task.epochs)
+
+    def _evaluate_average(self, wanted: bool) -> None:
+        if wanted:
+            with self._pause(), self.engine.averaged():
+                self._evaluate()
+
+    def _train_step(self, batch: Any) -> torch.Tensor:
+        task = self.task
+        total = torch.zeros((), device=self.device)
+        for part, share in self.engine.micro_batches(move(batch, self.device), self.micro_batch_size):
+            with named("loss", task.loss):
+                loss = share * checked_loss(task.loss(task.model, part), task.loss)
+            total += loss.detach()
+            self.engine.observe(loss=total)  # before backward, at whose end triggers may look at it
+            loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        task.optimizer.step()
+        task.optimizer.zero_grad()
+        if task.scheduler is not None:
+            task.scheduler.step()
+        return total
+
+    def _evaluate(self) -> None:
+        """Every rank evaluates the same averaged model, so none needs to be told the measure."""
+        self.task.model.eval()
+        with torch.no_grad(), named("evaluate", self.task.evaluate):
+            measure = checked_measure(self.task.evaluate(self.task.model), self.task.evaluate)
+        self.engine.observe_evaluation(**{self.task.metric: measure})
+        sent = int(self.engine.statistics["bytes_sent"])
+        self.history.append(Point(self.step, self.clock.seconds, sent, measure))
+        self.display.evaluated(self.step, measure, self.clock.seconds)
+
+    @contextmanager
+    def _pause(self) -> Iterator[None]:
+        """Keep an evaluation out of the training time."""
+        self.clock.stop()
+        yield
+        wait_for_all()  # a rank that starts its clock first would count the others' evaluation
+        self.clock.start()
+
+
+class Clock:
+    """A stopwatch that on a GPU counts only finished work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._started: float | None = None
+        self._seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Time that has run so far."""
+        running = 0.0 if self._started is None else time.perf_counter() - self._started
+        return self._seconds + running
+
+    def start(self) -> None:
+        """Go on."""
+        self._started = time.perf_counter()
+
+    def stop(self) -> None:
+        """Hold."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._seconds = self.seconds
+        self._started = None
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """The tensors of a batch of tuples, lists and mappings on `device`; whatever else as it is."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: move(item, device) for key, item in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(item, device) for item in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(move(item, device) for item in batch)
+    return batch

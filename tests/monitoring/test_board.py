@@ -1,0 +1,322 @@
+"""Every expression of the board and of the rules, asked of a real Prometheus, against what ranks count."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.monitoring.server import DASHBOARDS, Prometheus, job, prometheus
+from tests.waiting import until
+
+EARLY, LATE = 20, 260  # steps at which the ranks hold
+BOARD = DASHBOARDS / "grafana/boards/relaxcomm.json"
+ALGORITHM = {
+    "rules": [
+        {
+            "trigger": {
+                "relative_gradient_change": {"threshold": 0.001, "window_steps": 5, "smoothing": 0.9}
+            },
+            "payload": "deltas",
+            "compressor": {"error_feedback": {"top_k": {"density": 0.1}}},
+            "exchange": "all_gather",
+        }
+    ],
+    "name": "everything",
+}
+
+
+@dataclass
+class Rank:
+    """What one rank showed of itself where it held, early and late, and what it gained in between."""
+
+    early: dict[str, Any]
+    late: dict[str, Any]
+    seconds: float  # between the looks of Prometheus
+
+    def gained(self, name: str) -> float:
+        return float(self.late[name] - self.early[name])
+
+    def rate(self, name: str) -> float:
+        return self.gained(name) / self.seconds
+
+    def moved(self, way: int, primitive: str | None = None) -> float:
+        """Bytes sent (0) or received (1) between the two, of one primitive or of all."""
+        names = self.late["bytes_moved"] if primitive is None else [primitive]
+        nothing = (0, 0)
+        return float(
+            sum(
+                self.late["bytes_moved"][n][way] - self.early["bytes_moved"].get(n, nothing)[way]
+                for n in names
+            )
+        )
+
+    @property
+    def sent(self) -> float:
+        return float(sum(sent for sent, _ in self.late["bytes_moved"].values()))
+
+    @property
+    def lssr(self) -> float:
+        return 1 - float(self.late["synchronisations"] / self.late["steps"])
+
+    @property
+    def distance(self) -> float:
+        return float(self.late["values"]["replica_distance"] / self.late["values"]["parameter_norm"])
+
+
+Ranks = list[Rank]
+STEP, EXPOSED, HIDDEN, CALLBACK = "step_seconds", "exposed_seconds", "hidden_seconds", "callback_seconds"
+
+
+def total(name: str) -> Callable[[Ranks], float]:
+    return lambda ranks: sum(rank.gained(name) for rank in ranks)
+
+
+def each(look: Callable[[Rank], float]) -> Callable[[Ranks], dict[str, float]]:
+    """A value a rank."""
+    return lambda ranks: {str(number): look(rank) for number, rank in enumerate(ranks)}
+
+
+def latest(name: str) -> Callable[[Ranks], dict[str, float]]:
+    """The latest of what each rank showed under a name."""
+    return each(lambda rank: rank.late["values"][name])
+
+
+def exchange_seconds(ranks: Ranks) -> dict[str, float]:
+    """Mean time of an operation."""
+    both = [(rank.early["exchanges"]["all_gather"], rank.late["exchanges"]["all_gather"]) for rank in ranks]
+    count, seconds = (sum(late[place] - early[place] for early, late in both) for place in (0, 1))
+    return {"all_gather": seconds / count}
+
+
+def quantile(ranks: Ranks, share: float) -> tuple[float, float]:
+    """The bucket in which a quantile of the steps lies."""
+    bounds = [0.0, *ranks[0].late["step_bounds"]]
+    late, early = (
+        [sum(column) for column in zip(*counts, strict=True)]
+        for counts in (
+            [rank.late["step_counts"] for rank in ranks],
+            [rank.early["step_counts"] for rank in ranks],
+        )
+    )
+    counts = [a - b for a, b in zip(late, early, strict=True)]
+    seen = 0
+    for place, count in enumerate(counts):
+        seen += count
+        if seen >= share * sum(counts):
+            return bounds[max(0, place - 1)], bounds[min(place + 2, len(bounds) - 1)]
+    raise AssertionError(counts)
+
+
+def by_primitive(ranks: Ranks) -> dict[str, float]:
+    """Bytes a second that all ranks sent."""
+    return {
+        name: sum(rank.moved(0, name) for rank in ranks) / ranks[0].seconds
+        for name in ranks[0].late["bytes_moved"]
+    }
+
+
+Expectation = Callable[[Ranks], Any]
+EXPECTED: dict[tuple[str, str], Expectation] = {
+    ("Time of a step, by what it is spent on", "A"): lambda ranks: (
+        (total(STEP)(ranks) - total(EXPOSED)(ranks)) / total("steps")(ranks)
+    ),
+    ("Time of a step, by what it is spent on", "B"): lambda ranks: (
+        total(EXPOSED)(ranks) / total("steps")(ranks)
+    ),
+    ("Exposed communication, share of the step", "A"): each(
+        lambda rank: rank.gained(EXPOSED) / rank.gained(STEP)
+    ),
+    ("Communication: exposed against hidden", "A"): each(lambda rank: rank.rate(EXPOSED)),
+    ("Communication: exposed against hidden", "B"): each(lambda rank: rank.rate(HIDDEN)),
+    ("Time of a step, quantiles", "A"): lambda ranks: quantile(ranks, 0.5),
+    ("Time of a step, quantiles", "B"): lambda ranks: quantile(ranks, 0.95),
+    ("Time of an exchange, by primitive", "A"): exchange_seconds,
+    ("Reduction", "A"): lambda ranks: (
+        sum(rank.late["bytes_uncompressed"] for rank in ranks) / sum(rank.sent for rank in ranks)
+    ),
+    ("Local steps (LSSR)", "A"): lambda ranks: sum(rank.lssr for rank in ranks) / 3,
+    ("Bytes saved", "A"): lambda ranks: sum(rank.late["bytes_uncompressed"] - rank.sent for rank in ranks),
+    ("Sent, against full synchronisation", "A"): each(lambda rank: rank.moved(0) / rank.seconds),
+    ("Sent, against full synchronisation", "B"): each(lambda rank: rank.rate("bytes_uncompressed")),
+    ("Sent, by primitive", "A"): by_primitive,
+    ("Sent, by primitive", "B"): lambda ranks: (
+        sum(rank.late["evaluation_bytes"][0] - rank.early["evaluation_bytes"][0] for rank in ranks)
+        / ranks[0].seconds
+    ),
+    ("Received", "A"): each(lambda rank: rank.moved(1) / rank.seconds),
+    ("Trigger against threshold", "A"): each(lambda rank: rank.late["triggers"]["0"][0]),
+    ("Trigger against threshold", "B"): lambda ranks: 0.001,
+    ("Held-out quality", "A"): lambda ranks: LATE / 1000,
+    ("Training loss", "A"): latest("loss"),
+    ("Distance between replicas", "A"): each(lambda rank: rank.distance),
+    ("Residual of compression", "A"): latest("residual_norm"),
+    ("Staleness", "A"): lambda ranks: {},  # nor is anybody behind where all keep step
+    ("Batch size", "A"): each(lambda rank: 16.0),
+    ("Samples a second", "A"): lambda ranks: sum(rank.rate("samples") for rank in ranks),
+    ("Computing time of a step", "A"): each(
+        lambda rank: (rank.gained(STEP) - rank.gained(EXPOSED)) / rank.gained("steps")
+    ),
+    ("Steps a second", "A"): each(lambda rank: rank.rate("steps")),
+    ("Steps behind the foremost rank", "A"): lambda ranks: {},
+    ("Answers", "A"): each(lambda rank: 1.0),
+    ("Since the last synchronisation", "A"): each(
+        lambda rank: rank.late["asked"] - rank.late["last_synchronisation"]
+    ),
+    ("The engine's own time a step", "A"): each(lambda rank: rank.gained(CALLBACK) / rank.gained("steps")),
+    ("rule", "relaxcomm:step_seconds:mean1m"): each(lambda rank: rank.gained(STEP) / rank.gained("steps")),
+    ("rule", "relaxcomm:exposed_communication:ratio1m"): each(
+        lambda rank: rank.gained(EXPOSED) / rank.gained(STEP)
+    ),
+    ("rule", "relaxcomm:compute_seconds:mean1m"): each(
+        lambda rank: (rank.gained(STEP) - rank.gained(EXPOSED)) / rank.gained("steps")
+    ),
+    ("rule", "relaxcomm:bytes_sent:rate1m"): each(lambda rank: rank.moved(0) / rank.seconds),
+    ("rule", "relaxcomm:compression:ratio"): each(lambda rank: rank.late["bytes_uncompressed"] / rank.sent),
+    ("rule", "relaxcomm:lssr:ratio"): each(lambda rank: rank.lssr),
+    ("rule", "relaxcomm:replica_distance:ratio"): each(lambda rank: rank.distance),
+}
+
+
+def expressions(seconds: float = 60) -> dict[tuple[str, str], str]:
+    """Those of all panels and recording rules, with the board's variables filled in."""
+    found = {}
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            text = target["expr"].replace("$__rate_interval", f"{seconds * 1000:.0f}ms")
+            found[panel["title"], target["refId"]] = text.replace("$run", "tested").replace("$rank", ".*")
+    for group in yaml.safe_load((DASHBOARDS / "prometheus/rules/relaxcomm.yml").read_text())["groups"]:
+        for rule in group["rules"]:
+            if "record" in rule:
+                found["rule", rule["record"]] = rule["expr"].replace("[1m]", f"[{seconds * 1000:.0f}ms]")
+    return found
+
+
+def test_every_expression_has_an_expectation():
+    assert set(expressions()) == set(EXPECTED)
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(900)
+def test_every_expression_has_the_values_that_the_ranks_count(tmp_path):
+    """The ranks hold at two steps until Prometheus has seen them, so that no speed matters."""
+    with (
+        job(tmp_path / "job", ALGORITHM, holds=(EARLY, LATE)) as training,
+        prometheus(tmp_path, training.port) as server,
+    ):
+        first = training.held(EARLY)
+        begin = min(seen(server, first)) - 0.1
+        training.tell(f"go-{EARLY}")
+        last = training.held(LATE)
+        at = max(seen(server, last)) + 0.01
+        found = {key: server.query(expression, at) for key, expression in expressions(at - begin).items()}
+        behind = expressions()["Steps behind the foremost rank", "A"].replace('"false"', '"true"')
+        assert [steps for _, steps in server.query(behind, at)] == [0.0] * 3  # as where all do not keep step
+        assert {rule["health"] for rule in server.rules()} == {"ok"}
+        training.tell(f"go-{LATE}")
+        training.end()
+    ranks = [Rank(a, b | {"asked": at}, at - begin) for a, b in zip(first, last, strict=True)]
+    wrong = [text for key, series in found.items() for text in compare(key, series, EXPECTED[key](ranks))]
+    assert not wrong, "\n".join(wrong)
+
+
+def seen(server: Prometheus, held: list[dict[str, Any]]) -> list[float]:
+    """When Prometheus looked at each rank, at least twice since all have been held."""
+    since = max(one["time"] for one in held) + 1.5
+
+    def look() -> list[float]:
+        times = [time for _, time in server.query("timestamp(relaxcomm_samples_total)")]
+        return times if len(times) == 3 and min(times) > since else []
+
+    return until(look, "all ranks in Prometheus")
+
+
+def compare(key: tuple[str, str], series: list[tuple[dict[str, str], float]], expected: Any) -> list[str]:
+    """What is not as expected: one value for all, or one by rank or primitive; a pair is a range."""
+    if not isinstance(expected, dict):
+        expected = {"": expected}
+    seen = {
+        "" if set(expected) == {""} else labels.get("primitive", labels.get("rank", "")): value
+        for labels, value in series
+    }
+    if not expected:
+        return [f"{key}: {series} where nothing is to be said"] if series else []
+    missing = [f"{key}: no data for {name!r}, only {sorted(seen)}" for name in expected if name not in seen]
+    wrong = [
+        f"{key} {name!r}: {seen[name]} is not {wanted}"
+        for name, wanted in expected.items()
+        if name in seen and not agrees(seen[name], wanted)
+    ]
+    return missing + wrong
+
+
+def agrees(value: float, wanted: Any) -> bool:
+    """Rates are taken over samples a second apart, so they agree to some percent only."""
+    if isinstance(wanted, tuple):
+        return bool(0.999 * wanted[0] <= value <= 1.001 * wanted[1])
+    return value == pytest.approx(wanted, rel=0.2, abs=1e-6)
+
+
+def test_the_board_in_the_repository_is_what_the_script_makes(tmp_path):
+    pytest.importorskip("grafana_foundation_sdk", reason="the board is made with grafana-foundation-sdk")
+    made = subprocess.run(
+        [sys.executable, "-c", "import build; print(build.make_board(), end='')"],
+        cwd=DASHBOARDS,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == BOARD.read_text(), "run: python dashboards/build.py"
+
+
+def test_panels_have_what_they_need():
+    board = json.loads(BOARD.read_text())
+    rows = [panel["title"] for panel in board["panels"] if panel["type"] == "row"]
+    assert [row.split()[0] for row in rows] == ["Is", "What", "Is", "Which"]  # the four questions, in order
+    for panel in board["panels"]:
+        if panel["type"] != "row":
+            assert panel["description"].endswith(".")
+            assert panel["fieldConfig"]["defaults"]["unit"]
+            assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    names = {variable["name"] for variable in board["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", BOARD.read_text())) - {"__rate_interval", "__all"}
+    assert used == names == {"source", "run", "rank"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("check", "config", "prometheus.yml"), ("check", "rules", "rules/relaxcomm.yml"), ("test", "rules")],
+)
+def test_promtool(arguments):
+    if shutil.which("promtool") is None:
+        pytest.skip("the Debian package prometheus, which has promtool, is not installed")
+    tests = ["tests/relaxcomm.yml"] if arguments[0] == "test" else []
+    done = subprocess.run(
+        ["promtool", *arguments, *tests],
+        cwd=DASHBOARDS / "prometheus",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_test_and_tells_what_to_do():
+    groups = yaml.safe_load((DASHBOARDS / "prometheus/rules/relaxcomm.yml").read_text())["groups"]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
+    tested = yaml.safe_load((DASHBOARDS / "prometheus/tests/relaxcomm.yml").read_text())["tests"]
+    names = {
+        one["alertname"] for test in tested for one in test.get("alert_rule_test", ()) if "exp_alerts" in one
+    }
+    assert alerts == names
+    for group in groups:
+        for rule in group["rules"]:
+            assert "alert" not in rule or {"summary", "description"} <= set(rule["annotations"])

@@ -1,0 +1,79 @@
+"""A rank that raises ends with its own traceback, and the others with one line of C++ at most: no stacks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from relaxcomm.network.liveness import without_frames
+from tests.ranks import free_port
+
+SCRIPT = """
+import sys, time, torch, relaxcomm
+
+algorithm, port = sys.argv[1:]
+rank = int(__import__("os").environ["RANK"])
+# The test's own process keeps the store, as torchrun does.
+store = torch.distributed.TCPStore("127.0.0.1", int(port), 3, False)
+torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=3)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with relaxcomm.attach(model, optimizer, {"algorithm": algorithm, "timeout_seconds": 10}):
+    for step in range(20):
+        if rank == 1 and step == 5:
+            raise KeyError("mine")
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("algorithm", ["ssp", "ad_psgd"])
+def test_a_rank_that_raises_ends_no_process_by_terminate(algorithm):
+    """Whole interpreters: threads that wait in Gloo wake when Python is about to be gone."""
+    import torch
+
+    port = free_port()
+    store = torch.distributed.TCPStore("127.0.0.1", port, 3, True, wait_for_workers=False)
+    command = [sys.executable, "-c", SCRIPT, algorithm, str(port)]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    try:
+        errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    del store
+    assert [rank.returncode for rank in ranks] == [1, 1, 1], errors
+    for error in errors:
+        assert "terminate called" not in error
+        assert "frame #" not in error
+        assert "Exception raised from" not in error
+    assert "KeyError: 'mine'" in errors[1]
+    for error in (errors[0], errors[2]):
+        assert "CommunicationError" in error
+        assert "rank 1 failed: KeyError: 'mine'" in error
+
+
+def test_cpp_stacks_are_cut_out_of_errors():
+    error = (
+        "recvValue failed: got 0 bytes.\n"
+        "Exception raised from recvBytes at /pytorch/Utils.hpp:787 (most recent call first):\n"
+        "frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f8a in libc10.so)\n"
+        "frame #1: <unknown function> + 0x674862d (0x7f8a50f4862d in libtorch_cpu.so)\n"
+    )
+    assert without_frames(RuntimeError(error)) == "recvValue failed: got 0 bytes."
+    assert without_frames("rank 2 says:\ntwo lines") == "rank 2 says:\ntwo lines"

@@ -1,0 +1,74 @@
+"""The scheduler: virtual time, determinism, and errors in place of hangs."""
+
+import pytest
+import torch
+
+from relaxcomm import CommunicationError, DeadlockError, Link, simulate
+from relaxcomm.network.operations import AllReduce, Label, Neighbors
+
+
+def reduce(group, step=0, size=1):
+    return group.transport().issue(AllReduce(torch.ones(size), "sum"), Label(step, "0")).wait()
+
+
+def test_virtual_time_is_the_last_arrival_plus_latency_and_bytes():
+    def rank(group):
+        group.sleep(float(group.rank()))
+        reduce(group, size=3000)
+        return group.time()
+
+    times = simulate(rank, 3, link=Link(latency_seconds=0.5, bytes_per_second=16000))
+    assert times == [2 + 0.5 + 1.0] * 3  # 2 (3 - 1) / 3 of 12000 bytes
+
+
+def test_the_same_program_runs_the_same_way():
+    def run():
+        seen = []
+
+        def rank(group):
+            for step in range(5):
+                seen.append((group.rank(), step))
+                reduce(group, step)
+
+        simulate(rank, 3)
+        return seen
+
+    assert run() == run()
+
+
+def test_a_rank_that_left_is_a_deadlock_that_names_it():
+    with pytest.raises(DeadlockError, match=r"waits for ranks \[2\].*rank 2 has finished"):
+        simulate(lambda group: None if group.rank() == 2 else reduce(group), 3)
+
+
+def test_other_places_are_an_error_that_names_both():
+    with pytest.raises(CommunicationError, match=r"rank 1 issues .*step 1.*rank 0 issued .*step 0"):
+        simulate(lambda group: reduce(group, group.rank()), 3)
+
+
+def test_the_first_error_is_raised_and_not_its_consequences():
+    def rank(group):
+        if group.rank() == 1:
+            raise ValueError("mine")
+        reduce(group)
+
+    with pytest.raises(ValueError, match="mine"):
+        simulate(rank, 3)
+
+
+def test_a_slow_rank_holds_up_its_neighbors_alone():
+    """On a line 0 - 1 - 2 - 3, rank 3 computes for 9 s: after one exchange only rank 2 waited for it."""
+
+    def line(group):
+        transport, me = group.transport(), group.rank()
+        if me == 3:
+            group.sleep(9)
+        peers = [peer for peer in (me - 1, me + 1) if 0 <= peer < 4]
+        message = torch.full((2,), float(me))
+        operation = Neighbors(dict.fromkeys(peers, message), {peer: torch.empty(2) for peer in peers})
+        received = transport.issue(operation, Label(0, "gossip")).wait()
+        return group.time(), {peer: tensor.tolist() for peer, tensor in received.items()}
+
+    found = simulate(line, 4, link=Link(latency_seconds=1))
+    assert [time for time, _ in found] == [1, 1, 10, 10]
+    assert found[2][1] == {1: [1.0, 1.0], 3: [3.0, 3.0]}
