@@ -56,26 +56,34 @@ from relaxcomm.primitives.compressors import (
 )
 from relaxcomm.primitives.controllers.norm_test import norm_test, sample_norm_test
 from relaxcomm.primitives.exchanges.all_gather import all_gather
+from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.averaging_server import averaging_server
 from relaxcomm.primitives.exchanges.compressed_gossip import choco_gossip, dcd_gossip
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
-from relaxcomm.primitives.exchanges.exchanges import all_reduce, gossip
-from relaxcomm.primitives.exchanges.hierarchical import group_all_reduce, hierarchical_all_reduce
+from relaxcomm.primitives.exchanges.gossip import gossip
+from relaxcomm.primitives.exchanges.hierarchical_all_reduce import group_all_reduce, hierarchical_all_reduce
 from relaxcomm.primitives.exchanges.pairwise import pairwise
 from relaxcomm.primitives.exchanges.push_sum import push_sum
-from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather, vote
+from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather
 from relaxcomm.primitives.exchanges.server import Staleness, server
+from relaxcomm.primitives.exchanges.vote import vote
+from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.fedopt import adagrad, adam, yogi
-from relaxcomm.primitives.outers.frozen_adam import frozen_adam, momentum
-from relaxcomm.primitives.outers.outers import average, nesterov, observe, sgd, signs, slowmo
-from relaxcomm.primitives.payloads.payloads import client_deltas, deltas, gradients, parameters
-from relaxcomm.primitives.triggers.triggers import (
-    every,
-    every_round,
-    every_step,
-    relative_gradient_change,
-    while_below,
-)
+from relaxcomm.primitives.outers.frozen_adam import frozen_adam
+from relaxcomm.primitives.outers.observe import observe
+from relaxcomm.primitives.outers.sgd import nesterov, sgd
+from relaxcomm.primitives.outers.signs import signs
+from relaxcomm.primitives.outers.slowmo import slowmo
+from relaxcomm.primitives.payloads.client_deltas import client_deltas
+from relaxcomm.primitives.payloads.deltas import deltas
+from relaxcomm.primitives.payloads.gradients import gradients
+from relaxcomm.primitives.payloads.momentum import momentum
+from relaxcomm.primitives.payloads.parameters import parameters
+from relaxcomm.primitives.triggers.every import every
+from relaxcomm.primitives.triggers.every_round import every_round
+from relaxcomm.primitives.triggers.every_step import every_step
+from relaxcomm.primitives.triggers.relative_gradient_change import relative_gradient_change
+from relaxcomm.primitives.triggers.while_below import while_below
 from relaxcomm.roles import (
     RELAXCOMM_PROTOCOL,
     Agreement,

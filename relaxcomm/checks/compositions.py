@@ -12,12 +12,17 @@ from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.primitives.compressors import error_feedback, sign
 from relaxcomm.primitives.controllers.norm_test import norm_test
+from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
-from relaxcomm.primitives.exchanges.exchanges import all_reduce, gossip
-from relaxcomm.primitives.outers.frozen_adam import momentum
-from relaxcomm.primitives.outers.outers import observe
-from relaxcomm.primitives.payloads.payloads import client_deltas, deltas, gradients, parameters
-from relaxcomm.primitives.triggers.triggers import every, every_round
+from relaxcomm.primitives.exchanges.gossip import gossip
+from relaxcomm.primitives.outers.observe import observe
+from relaxcomm.primitives.payloads.client_deltas import client_deltas
+from relaxcomm.primitives.payloads.deltas import deltas
+from relaxcomm.primitives.payloads.gradients import gradients
+from relaxcomm.primitives.payloads.momentum import momentum
+from relaxcomm.primitives.payloads.parameters import parameters
+from relaxcomm.primitives.triggers.every import every
+from relaxcomm.primitives.triggers.every_round import every_round
 
 _Builds = Sequence[Callable[[Any], Algorithm]]
 

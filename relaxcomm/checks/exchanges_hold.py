@@ -12,7 +12,8 @@ from relaxcomm.checks.compressors_hold import context
 from relaxcomm.checks.finding import expect
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.operations import Label
-from relaxcomm.primitives.compressors import identity, sign
+from relaxcomm.primitives.compressors.identity import identity
+from relaxcomm.primitives.compressors.sign import sign
 from relaxcomm.roles import Compressor, Exchange
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import one_tensor

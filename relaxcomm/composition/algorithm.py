@@ -15,9 +15,9 @@ from relaxcomm.composition.planner import Chooser
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.primitives.compressors import identity
-from relaxcomm.primitives.outers.outers import average
-from relaxcomm.primitives.triggers.triggers import every_step
+from relaxcomm.primitives.compressors.identity import identity
+from relaxcomm.primitives.outers.average import average
+from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.roles import Compressor, Controller, Exchange, Outer, Payload, Primitive, Trigger
 from relaxcomm.topology import Topology
 

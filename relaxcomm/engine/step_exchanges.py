@@ -17,8 +17,9 @@ from relaxcomm.engine.run import Run
 from relaxcomm.engine.slots import RuleState
 from relaxcomm.errors import NonFiniteError
 from relaxcomm.network.transport import Pending
-from relaxcomm.primitives.payloads.payloads import parameters
-from relaxcomm.primitives.triggers.triggers import every, every_step
+from relaxcomm.primitives.payloads.parameters import parameters
+from relaxcomm.primitives.triggers.every import every
+from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.tensors.buckets import Bucket, build_buckets
 
 ASKED_BYTES = 64 << 20  # of parameters on their way to services at a time

@@ -21,7 +21,7 @@ from relaxcomm.engine.statistics import Statistics
 from relaxcomm.errors import CompositionError
 from relaxcomm.network import TorchTransport, Transport
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
-from relaxcomm.primitives.payloads.payloads import gradients
+from relaxcomm.primitives.payloads.gradients import gradients
 from relaxcomm.roles import Compressor, Context, Exchange
 from relaxcomm.tensors.buckets import Bucket, Item
 

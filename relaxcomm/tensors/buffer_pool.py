@@ -57,6 +57,12 @@ def zeros_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return empty_like(like, dtype).zero_()
 
 
+def add(one: Tensor, other: Tensor, weight: float) -> Tensor:
+    """`one + weight other`, of flat tensors."""
+    out = empty_like(one, torch.promote_types(one.dtype, other.dtype))
+    return torch.add(one, other, alpha=weight, out=out)
+
+
 def release() -> None:
     """Give the operating system back what no tensor uses now."""
     _free.clear()

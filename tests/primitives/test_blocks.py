@@ -10,7 +10,7 @@ import torch
 
 from relaxcomm import cast, chain, chunk_top_k, dct_top_k, quantize, top_k
 from relaxcomm.primitives.compressors.block_top_k import largest
-from relaxcomm.primitives.compressors.sparsifier import sum_sparse
+from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.tensors import segments
 from relaxcomm.tensors.bit_packing import unpack_places
 from relaxcomm.tensors.layout import Layout

@@ -9,7 +9,7 @@ import torch
 import relaxcomm
 from relaxcomm import chain, error_feedback, minmax_uint8, qsgd, quantize, terngrad, top_k
 from relaxcomm.network.transport import Membership
-from relaxcomm.primitives.compressors.decoding import as_dense
+from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.precision import wide

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from relaxcomm.composition.legality.alternatives import listed
 from relaxcomm.errors import CompositionError
-from relaxcomm.primitives.exchanges.hierarchical import hierarchical_all_reduce
+from relaxcomm.primitives.exchanges.hierarchical_all_reduce import hierarchical_all_reduce
 
 if TYPE_CHECKING:
     from relaxcomm.composition.algorithm import Rule

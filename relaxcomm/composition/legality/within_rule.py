@@ -10,8 +10,8 @@ from relaxcomm.composition.legality.alternatives import listed, neighbours
 from relaxcomm.composition.legality.outer_rules import check_outer
 from relaxcomm.composition.legality.topologies import check_graph
 from relaxcomm.errors import CompositionError, CompositionWarning
-from relaxcomm.primitives.exchanges.exchanges import all_reduce
-from relaxcomm.primitives.outers.outers import average
+from relaxcomm.primitives.exchanges.all_reduce import all_reduce
+from relaxcomm.primitives.outers.average import average
 
 if TYPE_CHECKING:
     from relaxcomm.composition.algorithm import Rule

@@ -10,13 +10,8 @@ from torch import Tensor
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Share, Steps, frozen
-from relaxcomm.primitives.compressors.sparsifier import (
-    COUNT_BYTES,
-    INDEX_BYTES,
-    num_kept,
-    pack_selected,
-    sum_sparse,
-)
+from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES, INDEX_BYTES, num_kept, pack_selected
+from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import MIXED, Dense, Message, Several

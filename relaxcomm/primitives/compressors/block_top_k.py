@@ -1,13 +1,69 @@
-"""Which entries of each block are the largest."""
+"""The largest entries of each block: what compressors that send them share."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from relaxcomm.tensors.bit_packing import pack_places
-from relaxcomm.tensors.messages import block_starts, largest_block
+from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES
+from relaxcomm.roles import Compressor
+from relaxcomm.tensors.bit_packing import pack_places, places_bytes
+from relaxcomm.tensors.layout import Layout, one_tensor
+from relaxcomm.tensors.messages import SPARSE, block_starts, largest_block
 from relaxcomm.tensors.segments import Blocks, chunk_size
+
+
+class BlockTopK(Compressor):
+    """Sends the `num_kept` largest entries of each block."""
+
+    num_kept: int
+
+    kinds: ClassVar[frozenset[str]] = frozenset({SPARSE})
+    unbiased: ClassVar[bool] = False
+
+    @property
+    def coding_scope(self) -> str:
+        return "tensor"
+
+    @abstractmethod
+    def blocks(self, layout: Layout) -> tuple[Blocks, ...]:
+        """The blocks of tensors, in order."""
+
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        return self.layout_values(one_tensor(numel), element_bytes)
+
+    def layout_values(self, layout: Layout, element_bytes: int) -> tuple[int, int]:
+        return _capacity(self.blocks(layout)), element_bytes
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return self.layout_bytes(one_tensor(numel), element_bytes)
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        blocks = self.blocks(layout)
+        capacity = _capacity(blocks)
+        return capacity * element_bytes + places_bytes(capacity, largest_block(blocks)) + COUNT_BYTES
+
+
+Cut = tuple[int, int, int]
+"""Where parts of equal size begin, how many there are, and their size."""
+
+
+def cuts(numel: int, size: int) -> Iterator[Cut]:
+    """Parts of `size`, then what is left."""
+    whole, rest = divmod(numel, size)
+    if whole:
+        yield 0, whole, size
+    if rest:
+        yield whole * size, 1, rest
+
+
+def _capacity(blocks: Sequence[Blocks]) -> int:
+    return sum(run.num * run.num_kept for run in blocks)
+
 
 _SIZE_BITS = 0x7FFFFFFF  # of a float32: all but its sign
 

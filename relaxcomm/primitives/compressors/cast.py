@@ -1,4 +1,4 @@
-"""Compressors: how a tensor is encoded."""
+"""Another floating-point type."""
 
 from __future__ import annotations
 
@@ -8,47 +8,10 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.roles import Coding, Compressor, Context, Parts, State
-from relaxcomm.tensors.messages import DENSE, Dense, Message
+from relaxcomm.primitives.compressors.weighted_sum import sum_dense
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.messages import DENSE, Dense
 from relaxcomm.tensors.precision import wide
-
-
-def combine_dense(parts: Parts) -> Tensor:
-    """The weighted sum of dense messages, at least float32; one part of weight 1 is returned as it is."""
-    (weight, first), *others = parts
-    if not others and weight == 1.0:
-        return _dense(first)
-    total = _dense(first).to(wide(_dense(first).dtype)) * weight
-    for weight, message in others:
-        total.add_(_dense(message), alpha=weight)
-    return total
-
-
-def _dense(message: Message) -> Tensor:
-    assert isinstance(message, Dense), f"expected a dense message, got {message!r}"
-    return message.tensor
-
-
-@frozen
-class identity(Compressor):
-    """Every entry in full precision: `C(x) = x`.
-
-    Example:
-        >>> identity()
-        identity()
-    """
-
-    kinds: ClassVar[frozenset[str]] = frozenset({DENSE})
-    linear: ClassVar[bool] = True
-    elementwise: ClassVar[bool] = True
-    keeps_finite: ClassVar[bool] = True
-
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
-        parts = yield Dense(tensor.clone() if keep_own else tensor)  # an exchange may overwrite it
-        return combine_dense(parts), tensor if keep_own else None
-
-    def message_bytes(self, numel: int, element_bytes: int) -> int:
-        return numel * element_bytes
 
 
 @frozen
@@ -77,7 +40,7 @@ class cast(Compressor):
         message = tensor.to(self._torch_dtype, copy=True)
         own = message.to(wide(tensor.dtype)) if keep_own else None
         parts = yield Dense(message)
-        return combine_dense(parts).to(wide(tensor.dtype)), own
+        return sum_dense(parts).to(wide(tensor.dtype)), own
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return numel * self._torch_dtype.itemsize

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.primitives.compressors.decoding import as_dense, finish, read
+from relaxcomm.primitives.compressors.decode import as_dense, finish, read
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor

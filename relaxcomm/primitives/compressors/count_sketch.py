@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Count, Index, frozen
-from relaxcomm.primitives.compressors.cast import combine_dense
 from relaxcomm.primitives.compressors.random_k import UNIT, shared_seed
+from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
@@ -57,7 +57,7 @@ class count_sketch(Compressor):
         sketch = self._encode(tensor, seed)
         own = self._decode(sketch, tensor, seed) if keep_own else None
         parts = yield SharedSupport(sketch)
-        return self._decode(combine_dense(parts), tensor, seed), own
+        return self._decode(sum_dense(parts), tensor, seed), own
 
     def _encode(self, tensor: Tensor, seed: int) -> Tensor:
         kept = wide(tensor.dtype)

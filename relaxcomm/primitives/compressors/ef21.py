@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.primitives.compressors.decoding import as_dense
-from relaxcomm.primitives.compressors.error_feedback import Around, inner_state
+from relaxcomm.primitives.compressors.decode import as_dense
+from relaxcomm.primitives.compressors.memory import Memory, inner_state
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.buckets import Bucket
 
@@ -17,7 +17,7 @@ _OWN, _MEAN = "own", "mean"
 
 
 @frozen
-class ef21(Around):
+class ef21(Memory):
     """Send how far x is from an estimate of it, and follow the estimates' mean: `g_n <- g_n + C(x_n - g_n)`.
 
     All hold the mean of the estimates, `g <- g + (1/N) sum_n C(x_n - g_n)`, and g is the result, both from

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Steps, frozen
-from relaxcomm.primitives.compressors.cast import combine_dense
+from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor
@@ -68,11 +68,11 @@ class power_sgd(Compressor):
         matrices, others = cut.matrices(tensor)
         lefts = [m @ q for m, q in zip(matrices, cut.rights(state[_RIGHT]), strict=True)]
         parts = yield Dense(_joined([*lefts, *others], state[_RIGHT]))
-        means = cut.lefts(combine_dense(parts))
+        means = cut.lefts(sum_dense(parts))
         lefts = [torch.linalg.qr(p).Q for p in means[: len(lefts)]]
         rights = [m.t() @ p for m, p in zip(matrices, lefts, strict=True)]
         parts = yield Dense(_joined(rights, state[_RIGHT]))
-        state[_RIGHT] = combine_dense(parts)
+        state[_RIGHT] = sum_dense(parts)
         result = cut.product(lefts, cut.rights(state[_RIGHT]), means[len(lefts) :], tensor)
         return result, cut.product(lefts, rights, others, tensor) if keep_own else None
 

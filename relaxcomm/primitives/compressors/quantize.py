@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Index, Steps, frozen
 from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
-from relaxcomm.primitives.compressors.uniform_quantizer import Quantizer
+from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.messages import QUANTIZED
 from relaxcomm.tensors.segments import Segments
@@ -20,7 +20,7 @@ _MINMAX_BITS = 8
 
 
 @frozen
-class quantize(Quantizer):
+class quantize(UniformQuantizer):
     """Each block as `2^bits` levels between its least and its largest entry.
 
     `step = (max - min) / (2^bits - 1)`, `C(x) = min + step round((x - min) / step)`. The error of an entry is

@@ -11,8 +11,8 @@ import torch
 
 from relaxcomm.fields.frozen import Index, frozen
 from relaxcomm.fields.schedules import Density, largest, least, value_at
-from relaxcomm.primitives.compressors.cast import combine_dense
 from relaxcomm.primitives.compressors.sparsifier import all_finite, num_kept
+from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
@@ -77,7 +77,7 @@ class random_k(Compressor):
             values.fill_(math.nan)
         own = _at(indices, values, numel) if keep_own else None
         parts = yield SharedSupport(values)
-        return _at(indices, combine_dense(parts), numel), own
+        return _at(indices, sum_dense(parts), numel), own
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return num_kept(largest(self.density), numel) * element_bytes

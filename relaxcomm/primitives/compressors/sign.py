@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.primitives.compressors.uniform_quantizer import sum_quantized, tensor_segments
+from relaxcomm.primitives.compressors.uniform_quantizer import tensor_segments
+from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.bit_packing import pack_signs, packed_bytes
 from relaxcomm.tensors.layout import Layout, one_tensor

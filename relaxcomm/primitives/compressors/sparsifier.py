@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.schedules import largest, piecewise, value_at
-from relaxcomm.roles import Coding, Compressor, Context, Parts, State
-from relaxcomm.tensors import buffer_pool
+from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
+from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.messages import SPARSE, Sparse
 from relaxcomm.tensors.precision import wide
 
@@ -89,19 +89,3 @@ def pack_selected(tensor: Tensor, indices: Tensor, capacity: int) -> Sparse:
     torch.index_select(tensor, 0, indices, out=values[:count])
     places[:count] = indices
     return Sparse(values, places, torch.tensor([count], dtype=torch.int32, device=tensor.device))
-
-
-def sum_sparse(parts: Parts, like: Tensor) -> Tensor:
-    """The weighted sum of sparse messages as a dense tensor, at least float32."""
-    if not parts:
-        return buffer_pool.zeros_like(like, wide(like.dtype))
-    total, cut = buffer_pool.empty_like(like, wide(like.dtype)), []
-    for _, message in parts:
-        assert isinstance(message, Sparse), f"expected a sparse message, got {message!r}"
-        cut.append(message.ranges(like))
-    # One range of all messages at a time, while it is in the cache.
-    for together in zip(*cut, strict=True):
-        together[0].of(total).zero_()
-        for (weight, _), one in zip(parts, together, strict=True):
-            one.add_to(total, weight)
-    return total

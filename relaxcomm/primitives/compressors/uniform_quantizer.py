@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from relaxcomm.roles import Coding, Compressor, Context, Parts, State
+from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
+from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
 from relaxcomm.tensors.messages import QUANTIZED, Quantized
@@ -18,7 +19,7 @@ from relaxcomm.tensors.segments import Segments, chunk_size
 _INT_BITS = 31  # of an int32 without its sign
 
 
-class Quantizer(Compressor):
+class UniformQuantizer(Compressor):
     """Sends each entry as one of `num_codes` levels of its segment; `spread` says which.
 
     Without lows the levels lie around 0, an odd number of them, so that 0 stays 0.
@@ -149,12 +150,3 @@ def draws(cx: Context, seed: int, tensor: Tensor) -> torch.Generator:
 def tensor_segments(cx: Context, numel: int) -> Segments:
     """A segment for each tensor."""
     return Segments(numel, None, tuple(shape.numel() for _, shape, _ in cx.layout_of(numel).spans()))
-
-
-def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
-    """The weighted sum of quantised messages as a tensor like `like`, at least float32."""
-    total = buffer_pool.zeros_like(like, wide(like.dtype))
-    for weight, message in parts:
-        assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
-        message.add_to(total, weight)
-    return total

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Service
-from relaxcomm.primitives.exchanges.server_shards import (
+from relaxcomm.primitives.exchanges.parameter_server import (
     HEADER_BYTES,
     Decoder,
-    Sharded,
+    ParameterServer,
     ShardPlan,
     make_reply,
     make_request,
@@ -24,7 +24,7 @@ from relaxcomm.tensors.buckets import Bucket
 
 
 @frozen
-class averaging_server(Sharded):
+class averaging_server(ParameterServer):
     """Give every worker the mean of what all have pushed in the same round, `(1/N) sum_n x_n`.
 
     Each rank serves one shard on its CPU. A worker's k-th push is averaged with the k-th of each other

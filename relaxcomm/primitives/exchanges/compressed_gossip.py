@@ -11,8 +11,8 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.network.transport import Membership
-from relaxcomm.primitives.compressors.decoding import as_dense
-from relaxcomm.primitives.exchanges.exchanges import OverGraph, gossip, mix
+from relaxcomm.primitives.compressors.decode import as_dense
+from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, mix
 from relaxcomm.roles import Compressor, Context, Exchange, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import ALL_KINDS, Sparse

@@ -1,7 +1,7 @@
 """Which exchange suits a compressor."""
 
 from relaxcomm.primitives.exchanges.all_gather import all_gather
-from relaxcomm.primitives.exchanges.exchanges import all_reduce
+from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather
 from relaxcomm.roles import Compressor, Exchange
 from relaxcomm.tensors.messages import QUANTIZED, SIGNS

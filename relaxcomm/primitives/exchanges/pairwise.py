@@ -12,10 +12,10 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Index, frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
-from relaxcomm.primitives.compressors.decoding import finish
+from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.sparsifier import all_finite
-from relaxcomm.primitives.exchanges.exchanges import OverGraph
-from relaxcomm.primitives.exchanges.server_shards import Decoder, kept_dtype
+from relaxcomm.primitives.exchanges.gossip import OverGraph
+from relaxcomm.primitives.exchanges.parameter_server import Decoder, kept_dtype
 from relaxcomm.roles import Compressor, Context, Exchanging, Served, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import DENSE

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Membership
-from relaxcomm.primitives.compressors.decoding import finish
-from relaxcomm.primitives.exchanges.exchanges import OverGraph, swap
+from relaxcomm.primitives.compressors.decode import finish
+from relaxcomm.primitives.exchanges.gossip import OverGraph, swap
 from relaxcomm.roles import Compressor, Context, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import DENSE

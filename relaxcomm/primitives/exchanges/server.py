@@ -13,10 +13,10 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
-from relaxcomm.primitives.exchanges.server_shards import (
+from relaxcomm.primitives.exchanges.parameter_server import (
     HEADER_BYTES,
     Decoder,
-    Sharded,
+    ParameterServer,
     ShardPlan,
     header,
     kept_dtype,
@@ -33,7 +33,7 @@ _MEETS = -1  # in the place of a clock: a client waits until all others are here
 
 
 @frozen
-class server(Sharded):
+class server(ParameterServer):
     """Push what this worker has moved, read parameters that miss at most `staleness` of the others' clocks.
 
     Each rank keeps one shard of the parameters `x` on its CPU and adds up what workers push, `x <- x -

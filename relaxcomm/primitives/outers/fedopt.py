@@ -31,7 +31,7 @@ class _Adaptive(Outer):
         """The new v."""
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
-        assert base is not None, "the legality check lets only payloads with a base through"
+        assert base is not None, "legality lets only payloads with a base through"
         moving = state["momentum"] = torch.lerp(result, state["momentum"], self.momentum)
         state["squares"] = self.squares(state["squares"], result.square())
         return torch.addcdiv(base, moving, state["squares"].sqrt() + self.tau, value=-self.lr)

@@ -9,48 +9,11 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, Steps, frozen
-from relaxcomm.primitives.outers.own_momentum import refuse_momentum
-from relaxcomm.primitives.payloads.payloads import gradients
 from relaxcomm.roles import Context, Outer, State
+from relaxcomm.roles.optimizer_groups import refuse_momentum
 from relaxcomm.tensors.buckets import Bucket
 
 _FIRST, _SECOND, _COUNT = "first", "second", "count"
-
-
-@frozen
-class momentum(gradients):
-    """The workers' momentum, which begins each step from their mean: `m_n = beta m + (1 - beta) g_n`.
-
-    The result, `m = (1/N) sum_n m_n`, becomes `.grad`, or what the outer makes of it. With a GradScaler it is
-    kept and exchanged unscaled.
-
-    Args:
-        beta: in [0, 1).
-
-    Example:
-        >>> momentum(beta=0.9)
-        momentum()
-
-    Reference: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
-        Convergence Speed", ICML 2021.
-    """
-
-    beta: Fraction = 0.9
-
-    is_momentum: ClassVar[bool] = True
-
-    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        return {_FIRST: bucket.zeros()}
-
-    def check_optimizer(self, groups: list[dict[str, object]]) -> None:
-        refuse_momentum(self, groups)
-
-    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
-        return super().read(cx, bucket, state, out).mul_(1 - self.beta).add_(state[_FIRST], alpha=self.beta)
-
-    def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
-        state[_FIRST] = result.to(state[_FIRST].dtype, copy=True)
-        return result
 
 
 @frozen

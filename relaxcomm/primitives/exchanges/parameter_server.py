@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Membership
-from relaxcomm.primitives.compressors.decoding import finish
+from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.roles import Compressor, Context, Exchange, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
@@ -31,7 +31,7 @@ from relaxcomm.topology import Topology
 HEADER_BYTES = 16  # two 8-byte numbers
 
 
-class Sharded(Exchange):
+class ParameterServer(Exchange):
     """An exchange with a server whose parts lie on the ranks; each part of a push is coded on its own."""
 
     accepts: ClassVar[frozenset[str]] = ALL_KINDS - {SHARED_SUPPORT}  # clocks, so draws, are each one's own

@@ -1,20 +1,17 @@
-"""Different compressors for different tensors."""
+"""What compressors that code some tensors apart from others share."""
 
 from __future__ import annotations
 
-import fnmatch
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from relaxcomm.errors import CompositionError
-from relaxcomm.fields.frozen import Steps, frozen
-from relaxcomm.primitives.compressors.decoding import as_dense, finish
+from relaxcomm.primitives.compressors.decode import as_dense, finish
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor
@@ -23,7 +20,7 @@ from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import PieceState, piece_bucket
 
 
-class Sorting(Compressor):
+class ByTensor(Compressor):
     """Codes each tensor with one of two compressors; all that share one are coded together."""
 
     kinds: ClassVar[frozenset[str]] = frozenset({MIXED})
@@ -119,80 +116,6 @@ class Sorting(Compressor):
             for name, shape, start in layout.spans()
             if self.choose(name, shape.numel()) == index
         ]
-
-
-@frozen
-class by_size(Sorting):
-    """Code tensors of fewer than `threshold` entries with `less`, all others with `greater`.
-
-    Where an exchange cuts tensors into parts, the size of the part counts.
-
-    Args:
-        threshold: in entries.
-        less: for small tensors, such as `identity()`.
-        greater: for large ones.
-
-    Raises: CompositionError for compressors of several messages.
-
-    Example:
-        >>> by_size(threshold=1000, less=identity(), greater=error_feedback(compressor=sign()))
-        by_size(threshold=1000, less=identity(), greater=error_feedback(compressor=sign()))
-
-    Reference: Ryabinin et al., "Moshpit SGD", NeurIPS 2021, whose library chooses so.
-    """
-
-    threshold: Steps
-    less: Compressor
-    greater: Compressor
-
-    def __post_init__(self) -> None:
-        self.check_both()
-
-    @property
-    def both(self) -> tuple[Compressor, Compressor]:
-        return self.less, self.greater
-
-    @property
-    def plain(self) -> Compressor:
-        return by_size(threshold=self.threshold, less=self.less.plain, greater=self.greater.plain)
-
-    def choose(self, name: str, numel: int) -> int:
-        return int(numel >= self.threshold)
-
-
-@frozen
-class by_name(Sorting):
-    """Code tensors whose names match one of the patterns with `matching`, all others with `others`.
-
-    Args:
-        names: names or patterns with `*` and `?`, such as `*.bias`.
-        matching: for tensors with such names.
-        others: for all others; it may be a `by_name` itself.
-
-    Raises: CompositionError for compressors of several messages.
-
-    Example:
-        >>> by_name(names=("*.bias",), matching=identity(), others=quantize(bits=8))
-        by_name(names=('*.bias',), matching=identity(), others=quantize(bits=8))
-    """
-
-    names: Annotated[tuple[str, ...], Field(min_length=1)]
-    matching: Compressor
-    others: Compressor
-
-    def __post_init__(self) -> None:
-        self.check_both()
-
-    @property
-    def both(self) -> tuple[Compressor, Compressor]:
-        return self.matching, self.others
-
-    @property
-    def plain(self) -> Compressor:
-        return by_name(names=self.names, matching=self.matching.plain, others=self.others.plain)
-
-    def choose(self, name: str, numel: int) -> int:
-        return int(not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.names))
 
 
 def _spread(flat: Tensor, views: Sequence[Tensor]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.primitives.compressors.sparsifier import sum_sparse
-from relaxcomm.primitives.compressors.uniform_quantizer import sum_quantized
+from relaxcomm.primitives.compressors.weighted_sum import sum_quantized, sum_sparse
 from relaxcomm.roles import Coding, Compressor, Context, Parts, State
 from relaxcomm.tensors.messages import Message, Quantized, Sparse
 

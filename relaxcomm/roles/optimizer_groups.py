@@ -1,4 +1,4 @@
-"""Which optimizers have no momentum of their own."""
+"""What a primitive may ask of the parameter groups of an optimizer."""
 
 from __future__ import annotations
 

@@ -1,0 +1,34 @@
+"""Full precision."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives.compressors.weighted_sum import sum_dense
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.tensors.messages import DENSE, Dense
+
+
+@frozen
+class identity(Compressor):
+    """Every entry in full precision: `C(x) = x`.
+
+    Example:
+        >>> identity()
+        identity()
+    """
+
+    kinds: ClassVar[frozenset[str]] = frozenset({DENSE})
+    linear: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
+    keeps_finite: ClassVar[bool] = True
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        parts = yield Dense(tensor.clone() if keep_own else tensor)  # an exchange may overwrite it
+        return sum_dense(parts), tensor if keep_own else None
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return numel * element_bytes

@@ -1,0 +1,70 @@
+"""Momentum that waits for its entries to be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import Fraction, frozen
+from relaxcomm.primitives.compressors.memory import Memory, inner_state, subtract
+from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles.optimizer_groups import refuse_momentum
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.messages import Sparse
+
+_RESIDUAL, _VELOCITY = "residual", "velocity"
+
+
+_RESIDUAL, _VELOCITY = "residual", "velocity"
+
+
+@frozen
+class momentum_correction(Memory):
+    """Send momentum rather than gradients, and forget it where it was sent.
+
+    `u <- momentum u + x`, `v <- v + u`, send `C(v)`, `v <- v - C(v)`; where C(v) is not 0, `u <- 0`. It
+    stands in the place of error feedback and of the optimizer's momentum, which must be 0. Both u and v are
+    at least float32, whatever the tensors are.
+
+    Args:
+        compressor: C, a sparsifier.
+        momentum: in [0, 1).
+
+    Raises: CompositionError around a compressor that keeps a residual itself.
+
+    Example:
+        >>> momentum_correction(compressor=top_k(density=0.01))
+        momentum_correction(compressor=top_k(density=0.01))
+
+    Reference: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
+        Distributed Training", ICLR 2018.
+
+    Differs from the paper: what C rounds off of the entries that it sends stays in v.
+    """
+
+    compressor: Compressor
+    momentum: Fraction = 0.9
+
+    def __post_init__(self) -> None:
+        self.check_alone()
+
+    def check_optimizer(self, groups: list[dict[str, object]]) -> None:
+        refuse_momentum(self, groups)
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **self.inner_slots(bucket)}
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        velocity = torch.add(tensor, state[_VELOCITY], alpha=self.momentum)
+        gathered = state[_RESIDUAL] + velocity
+        coding = self.compressor.code(cx, gathered.to(tensor.dtype), inner_state(state), keep_own=True)
+        result, own = yield from coding
+        assert own is not None
+        if isinstance(own, Sparse):
+            velocity[own.places()[: int(own.count)].long()] = 0
+        else:
+            velocity.mul_(own == 0)
+        state[_VELOCITY], state[_RESIDUAL] = velocity, subtract(gathered, own)
+        return result, own

@@ -1,0 +1,59 @@
+"""Levels around 0 in units of the norm of a block."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from relaxcomm.fields.frozen import Index, Levels, Steps, frozen
+from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
+from relaxcomm.roles import Context
+from relaxcomm.tensors.norms import row_norms
+from relaxcomm.tensors.segments import Segments
+
+
+@frozen
+class qsgd(UniformQuantizer):
+    """Multiples of `||x|| / levels` in each block, drawn so that the expectation is x.
+
+    `C(x)_i = ||x|| sgn(x_i) xi_i`, xi_i one of the two multiples of 1 / s next to `|x_i| / ||x||`, drawn in
+    proportion. `E ||C(x) - x||^2 <= min(d / s^2, sqrt(d) / s) ||x||^2` for blocks of d entries. A block with
+    NaN or infinity decodes to NaN.
+
+    Args:
+        levels: s, 1 to 127; an entry takes `ceil(log2(2 s + 1))` bits.
+        block_size: entries that share a norm, which is sent in float32 (float64 for float64).
+        seed: of the drawing.
+
+    Example:
+        >>> qsgd(levels=7)
+        qsgd()
+
+    Reference: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
+        Encoding", NIPS 2017.
+
+    Differs from the paper: codes have a fixed length rather than Elias's.
+    """
+
+    levels: Levels = 7
+    block_size: Steps = 512
+    seed: Index = 0
+
+    @property
+    def num_codes(self) -> int:
+        return 2 * self.levels + 1
+
+    def segments(self, cx: Context, numel: int) -> Segments:
+        return Segments(numel, self.block_size)
+
+    def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        step = row_norms(rows) / self.levels
+        return step, step
+
+    def contraction(self, numel: int) -> float | None:
+        size = min(numel, self.block_size)
+        return min(size / self.levels**2, math.sqrt(size) / self.levels)
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return self.segments_bytes(numel, -(-numel // self.block_size), element_bytes)

@@ -1,0 +1,72 @@
+"""Three levels a tensor."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import Index, Rate, frozen
+from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer, tensor_segments
+from relaxcomm.roles import Context
+from relaxcomm.tensors.layout import Layout, one_tensor
+from relaxcomm.tensors.norms import row_norms
+from relaxcomm.tensors.segments import Segments
+
+
+@frozen
+class terngrad(UniformQuantizer):
+    """Minus s, 0 or s, in 1.6 bits, with an s for each tensor.
+
+    `C(x)_i = s sgn(x_i) b_i`, b_i 1 with probability `min(1, |x_i| / s)` and 0 otherwise; `s = min(max |x|,
+    clip rms(x))`. Entries beyond s are cut to it, and all others are unbiased. A tensor with NaN or
+    infinity decodes to NaN.
+
+    Args:
+        clip: in units of `rms(x) = ||x|| / sqrt(d)`, or None to cut nothing.
+        seed: of the drawing.
+
+    Example:
+        >>> terngrad(clip=None)
+        terngrad(clip=None)
+
+    Reference: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
+        Learning", NIPS 2017.
+
+    Differs from the paper: entries are clipped at multiples of their size about 0 rather than about the
+        mean, so that a constant tensor is not lost; every worker has its own s.
+    """
+
+    clip: Rate | None = 2.5
+    seed: Index = 0
+
+    meant_bias: ClassVar[bool] = True
+
+    @property
+    def num_codes(self) -> int:
+        return 3
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
+        return self.clip is None
+
+    @property
+    def coding_scope(self) -> str:
+        return "tensor"
+
+    def segments(self, cx: Context, numel: int) -> Segments:
+        return tensor_segments(cx, numel)
+
+    def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        step = torch.maximum(rows.amax(1), -rows.amin(1))
+        if self.clip is not None:
+            step = torch.minimum(step, self.clip / math.sqrt(rows.shape[1]) * row_norms(rows))
+        return step, step
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return self.layout_bytes(one_tensor(numel), element_bytes)
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        return self.segments_bytes(layout.numel, len(list(layout.spans())), element_bytes)

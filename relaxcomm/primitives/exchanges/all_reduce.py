@@ -1,0 +1,50 @@
+"""The mean, reduced in the network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.network.operations import AllReduce
+from relaxcomm.roles import Compressor, Context, Exchange, Exchanging, Parts, State
+from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum, Message
+from relaxcomm.topology import Topology
+
+
+@frozen
+class all_reduce(Exchange):
+    """The mean over all workers, reduced in the network: `(1/N) sum_n C(x_n)`.
+
+    A ring sends `2 (N - 1) / N` times the message from each rank. Only summable messages can be
+    reduced: sparse or quantised ones would add up indices or codes. Of messages that ask for a maximum the
+    largest entries come back.
+
+    Example:
+        >>> all_reduce()
+        all_reduce()
+    """
+
+    accepts: ClassVar[frozenset[str]] = SUMMABLE | {MAXIMUM}
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        coding = compressor.code(cx, tensor, state, keep_own=False)
+        try:
+            message: Message = next(coding)
+            while True:
+                assert isinstance(message, Dense), f"{compressor!r} yielded {message!r}"
+                if isinstance(message, Maximum):
+                    received = yield AllReduce(message.ordered(), "max")
+                else:
+                    received = yield AllReduce(message.tensor, "mean")
+                assert isinstance(received, Tensor)
+                parts: Parts = ((1.0, replace(message, tensor=received)),)
+                message = coding.send(parts)
+        except StopIteration as stop:
+            result: Tensor = stop.value[0]
+            return result
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return 2 * (world_size - 1) / world_size * message_bytes

@@ -1,0 +1,23 @@
+"""The combined result as it is."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.roles import Context, Outer, State
+from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.buckets import Bucket
+
+
+@frozen
+class average(Outer):
+    """Take the combined result as it is; of deltas, `p = anchor - mean delta`.
+
+    Example:
+        >>> average()
+        average()
+    """
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        return result if base is None else buffer_pool.add(base, result, -1.0)

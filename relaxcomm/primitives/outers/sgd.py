@@ -1,0 +1,74 @@
+"""SGD on deltas, with and without momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import Fraction, Rate, frozen
+from relaxcomm.roles import Context, Outer, State
+from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.buckets import Bucket
+
+_MOMENTUM = "momentum"
+
+
+@frozen
+class sgd(Outer):
+    """Move the anchor against the mean delta: `m <- momentum m + delta`, `p = anchor - lr m`.
+
+    Args:
+        lr: outer learning rate, positive; 1 without momentum is plain averaging.
+        momentum: in [0, 1).
+
+    Example:
+        >>> sgd(lr=0.7)
+        sgd(lr=0.7)
+    """
+
+    lr: Rate
+    momentum: Fraction = 0.0
+
+    needs_base: ClassVar[bool] = True
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {_MOMENTUM: bucket.zeros()} if self.momentum else {}
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        if self.momentum:
+            result = state[_MOMENTUM] = buffer_pool.add(result, state[_MOMENTUM], self.momentum)
+        assert base is not None, "legality lets only payloads with a base through"
+        return buffer_pool.add(base, result, -self.lr)
+
+
+@frozen
+class nesterov(Outer):
+    """Nesterov momentum on deltas: `m <- momentum m + delta`, `p = anchor - lr (delta + momentum m)`.
+
+    Args:
+        lr: outer learning rate, positive.
+        momentum: in [0, 1).
+
+    Example:
+        >>> nesterov(lr=0.7, momentum=0.9)
+        nesterov(lr=0.7, momentum=0.9)
+
+    Reference: Douillard et al., "DiLoCo", arXiv 2311.08105.
+    """
+
+    lr: Rate
+    momentum: Fraction
+
+    needs_base: ClassVar[bool] = True
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {_MOMENTUM: bucket.zeros()}
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        state[_MOMENTUM] = buffer_pool.add(result, state[_MOMENTUM], self.momentum)
+        step = buffer_pool.add(result, state[_MOMENTUM], self.momentum)
+        assert base is not None, "legality lets only payloads with a base through"
+        return torch.sub(base, step, alpha=self.lr, out=step)

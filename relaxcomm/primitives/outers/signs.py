@@ -1,0 +1,32 @@
+"""The signs of the combined result."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.roles import Context, Outer, State
+from relaxcomm.tensors.buckets import Bucket
+
+
+@frozen
+class signs(Outer):
+    """Take the sign of each entry of the combined result, 0 where it is 0: `sign((1/N) sum_n x_n)`.
+
+    For gradients, whose signs an optimizer multiplies by its learning rate. An entry that is not finite
+    becomes NaN.
+
+    Example:
+        >>> signs()
+        signs()
+
+    Reference: Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870.
+    """
+
+    for_gradients: ClassVar[bool] = True
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        return torch.sign(result).add_(result * 0)  # NaN stays visible

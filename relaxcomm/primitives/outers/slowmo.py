@@ -1,0 +1,53 @@
+"""Momentum in units of the local optimizer's learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import Fraction, Rate, frozen
+from relaxcomm.roles import Context, Outer, State
+from relaxcomm.tensors.buckets import Bucket
+
+_MOMENTUM = "momentum"
+
+
+@frozen
+class slowmo(Outer):
+    """Slow momentum: `u <- momentum u + delta / gamma`, `p = anchor - lr gamma u`.
+
+    gamma is the local optimizer's learning rate at the exchange, of each parameter's own group.
+    Where a schedule has brought it to 0 the formula's limit is taken: `p = anchor - lr delta`, and
+    `u` only decays.
+
+    Args:
+        lr: the slow learning rate alpha, positive.
+        momentum: the slow momentum beta, in [0, 1).
+
+    Example:
+        >>> slowmo(lr=1.0, momentum=0.5)
+        slowmo(lr=1.0, momentum=0.5)
+
+    Reference: Wang et al., "SlowMo", ICLR 2020.
+    """
+
+    lr: Rate
+    momentum: Fraction
+
+    needs_base: ClassVar[bool] = True
+    needs_optimizer: ClassVar[bool] = True
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {_MOMENTUM: bucket.zeros()}
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        rate = torch.as_tensor(cx.learning_rate(bucket), dtype=result.dtype, device=bucket.device)
+        slowed = state[_MOMENTUM] * self.momentum
+        stopped = rate == 0
+        state[_MOMENTUM] = torch.where(stopped, slowed, slowed + result / rate)
+        step = torch.where(stopped, result, rate * state[_MOMENTUM])
+        assert base is not None, "legality lets only payloads with a base through"
+        return torch.sub(base, step, alpha=self.lr)

@@ -1,0 +1,84 @@
+"""What a round's clients have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from relaxcomm.errors import UsageError
+from relaxcomm.fields.frozen import Threshold, frozen
+from relaxcomm.primitives.payloads.deltas import ANCHOR
+from relaxcomm.roles import Context, Payload, State
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.precision import wide
+
+
+@frozen
+class client_deltas(Payload):
+    """What a round's clients have moved, by their samples: `sum_k n_k (anchor - w_k) / sum_k n_k`.
+
+    Each client starts from the anchor; when it ends, its move is added up and the next one starts.
+    FedProx's term `proximal (w - anchor)` is added to its gradients just before each optimizer step.
+
+    Args:
+        proximal: mu, 0 or more.
+
+    Example:
+        >>> client_deltas(proximal=0.1)
+        client_deltas(proximal=0.1)
+
+    Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+    """
+
+    proximal: Threshold = 0.0
+
+    site: ClassVar[Literal["backward", "step"]] = "step"
+    has_base: ClassVar[bool] = True
+    has_weight: ClassVar[bool] = True
+    needs_event: ClassVar[str | None] = "round"
+    averages_buffers: ClassVar[bool] = True
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        weight = torch.zeros(1, dtype=wide(bucket.dtype), device=bucket.device)
+        return {ANCHOR: bucket.copy(), "moved": bucket.zeros(), "weight": weight}
+
+    def before_step(self, cx: Context, bucket: Bucket, state: State) -> None:
+        if not self.proximal:
+            return
+        for item, anchor in zip(bucket.items, bucket.views(state[ANCHOR]), strict=True):
+            if item.tensor.grad is not None:
+                item.tensor.grad.add_(item.tensor.detach() - anchor, alpha=self.proximal)
+
+    def event(
+        self, cx: Context, bucket: Bucket, state: State, event: str, facts: Mapping[str, float]
+    ) -> None:
+        if event == "client":
+            samples = float(facts["samples"])
+            moved = bucket.subtract_from(state[ANCHOR], bucket.temporary())
+            state["moved"] = torch.add(state["moved"], moved, alpha=samples)
+            state["weight"] = state["weight"] + samples
+            bucket.scatter(state[ANCHOR])
+
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        return torch.cat([state["moved"], state["weight"]]).to(bucket.dtype)
+
+    def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+        if not result[-1] > 0:
+            raise UsageError(
+                'a round has ended in which no client has: call engine.mark("client", samples=…) at each '
+                "client's end, or take the batches from engine.loader, which does"
+            )
+        return result[:-1] / result[-1]
+
+    def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:
+        return state[ANCHOR]
+
+    def write(
+        self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
+    ) -> None:
+        state[ANCHOR], state["moved"] = value, bucket.zeros()
+        state["weight"] = torch.zeros_like(state["weight"])
+        bucket.scatter(value)

@@ -1,0 +1,65 @@
+"""What the parameters have moved since the last exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives.payloads.parameters import write_parameters
+from relaxcomm.roles import Context, Payload, State
+from relaxcomm.tensors.buckets import Bucket
+
+ANCHOR = "anchor"
+
+
+@frozen
+class deltas(Payload):
+    """What the parameters have moved since the last exchange, `anchor - p` (a pseudo-gradient).
+
+    The anchor is a copy of the parameters as they were after the last exchange, the same on all
+    ranks. The outer optimizer moves it by the combined deltas; the parameters follow:
+    `p <- anchor`, or `p <- (1 - merge) anchor + merge p`, or, when the result comes late and
+    `merge` is None, `p <- p + (anchor - p at the time of reading)`.
+
+    Args:
+        merge: weight of the local parameters when the result is written, in [0, 1].
+
+    Example:
+        >>> deltas(merge=0.5)
+        deltas(merge=0.5)
+
+    Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
+    """
+
+    merge: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    site: ClassVar[Literal["backward", "step"]] = "step"
+    has_base: ClassVar[bool] = True
+    averages_buffers: ClassVar[bool] = True
+
+    @property
+    def keeps_local(self) -> bool:
+        return bool(self.merge)
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {ANCHOR: bucket.copy()}
+
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        return bucket.subtract_from(state[ANCHOR], out)
+
+    def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:
+        return state[ANCHOR]
+
+    def write(
+        self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
+    ) -> None:
+        state[ANCHOR] = value
+        if self.merge is not None:
+            bucket.scatter(torch.lerp(value, bucket.copy(), self.merge))
+        else:
+            write_parameters(bucket, value, snapshot)

@@ -1,0 +1,45 @@
+"""Parameters, after the optimizer's step."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.roles import Context, Payload, State
+from relaxcomm.tensors.buckets import Bucket
+
+
+def write_parameters(bucket: Bucket, value: Tensor, snapshot: Tensor | None) -> None:
+    """Make a value the parameters or, if it comes late, keep what they have moved since the snapshot."""
+    if snapshot is None:
+        bucket.scatter(value)
+    else:
+        bucket.add(torch.sub(value, snapshot, out=snapshot))
+
+
+@frozen
+class parameters(Payload):
+    """The parameters, after the optimizer's step.
+
+    A result that comes `delay` steps late keeps the progress made meanwhile:
+    `p <- p + (result - p at the time of reading)`.
+
+    Example:
+        >>> parameters()
+        parameters()
+    """
+
+    site: ClassVar[Literal["backward", "step"]] = "step"
+    averages_buffers: ClassVar[bool] = True
+    is_model: ClassVar[bool] = True
+
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        return bucket.gather(out)
+
+    def write(
+        self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
+    ) -> None:
+        write_parameters(bucket, value, snapshot)

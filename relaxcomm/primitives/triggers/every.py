@@ -1,0 +1,33 @@
+"""A trigger by the clock."""
+
+from __future__ import annotations
+
+from relaxcomm.fields.frozen import Steps, frozen
+from relaxcomm.roles import Context, Trigger
+from relaxcomm.tensors.buckets import Bucket
+
+
+@frozen
+class every(Trigger):
+    """Exchange after each `steps` local steps, counted from the first step in which the rule is active.
+
+    Fires at step t when `(t - start + 1) mod steps = 0`.
+
+    Args:
+        steps: local steps from one exchange to the next, in optimizer steps, at least 1.
+
+    Example:
+        >>> every(steps=16)
+        every(steps=16)
+
+    Reference: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019.
+    """
+
+    steps: Steps
+
+    @property
+    def period_steps(self) -> int:
+        return self.steps
+
+    def fires(self, cx: Context, bucket: Bucket) -> bool:
+        return (cx.step - cx.start + 1) % self.steps == 0

@@ -1,0 +1,47 @@
+"""A trigger by the rounds of federated clients."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from relaxcomm.data.clients import RoundPlan
+from relaxcomm.fields.frozen import Share, Steps, frozen
+from relaxcomm.roles import Context, Trigger
+from relaxcomm.tensors.buckets import Bucket
+
+
+@frozen
+class every_round(Trigger):
+    """Exchange when all clients of a round have trained.
+
+    `engine.loader` then gives a round's batches in one iteration: the sampled clients that this worker
+    plays, one after the other.
+
+    Args:
+        epochs: local epochs of each client in a round.
+        fraction: of the clients that are sampled in a round, in (0, 1]; at least one.
+        clients: number of clients; None for one a worker.
+
+    Example:
+        >>> every_round(epochs=5, clients=20, fraction=0.2)
+        every_round(epochs=5, fraction=0.2, clients=20)
+
+    Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
+        Data", AISTATS 2017.
+    """
+
+    epochs: Steps = 1
+    fraction: Share = 1.0
+    clients: Steps | None = None
+
+    known: ClassVar[Literal["start", "backward", "event"]] = "event"
+
+    @property
+    def period_steps(self) -> int:
+        return 1
+
+    def plan(self) -> RoundPlan | None:
+        return RoundPlan(self.epochs, self.fraction, self.clients)
+
+    def fires(self, cx: Context, bucket: Bucket) -> bool:
+        return cx.event == "round"
