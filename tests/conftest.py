@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from relaxcomm.tensors import buffer_pool
+from tests.engine.harness import in_process, on_gloo
 
 buffer_pool.LEAST_BYTES = 1  # so that what is used again is, with the small models of most tests, used again
 
@@ -13,3 +17,14 @@ buffer_pool.LEAST_BYTES = 1  # so that what is used again is, with the small mod
 def debug(request: pytest.FixtureRequest) -> bool:
     """Whether the ranks run under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
     return bool(request.param)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(on_gloo, marks=pytest.mark.ranks, id="gloo"),
+        pytest.param(in_process, id="in_process"),
+    ]
+)
+def network(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
+    """`network(scenario, size, *args)` gives the list of results on gloo and in process, a rank each."""
+    return request.param

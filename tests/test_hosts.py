@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.namespaces import hosts, run_everywhere
+from tests.network_namespaces import hosts, run_everywhere
 
 SCRIPT = """
 import torch, relaxcomm

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.namespaces import finish, hosts
+from tests.network_namespaces import finish, hosts
 from tests.test_readme import block, blocks
 
 pytestmark = pytest.mark.ranks

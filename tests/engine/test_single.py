@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from tests import references
+from tests.algorithms.test_five_algorithms import ALGORITHMS
 from tests.engine.harness import World, in_process, simulated_workers, train, values
-from tests.engine.test_algorithms import ALGORITHMS
 from tests.engine.test_compositions import COMPOSITIONS
 from tests.models import CASES, make_optimizer
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.namespaces import hosts, run_everywhere
+from tests.network_namespaces import hosts, run_everywhere
 
 pytestmark = [pytest.mark.ranks, pytest.mark.root]
 SCRIPT = """

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from relaxcomm.config import registry
-from tests.namespaces import hosts, run_everywhere
+from tests.network_namespaces import hosts, run_everywhere
 
 # Without the headers of Ethernet, IP and TCP: how many packets a tensor makes depends on how busy hosts are.
 KERNEL = """

@@ -10,11 +10,11 @@ import torch
 
 import relaxcomm
 from tests import references
+from tests.algorithms.test_low_precision_algorithms import BUCKET_BYTES, layout
+from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train, values
-from tests.engine.test_low_precision import BUCKET_BYTES, layout
-from tests.engine.test_sparse_algorithms import bucket_places
 from tests.models import CASES, make_optimizer
-from tests.primitives.test_blocks import dct, top
+from tests.primitives.compressors.test_chunk_top_k import dct, top
 
 STEPS = 32
 KEPT, CHUNK, DECAY = 3, 5, 0.9

@@ -10,7 +10,7 @@ import relaxcomm
 from relaxcomm import cast, chain, error_feedback, gaussian_k, identity, random_k, top_k
 from relaxcomm.checks.compressors_hold import context
 from relaxcomm.config.grammar import parse_primitive
-from tests.primitives.test_sparse import bucket_of, code
+from tests.primitives.compressors.test_sparsifiers import bucket_of, code
 
 HALF = cast("float16")
 

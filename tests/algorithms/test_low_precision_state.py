@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.algorithms.test_sparse_algorithms import rules
 from tests.engine.harness import in_process, train, values
-from tests.engine.test_sparse_algorithms import rules
 from tests.engine.test_state import STEPS, interrupted, uninterrupted
 from tests.models import CASES, make_optimizer
 

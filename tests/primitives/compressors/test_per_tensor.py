@@ -11,9 +11,9 @@ import torch
 import relaxcomm
 from relaxcomm import by_name, by_size, error_feedback, identity, natural, power_sgd, quantize, sign, top_k
 from relaxcomm.tensors.layout import Layout
+from tests.algorithms.test_sparse_algorithms import rules
 from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train
-from tests.engine.test_sparse_algorithms import rules
-from tests.primitives.test_levels import AWKWARD, code, conserves
+from tests.primitives.compressors.test_quantize import AWKWARD, code, conserves
 from tests.references import bsp
 
 SHAPES = (torch.Size([40, 5]), torch.Size([5]), torch.Size([0]), torch.Size([300]), torch.Size([7]))

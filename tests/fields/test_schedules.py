@@ -10,8 +10,8 @@ import relaxcomm
 from relaxcomm import all_gather, chain, config, error_feedback, piecewise, quantize, random_k, server, top_k
 from relaxcomm.checks.compressors_hold import loss_is_declared, messages_are_declared
 from relaxcomm.network.transport import Membership
+from tests.algorithms.test_low_precision_algorithms import layout
 from tests.engine.harness import in_process
-from tests.engine.test_low_precision import layout
 from tests.models import CASES, make_optimizer
 
 BEGIN, CHANGE, STEPS = 2, 3, 8  # the second value is taken in step 2 + 3

@@ -23,7 +23,7 @@ from relaxcomm import (
 )
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Seen
-from tests.primitives.test_sparse import bucket_of, code, context
+from tests.primitives.compressors.test_sparsifiers import bucket_of, code, context
 
 
 def measured(coder, tensor, steps=range(1)):

@@ -15,9 +15,9 @@ from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
 from tests import references
+from tests.algorithms.test_low_precision_algorithms import BUCKET_BYTES, layout
+from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
-from tests.engine.test_low_precision import BUCKET_BYTES, layout
-from tests.engine.test_sparse_algorithms import bucket_places
 from tests.models import CASES
 
 STEPS = 32

@@ -14,7 +14,7 @@ from relaxcomm.network.operations import Label
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Context
 from relaxcomm.tensors.layout import Layout
-from tests.primitives.test_levels import AWKWARD, code, conserves
+from tests.primitives.compressors.test_quantize import AWKWARD, code, conserves
 
 BLOCK = 64
 SHAPES = (torch.Size([7, 9]), torch.Size([0, 4]), torch.Size([1]), torch.Size([300]), torch.Size([5, 5]))

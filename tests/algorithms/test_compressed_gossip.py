@@ -13,10 +13,10 @@ from relaxcomm.network.operations import Label
 from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item
 from tests import references
+from tests.algorithms.test_low_precision_algorithms import BLOCK, levels
+from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
 from tests.engine.test_gossip_situations import saved_and_loaded, uneven
-from tests.engine.test_low_precision import BLOCK, levels
-from tests.engine.test_sparse_algorithms import bucket_places
 from tests.models import CASES, make_optimizer
 
 STEPS = 30

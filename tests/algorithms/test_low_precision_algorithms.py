@@ -11,8 +11,8 @@ import torch
 
 import relaxcomm
 from tests import references
+from tests.algorithms.test_sparse_algorithms import bucket_places, rules
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
-from tests.engine.test_sparse_algorithms import bucket_places, rules
 from tests.models import CASES, make_optimizer
 
 STEPS = 32

@@ -16,7 +16,7 @@ from relaxcomm.tensors.bit_packing import unpack_places
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import BlockSparse
 from relaxcomm.tensors.segments import Blocks
-from tests.primitives.test_levels import AWKWARD, code, conserves
+from tests.primitives.compressors.test_quantize import AWKWARD, code, conserves
 
 SHAPES = (torch.Size([70, 33]), torch.Size([0]), torch.Size([100]), torch.Size([5, 4, 3]), torch.Size([1]))
 LAYOUT = Layout(tuple("abcde"), SHAPES)

@@ -9,9 +9,9 @@ import relaxcomm
 from relaxcomm import Algorithm, all_reduce, cast, error_feedback, every, quantize, scatter_gather, top_k
 from relaxcomm_algorithms.local_sgd import local_sgd
 from tests import references
+from tests.algorithms.test_low_precision_algorithms import BLOCK, BUCKET_BYTES, levels
+from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
-from tests.engine.test_low_precision import BLOCK, BUCKET_BYTES, levels
-from tests.engine.test_sparse_algorithms import bucket_places
 from tests.models import CASES, make_optimizer
 
 STEPS, PERIOD = 32, 5

@@ -8,8 +8,8 @@ import torch
 
 import relaxcomm
 from tests import references
+from tests.algorithms.test_sparse_algorithms import bucket_places, rules
 from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train
-from tests.engine.test_sparse_algorithms import bucket_places, rules
 
 STEPS = 40
 MOST, LEAST, WINDOW = 0.5, 0.02, 4
