@@ -3,7 +3,6 @@
 from relaxcomm.checks import Finding, check
 from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.composition.planner import Chooser, Measured
-from relaxcomm.deprecation import deprecated, renamed
 from relaxcomm.engine import Engine, attach
 from relaxcomm.errors import (
     CommunicationError,
@@ -12,7 +11,6 @@ from relaxcomm.errors import (
     ConfigError,
     ConfigWarning,
     DeadlockError,
-    DeprecatedWarning,
     DriftError,
     DriftWarning,
     MetricsWarning,
@@ -163,7 +161,6 @@ __all__ = [
     "DeadlockError",
     "Dense",
     "Density",
-    "DeprecatedWarning",
     "DriftError",
     "DriftWarning",
     "Engine",
@@ -231,7 +228,6 @@ __all__ = [
     "dct_top_k",
     "ddp_hook",
     "deltas",
-    "deprecated",
     "dgc",
     "ef21",
     "error_feedback",
@@ -269,7 +265,6 @@ __all__ = [
     "random_k",
     "redsync",
     "relative_gradient_change",
-    "renamed",
     "sample_norm_test",
     "scatter_gather",
     "server",

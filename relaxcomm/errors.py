@@ -52,10 +52,6 @@ class DriftError(RelaxcommError):
     """Replicas that should be equal are not."""
 
 
-class DeprecatedWarning(FutureWarning):
-    """A name that still works, but will be gone in a later version."""
-
-
 class ConfigWarning(UserWarning):
     """A key of the configuration has no effect here."""
 

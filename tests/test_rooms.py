@@ -9,7 +9,7 @@ from pathlib import Path
 import relaxcomm
 
 ROOMS = (
-    *("errors", "deprecation", "system", "tensors", "fields", "network", "data", "monitoring", "tasks"),
+    *("errors", "system", "tensors", "fields", "network", "data", "monitoring", "tasks"),
     *("topology", "roles"),
     *(
         f"primitives.{role}"

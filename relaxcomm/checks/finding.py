@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from relaxcomm.errors import CompositionWarning, DeprecatedWarning, RelaxcommError
+from relaxcomm.errors import CompositionWarning, RelaxcommError
 from relaxcomm.system.time_limit import within
 
 
@@ -47,7 +47,6 @@ def attempt(subject: str, check: str, run: Callable[[], None], limit_seconds: fl
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CompositionWarning)
-            warnings.simplefilter("ignore", DeprecatedWarning)  # what is to go must work until then
             within(limit_seconds, run, end=True)
     except Broken as broken:
         return Finding(subject, check, str(broken))

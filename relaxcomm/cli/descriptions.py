@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relaxcomm import deprecation
 from relaxcomm.cli.field_words import parameter_nodes
 from relaxcomm.cli.memory_needs import MEMORY_MEANS, memory_nodes
 from relaxcomm.cli.message_sizes import CountedFor, sent_in_words
@@ -58,7 +57,6 @@ def algorithm_node(
         entry.name,
         text.summary,
         (
-            *_deprecation(entry.build),
             *_notes(text),
             Node("parameters", children=parameter_nodes(entry.build)),
             *_borrowed(taken),
@@ -90,7 +88,6 @@ def primitive_node(name: str, cls: type[Declared], values: Mapping[str, Any]) ->
         text.summary,
         (
             Node("role", cls.role),
-            *_deprecation(cls),
             *_notes(text),
             Node("parameters", children=parameter_nodes(cls)),
             *_borrowed(taken),
@@ -151,13 +148,6 @@ def _value(value: object) -> str:
     if isinstance(value, frozenset | tuple):
         return ", ".join(sorted(map(str, value))) or "none"
     return "none" if value is None else str(value)
-
-
-def _deprecation(target: Callable[..., Any]) -> tuple[Node, ...]:
-    """What is said of all of it, and of names that its parameters had."""
-    notices = deprecation.parameter_notices(target)
-    said = [deprecation.notice(target), *(notices[old] for old in deprecation.new_names(target))]
-    return tuple(Node("deprecated", text) for text in said if text)
 
 
 def _notes(text: Docstring) -> tuple[Node, ...]:

@@ -13,18 +13,10 @@ from typing import TextIO
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from relaxcomm.errors import (
-    CompositionError,
-    ConfigError,
-    DeprecatedWarning,
-    PluginError,
-    RelaxcommError,
-    TopologyError,
-)
+from relaxcomm.errors import CompositionError, ConfigError, PluginError, RelaxcommError, TopologyError
 
 BAD_INPUT = (ConfigError, CompositionError, TopologyError, PluginError)
 _PACKAGE = str(Path(__file__).parents[1])
-_said: set[str] = set()
 
 
 class RunFailed(Exception):
@@ -64,15 +56,8 @@ def warn(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """One line for a warning of relaxcomm's own, the usual two for any other; replaces `showwarning`.
-
-    That a name is deprecated is said once, however often a command reads its configuration.
-    """
-    if issubclass(category, DeprecatedWarning):
-        if str(message) in _said:
-            return
-        _said.add(str(message))
-    own = filename.startswith(_PACKAGE) or issubclass(category, DeprecatedWarning)
+    """One line for a warning of relaxcomm's own, the usual two for any other; replaces `showwarning`."""
+    own = filename.startswith(_PACKAGE)
     shown = (
         f"relaxcomm: warning: {message}\n"
         if own

@@ -6,20 +6,17 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from relaxcomm import deprecation
 from relaxcomm.config.json_schema import parameters_schema
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.docstrings import Docstring
 
 
-def from_example(name: str, target: Any, text: Docstring, values: Mapping[str, Any]) -> dict[str, Any]:
+def from_example(name: str, target: object, text: Docstring, values: Mapping[str, Any]) -> dict[str, Any]:
     """Required arguments that were not given, as the docstring's example has them.
 
     Raises: ConfigError if it has none.
     """
-    names = deprecation.new_names(target)
-    given = {names.get(name, name) for name in values}
-    missing = [one for one in parameters_schema(target).get("required", ()) if one not in given]
+    missing = [one for one in parameters_schema(target).get("required", ()) if one not in values]
     if not missing:
         return {}
     prompts = [line[4:] for line in text.example.splitlines() if line.startswith((">>> ", "... "))]

@@ -8,7 +8,6 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relaxcomm import deprecation
 from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
@@ -138,8 +137,7 @@ def _parse_field(role: str | None, item: object) -> object:
 
 
 def _field_names(cls: type[Declared]) -> list[str]:
-    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # made by @frozen
-    return [*names, *deprecation.new_names(cls)]
+    return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # made by @frozen
 
 
 def _wrapped(made: Callable[..., object]) -> dict[str, str]:
@@ -149,4 +147,4 @@ def _wrapped(made: Callable[..., object]) -> dict[str, str]:
         for held in (hint, *typing.get_args(hint)):
             if inspect.isclass(held) and issubclass(held, Declared):
                 found[name] = held.role
-    return found | {old: found[new] for old, new in deprecation.new_names(made).items() if new in found}
+    return found

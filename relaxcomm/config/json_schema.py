@@ -17,7 +17,6 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from relaxcomm import deprecation
 from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.config import Config, registry
 from relaxcomm.fields import docstrings
@@ -121,14 +120,14 @@ def _is_spelt(value: object) -> bool:
     return isinstance(value, Declared) or (isinstance(value, tuple) and any(map(_is_spelt, value)))
 
 
-def _described(made: Schema, target: Any) -> Schema:
+def _described(made: Schema, target: object) -> Schema:
     """The schema of `target` with the words of its docstring."""
     text = docstrings.read(target)
     for name, inner in made.get("properties", {}).items():
         if name in text.arguments:
             inner["description"] = text.arguments[name]
     made.pop("title", None)
-    return deprecation.marked(target, {**made, "description": "\n\n".join((text.summary, *text.body))})
+    return {**made, "description": "\n\n".join((text.summary, *text.body))}
 
 
 def _resolve(made: Any, local: Mapping[str, Any] | None = None) -> Any:
@@ -148,10 +147,9 @@ def _algorithms() -> Schema:
     """`name`, `{name: …, parameter: …}`, or `{rules: [ … ], …}`."""
     bare, named = [], []
     for name, entry in sorted(registry.algorithms().items()):
-        needed = parameters_schema(entry.build)
-        arguments = deprecation.with_old_names(entry.build, needed)
-        if not needed.get("required"):
-            bare.append(deprecation.marked(entry.build, {"const": name, "description": entry.summary}))
+        arguments = parameters_schema(entry.build)
+        if not arguments.get("required"):
+            bare.append({"const": name, "description": entry.summary})
         named.append(
             {
                 **arguments,
@@ -182,12 +180,11 @@ def _primitives(found: Mapping[str, type[Declared]]) -> Schema:
     """`name`, `{name: {argument: …}}`, or, for one that wraps others, `{name: what it wraps}`."""
     bare, called = [], []
     for name, cls in sorted(found.items()):
-        needed = parameters_schema(cls)
-        arguments = deprecation.with_old_names(cls, needed)
-        required = needed.get("required", [])
+        arguments = parameters_schema(cls)
+        required = arguments.get("required", [])
         wrapped = [key for key, inner in arguments["properties"].items() if _holds_primitive(inner)][:1]
         if not required:
-            bare.append(deprecation.marked(cls, {"const": name, "description": arguments["description"]}))
+            bare.append({"const": name, "description": arguments["description"]})
         forms = [arguments]
         if wrapped and set(required) <= set(wrapped):
             forms.append(arguments["properties"][wrapped[0]])

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
-from relaxcomm import deprecation
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, complain, discover, origin, points_in
 from relaxcomm.errors import ConfigError, PluginError
@@ -37,10 +36,8 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """First line of the docstring, and whether it is to go."""
-        first = (inspect.getdoc(self.build) or "").partition("\n")[0]
-        gone = deprecation.notice(self.build)
-        return f"{first} ({gone})" if gone else first
+        """First line of the docstring."""
+        return (inspect.getdoc(self.build) or "").partition("\n")[0]
 
     @property
     def parameters(self) -> str:
@@ -52,8 +49,6 @@ class Entry:
 
         Raises: ConfigError for an unknown, missing or wrong parameter.
         """
-        deprecation.warn_of(self.build)
-        parameters = deprecation.update(self.build, parameters)
         refuse_bools(f"algorithm {self.name}", self.build, parameters)
         checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
         try:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, dataclass_trans
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from relaxcomm import deprecation
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.fields.validation import describe
 
@@ -95,12 +94,6 @@ def _is_default(field: Any, value: object) -> bool:
 def _explained(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(self: object, *args: Any, **kwargs: Any) -> None:
-        cls = type(self)
-        deprecation.warn_of(cls)
-        if deprecation.parameter_notices(cls):
-            names = [field.name for field in fields(cls) if field.init]  # type: ignore[arg-type]  # a dataclass
-            kwargs = deprecation.update(cls, {**dict(zip(names, args, strict=False)), **kwargs})
-            args = ()
         try:
             init(self, *args, **kwargs)
         except ValidationError as error:

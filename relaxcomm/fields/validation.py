@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
-from relaxcomm import deprecation
 from relaxcomm.errors import ConfigError
 
 
@@ -23,9 +22,7 @@ def signature_of(target: Callable[..., Any]) -> str:
     shown = []
     for parameter in inspect.signature(target).parameters.values():
         required = parameter.default is inspect.Parameter.empty
-        default = "" if required else f"={parameter.default!r}"
-        gone = " (deprecated)" if parameter.name in deprecation.parameter_notices(target) else ""
-        shown.append(f"{parameter.name}{default}{gone}")
+        shown.append(parameter.name if required else f"{parameter.name}={parameter.default!r}")
     return ", ".join(shown) or "no parameters"
 
 
