@@ -1,6 +1,6 @@
 """Modular communication for data-parallel PyTorch training over slow networks."""
 
-from relaxcomm.checks import Finding, check
+from relaxcomm.checks import Finding, Rehearsal, check, rehearse, round_trip, trajectory
 from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.composition.planner import Chooser, Measured
 from relaxcomm.engine import Engine, attach
@@ -186,6 +186,7 @@ __all__ = [
     "PluginError",
     "Quantized",
     "Rate",
+    "Rehearsal",
     "RelaxcommError",
     "Request",
     "Rule",
@@ -264,7 +265,9 @@ __all__ = [
     "quantize",
     "random_k",
     "redsync",
+    "rehearse",
     "relative_gradient_change",
+    "round_trip",
     "sample_norm_test",
     "scatter_gather",
     "server",
@@ -276,6 +279,7 @@ __all__ = [
     "switch",
     "terngrad",
     "top_k",
+    "trajectory",
     "unpack_codes",
     "unpack_places",
     "vote",

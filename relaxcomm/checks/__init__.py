@@ -1,6 +1,9 @@
-"""The contract suite: what every algorithm and primitive must keep, checked without processes."""
+"""The contract suite, what every algorithm and primitive must keep, and trials without processes."""
 
 from relaxcomm.checks.finding import Finding
+from relaxcomm.checks.rehearse import Rehearsal, rehearse
+from relaxcomm.checks.round_trip import round_trip
 from relaxcomm.checks.suite import check
+from relaxcomm.checks.trajectory import trajectory
 
-__all__ = ["Finding", "check"]
+__all__ = ["Finding", "Rehearsal", "check", "rehearse", "round_trip", "trajectory"]

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks.finding import expect
+from relaxcomm.checks.round_trip import context, encode_decode, slots
 from relaxcomm.errors import RelaxcommError
-from relaxcomm.network.transport import Membership
-from relaxcomm.roles import Compressor, Context, State, is_buffer
-from relaxcomm.tensors.buckets import Bucket, Item
-from relaxcomm.tensors.messages import Message, Sparse
+from relaxcomm.roles import Compressor, is_buffer
 from relaxcomm.tensors.precision import wide
 
 _NUMEL = 600
@@ -21,48 +19,11 @@ _DRAINED = 3000  # rounds after which nothing may be left of what was kept
 _DRAWS = 300
 
 
-def context(rank: int = 0, size: int = 1, step: int = 0) -> Context:
-    """What a primitive sees of a run that does nothing else."""
-    membership = Membership(rank, size)
-    return Context(step=step, start=0, membership=membership, learning_rate=lambda bucket: 0.1, round=step)
-
-
-def slots(compressor: Compressor, tensor: Tensor) -> State:
-    """The compressor's first slots."""
-    return dict(compressor.init(Bucket(0, [Item("tensor", tensor)])))
-
-
-def coded(
-    compressor: Compressor, tensor: Tensor, state: State, step: int = 0
-) -> tuple[list[Message], Tensor, Tensor]:
-    """All messages, what comes out when each comes back alone, and what it says that its own decode to."""
-    messages = []
-    coding = compressor.code(context(step=step), tensor.clone(), state, keep_own=True)
-    message = next(coding)
-    while True:
-        messages.append(message)
-        try:
-            message = coding.send([(1.0, message)])
-        except StopIteration as stop:
-            result, own = stop.value
-            return messages, result, dense(own, tensor)
-
-
-def dense(own: Tensor | Sparse | None, like: Tensor) -> Tensor:
-    """What a worker's own messages decode to, as a tensor."""
-    assert own is not None, "own was asked for"
-    if isinstance(own, Sparse):
-        total = torch.zeros_like(like, dtype=wide(like.dtype))
-        own.add_to(total, 1.0)
-        return total
-    return own
-
-
 def messages_are_declared(compressor: Compressor) -> None:
     """Kinds, number and bytes of the messages, and that the result is of the tensor's form."""
     for numel in (0, 1, 7, _NUMEL):
         tensor = torch.randn(numel, generator=_seeded(numel))
-        messages, result, own = coded(compressor, tensor, slots(compressor, tensor))
+        messages, result, own = encode_decode(compressor, tensor, slots(compressor, tensor))
         kinds = {message.kind for message in messages}
         expect(kinds <= compressor.kinds, f"declares messages {set(compressor.kinds)}, made {kinds}")
         rounds = len(messages)
@@ -82,7 +43,7 @@ def loss_is_declared(compressor: Compressor) -> None:
     """The contraction bound, and that the mean of many codings is the tensor if unbiased."""
     tensor = torch.randn(_NUMEL, generator=_seeded(1))
     drawn = torch.stack(
-        [coded(compressor, tensor, slots(compressor, tensor), step)[1] for step in range(_DRAWS)]
+        [encode_decode(compressor, tensor, slots(compressor, tensor), step)[1] for step in range(_DRAWS)]
     )
     size = tensor.square().sum()
     lost = float((drawn - tensor).square().sum(1).mean() / size)
@@ -103,7 +64,7 @@ def mass_is_kept(compressor: Compressor) -> None:
     state, sent, silence = slots(compressor, tensor), torch.zeros(_NUMEL), torch.zeros(_NUMEL)
     missing = 1.0
     for step in range(_DRAINED):
-        sent += coded(compressor, silence if step else tensor, state, step)[2]
+        sent += encode_decode(compressor, silence if step else tensor, state, step)[2]
         missing = float((tensor.abs() - sent * tensor.sign()).clamp(min=0).sum() / tensor.abs().sum())
         if missing < 1e-3:
             return
@@ -115,12 +76,12 @@ def state_is_all(compressor: Compressor) -> None:
     tensors = [torch.randn(_NUMEL, generator=_seeded(step)) for step in range(8)]
     state = slots(compressor, tensors[0])
     for step in range(4):
-        coded(compressor, tensors[step], state, step)
+        encode_decode(compressor, tensors[step], state, step)
     saved = {name: value.clone() for name, value in state.items() if not is_buffer(name)}
     restored = {**slots(compressor, tensors[0]), **saved}
     for step in range(4, 8):
-        ours = coded(compressor, tensors[step], state, step)
-        theirs = coded(compressor, tensors[step], restored, step)
+        ours = encode_decode(compressor, tensors[step], state, step)
+        theirs = encode_decode(compressor, tensors[step], restored, step)
         same = all(torch.equal(a.pack(), b.pack()) for a, b in zip(ours[0], theirs[0], strict=True))
         expect(same, "goes on differently from its saved slots: it keeps state elsewhere, or draws unseeded")
 
@@ -130,7 +91,7 @@ def slots_are_assigned(compressor: Compressor) -> None:
     state = slots(compressor, torch.zeros(_NUMEL))
     for step in range(4):
         held = {name: (slot, slot.clone()) for name, slot in state.items() if not is_buffer(name)}
-        coded(compressor, torch.randn(_NUMEL, generator=_seeded(step)), state, step)
+        encode_decode(compressor, torch.randn(_NUMEL, generator=_seeded(step)), state, step)
         for name, (slot, before) in held.items():
             how = f"assign a new tensor to state[{name!r}]"
             expect(
@@ -144,7 +105,7 @@ def clock_is_declared(compressor: Compressor) -> None:
     if compressor.rounds > 1 or compressor.follows_clock:
         return
     tensor = torch.randn(_NUMEL, generator=_seeded(3))
-    messages, result, _ = coded(compressor, tensor, slots(compressor, tensor))
+    messages, result, _ = encode_decode(compressor, tensor, slots(compressor, tensor))
     reading = compressor.code(context(step=7), torch.ones(_NUMEL), slots(compressor, tensor), keep_own=False)
     mine = next(reading)
     try:
@@ -157,7 +118,7 @@ def clock_is_declared(compressor: Compressor) -> None:
 def hard_inputs_are_survived(compressor: Compressor) -> None:
     """Finite entries come out finite, and what is not finite is never hidden."""
     for what, tensor in _hard_inputs():
-        _, result, own = coded(compressor, tensor, slots(compressor, tensor))
+        _, result, own = encode_decode(compressor, tensor, slots(compressor, tensor))
         expect(bool(result.isfinite().all() and own.isfinite().all()), f"{what}: the result is not finite")
         allowed = {tensor.dtype, wide(tensor.dtype)}
         expect({result.dtype, own.dtype} <= allowed, f"{what}: the result is {result.dtype}, own {own.dtype}")
@@ -165,7 +126,7 @@ def hard_inputs_are_survived(compressor: Compressor) -> None:
         tensor = torch.randn(_NUMEL)
         tensor[3] = bad
         try:
-            _, result, _ = coded(compressor, tensor, slots(compressor, tensor))
+            _, result, _ = encode_decode(compressor, tensor, slots(compressor, tensor))
         except RelaxcommError:
             continue
         hidden = bool(result.isfinite().all())

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from relaxcomm.checks.compressors_hold import context
 from relaxcomm.checks.finding import expect
+from relaxcomm.checks.round_trip import context
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.operations import Label
 from relaxcomm.primitives.compressors.identity import identity

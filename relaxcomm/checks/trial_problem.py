@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from relaxcomm.topology import Topology, complete, hierarchical, ring, star
 _WORLD_SIZES = (3, 4, 5)  # some topologies take a power of two, or one size alone
 _SAMPLES, _INPUTS, _OUTPUTS, _BATCH = 96, 12, 4, 8
 _TOPOLOGIES: tuple[Topology, ...] = (complete(), hierarchical(sizes=(2, 1)), ring(), star())
+BUCKET_BYTES = 4 * _INPUTS * _OUTPUTS  # two buckets
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -79,6 +82,15 @@ class Rank:
         self.engine.load_state_dict(saved["engine"])
 
 
+def quietly(program: Callable[[InProcessGroup], T], size: int) -> list[T]:
+    """As `simulate`; that so short a run never exchanged is no news."""
+    LOGGER.disabled = True
+    try:
+        return simulate(program, size)
+    finally:
+        LOGGER.disabled = False
+
+
 def problem() -> tuple[Tensor, Tensor]:
     """Inputs and targets of a linear least-squares problem with noise."""
     draw = torch.Generator().manual_seed(7)
@@ -106,7 +118,7 @@ class Trial:
             "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
             "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.04),
         }
-        self.settings: dict[str, Any] = {"algorithm": algorithm, "bucket_bytes": 4 * _INPUTS * _OUTPUTS}
+        self.settings: dict[str, Any] = {"algorithm": algorithm, "bucket_bytes": BUCKET_BYTES}
         self.make_optimizer = self.optimizers["SGD"]
         self.size = _WORLD_SIZES[0]
         self._fit()
@@ -119,11 +131,7 @@ class Trial:
             with made.engine:
                 return program(made)
 
-        LOGGER.disabled = True  # that a short trial exchanges nothing is no news
-        try:
-            return simulate(rank, size or self.size)
-        finally:
-            LOGGER.disabled = False
+        return quietly(rank, size or self.size)
 
     def _fit(self) -> None:
         """Choose the first world size, topology and optimizer that are not refused."""

@@ -8,8 +8,9 @@ import torch
 
 import relaxcomm
 from relaxcomm import topology
-from relaxcomm.checks.compressors_hold import compressor_checks, context
+from relaxcomm.checks.compressors_hold import compressor_checks
 from relaxcomm.checks.finding import attempt
+from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.suite import LIMIT_SECONDS
 from relaxcomm.config import registry
 from relaxcomm.tensors.buckets import Bucket, Item

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm.checks.compressors_hold import context
+from relaxcomm.checks.round_trip import context
 from relaxcomm.cli.message_sizes import exchange_bytes
 from relaxcomm.network.operations import Label
 from relaxcomm.tensors.buckets import Bucket, Item

@@ -8,7 +8,7 @@ import torch
 
 import relaxcomm
 from relaxcomm import cast, chain, error_feedback, gaussian_k, identity, random_k, top_k
-from relaxcomm.checks.compressors_hold import context
+from relaxcomm.checks.round_trip import context
 from relaxcomm.config.grammar import parse_primitive
 from tests.primitives.compressors.test_sparsifiers import bucket_of, code
 

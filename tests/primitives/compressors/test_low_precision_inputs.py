@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm.checks.compressors_hold import coded, slots
+from relaxcomm.checks.round_trip import encode_decode, slots
 
 STEPS, SMALL, NUMEL = 300, 100, 400  # entries that are small and constant, before those that are noise
 CODERS = {
@@ -44,7 +44,7 @@ def test_error_feedback_loses_nothing(name, dtype):
     came, sent = torch.zeros(NUMEL, dtype=torch.float64), torch.zeros(NUMEL, dtype=torch.float64)
     for step, gradient in enumerate(inputs(dtype)):
         came += gradient.double()
-        _, result, own = coded(coder, gradient, state, step)
+        _, result, own = encode_decode(coder, gradient, state, step)
         sent += own.double()
         assert torch.equal(own.to(result.dtype), result)
     torch.testing.assert_close(sent + state["residual"].double(), came, rtol=1e-5, atol=1e-4)
@@ -60,7 +60,7 @@ def test_momentum_correction_loses_nothing(name, dtype):
     for step, gradient in enumerate(inputs(dtype)):
         u = 0.9 * u + gradient.double()
         gathered += u
-        own = coded(coder, gradient, state, step)[2].double()
+        own = encode_decode(coder, gradient, state, step)[2].double()
         sent += own
         u[own != 0] = 0
     torch.testing.assert_close(sent + state["residual"].double(), gathered, rtol=1e-5, atol=1e-4)
@@ -74,7 +74,7 @@ def test_estimates_of_ef21_follow_what_was_sent(name, dtype):
     gradient = next(iter(inputs(dtype)))
     state = slots(coder, gradient)
     for step in range(STEPS):
-        coded(coder, gradient, state, step)
+        encode_decode(coder, gradient, state, step)
     if name != "sign":  # whose estimate swings around it
         torch.testing.assert_close(state["own"].double(), gradient.double(), rtol=0, atol=1e-6)
     torch.testing.assert_close(state["mean"], state["own"], rtol=0, atol=1e-5)
@@ -85,7 +85,7 @@ def test_messages_are_no_larger_for_it(name):
     """Values are sent in two bytes, where a coder sends values."""
     coder = relaxcomm.error_feedback(compressor=CODERS[name])
     tensor = torch.randn(NUMEL).bfloat16()
-    messages, *_ = coded(coder, tensor, slots(coder, tensor))
+    messages, *_ = encode_decode(coder, tensor, slots(coder, tensor))
     assert sum(message.num_bytes for message in messages) == coder.message_bytes(NUMEL, 2)
 
 

@@ -1,0 +1,83 @@
+"""What a compressor makes of tensors, without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import Compressor, Context, State
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.layout import Layout
+from relaxcomm.tensors.messages import Message, Sparse
+from relaxcomm.tensors.precision import wide
+
+
+def round_trip(compressor: Compressor, tensors: Sequence[Tensor], *, name: str = "tensor") -> list[Tensor]:
+    """Encode and decode tensors that one worker sends one after the other, with the state kept in between.
+
+    Args:
+        compressor: what encodes.
+        tensors: one a step, of one shape.
+        name: of the parameter that they belong to, for compressors that ask.
+
+    Returns: what arrives in each step, shaped as what was sent.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import error_feedback, round_trip, top_k
+        >>> sent = [torch.tensor([1.0, 3.0]), torch.tensor([1.0, 0.0])]
+        >>> round_trip(error_feedback(compressor=top_k(density=0.5)), sent)
+        [tensor([0., 3.]), tensor([2., 0.])]
+    """
+    state = slots(compressor, tensors[0], name)
+    layout = Bucket(0, [Item(name, tensors[0])]).layout
+    return [
+        encode_decode(compressor, tensor.flatten(), state, step, layout)[1].view_as(tensor)
+        for step, tensor in enumerate(tensors)
+    ]
+
+
+def context(rank: int = 0, size: int = 1, step: int = 0, layout: Layout | None = None) -> Context:
+    """What a primitive sees of a run that does nothing else."""
+    return Context(
+        step=step,
+        start=0,
+        membership=Membership(rank, size),
+        learning_rate=lambda bucket: 0.1,
+        round=step,
+        layout=layout,
+    )
+
+
+def slots(compressor: Compressor, tensor: Tensor, name: str = "tensor") -> State:
+    """The compressor's first slots."""
+    return dict(compressor.init(Bucket(0, [Item(name, tensor)])))
+
+
+def encode_decode(
+    compressor: Compressor, tensor: Tensor, state: State, step: int = 0, layout: Layout | None = None
+) -> tuple[list[Message], Tensor, Tensor]:
+    """All messages, what comes out when each comes back alone, and what it says that its own decode to."""
+    messages = []
+    coding = compressor.code(context(step=step, layout=layout), tensor.clone(), state, keep_own=True)
+    message = next(coding)
+    while True:
+        messages.append(message)
+        try:
+            message = coding.send([(1.0, message)])
+        except StopIteration as stop:
+            result, own = stop.value
+            return messages, result, _dense(own, tensor)
+
+
+def _dense(own: Tensor | Sparse | None, like: Tensor) -> Tensor:
+    """What a worker's own messages decode to, as a tensor."""
+    assert own is not None, "own was asked for"
+    if isinstance(own, Sparse):
+        total = torch.zeros_like(like, dtype=wide(like.dtype))
+        own.add_to(total, 1.0)
+        return total
+    return own

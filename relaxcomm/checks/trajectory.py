@@ -1,0 +1,63 @@
+"""What a composition makes of given local steps, on simulated ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relaxcomm.checks.trial_problem import quietly
+from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.engine import attach
+from relaxcomm.network import InProcessGroup
+from relaxcomm.topology import Topology
+
+
+def trajectory(
+    algorithm: Algorithm | Rule | str | Mapping[str, Any],
+    moves: Tensor | Sequence[Any],
+    *,
+    topology: Topology | str | Mapping[str, Any] | None = None,
+) -> Tensor:
+    """The parameters of simulated ranks after each step, where each rank's local steps are given.
+
+    All parameters begin at 0; the optimizer is SGD with the learning rate 1, and rank n's gradient in step t
+    is `-moves[t, n]`, so that alone it would move by just that.
+
+    Args:
+        algorithm: as `attach` takes it, or one rule.
+        moves: `[steps, ranks]`, a number for each rank and step, or `[steps, ranks, numel]`.
+        topology: of the ranks; `complete` unless given.
+
+    Returns: the parameters, shaped as `moves`.
+
+    Raises: CompositionError, TopologyError or ConfigError for what `attach` refuses.
+
+    Example:
+        >>> from relaxcomm import Rule, all_reduce, every, parameters, trajectory
+        >>> rule = Rule(trigger=every(steps=2), payload=parameters(), exchange=all_reduce())
+        >>> trajectory(rule, [[1.0, 2.0, 6.0]] * 3)
+        tensor([[1., 2., 6.],
+                [6., 6., 6.],
+                [7., 8., 12.]])
+    """
+    given = torch.as_tensor(moves, dtype=torch.float32)
+    steps = given if given.dim() == 3 else given.unsqueeze(-1)
+    named = Algorithm((algorithm,), name="one_rule") if isinstance(algorithm, Rule) else algorithm
+    settings: dict[str, Any] = {"algorithm": named} | ({} if topology is None else {"topology": topology})
+
+    def program(group: InProcessGroup) -> Tensor:
+        model = nn.ParameterList([nn.Parameter(torch.zeros(steps.shape[2]))])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with attach(model, optimizer, settings, process_group=group):
+            seen = []
+            for move in steps[:, group.rank()]:
+                optimizer.zero_grad()
+                (-move @ model[0]).backward()
+                optimizer.step()
+                seen.append(model[0].detach().clone())
+            return torch.stack(seen)
+
+    return torch.stack(quietly(program, steps.shape[1]), dim=1).view_as(given)

@@ -1,0 +1,66 @@
+"""What users try compositions with: a tensor, given moves, a short training run."""
+
+import logging
+
+import pytest
+import torch
+
+from relaxcomm import (
+    CompositionError,
+    Rule,
+    by_name,
+    error_feedback,
+    gossip,
+    identity,
+    parameters,
+    power_sgd,
+    rehearse,
+    round_trip,
+    sign,
+    top_k,
+    trajectory,
+)
+
+
+def test_a_round_trip_keeps_shapes_and_state():
+    matrix = torch.arange(6.0).view(2, 3)
+    (first, second) = round_trip(error_feedback(compressor=top_k(density=0.2)), [matrix, 0 * matrix])
+    assert first.tolist() == [[0, 0, 0], [0, 0, 5]]
+    assert second.tolist() == [[0, 0, 0], [0, 4, 0]]
+
+
+def test_a_round_trip_knows_the_shape_and_the_name_of_a_parameter():
+    product = torch.outer(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 5.0]))
+    (same,) = round_trip(power_sgd(matrix_rank=1), [product])
+    torch.testing.assert_close(same, product)
+    by = by_name(names=("*.bias",), matching=identity(), others=sign())
+    sent = [torch.tensor([1.0, 3.0])]
+    assert round_trip(by, sent, name="a.bias")[0].tolist() == [1, 3]
+    assert round_trip(by, sent, name="a.weight")[0].tolist() == [2, 2]
+
+
+def test_a_trajectory_of_vectors_over_a_graph():
+    moves = torch.tensor([[[3.0, 0.0], [0.0, 6.0], [0.0, 0.0], [0.0, 0.0]]])
+    (found,) = trajectory(Rule(payload=parameters(), exchange=gossip()), moves, topology="ring")
+    torch.testing.assert_close(found, torch.tensor([[1.0, 2], [1, 2], [0, 2], [1, 0]]))
+
+
+def test_a_trajectory_refuses_what_attach_refuses():
+    with pytest.raises(CompositionError, match="cannot use topology ring"):
+        trajectory("selsync", [[1.0, 2.0, 3.0]], topology="ring")
+
+
+def test_a_rehearsal_counts_what_it_did(caplog):
+    with caplog.at_level(logging.WARNING, logger="relaxcomm"):
+        alone, often = (rehearse({"name": "local_sgd", "steps": steps}) for steps in (100, 2))
+    assert not caplog.records
+    assert (alone.exchanges, alone.bytes_sent, alone.replicas_equal) == (0, 0, False)
+    assert (often.exchanges, often.replicas_equal) == (6, True)
+    assert 0 < often.loss < 0.6
+    assert often.bytes_sent > 6 * 52 * 4
+
+
+def test_a_rehearsal_takes_workers_an_optimizer_and_a_graph():
+    found = rehearse("d_psgd", epochs=2, workers=4, topology="ring", make_optimizer=torch.optim.Adam)
+    assert found.exchanges == 2 * 3
+    assert not found.replicas_equal
