@@ -17,14 +17,14 @@ import torch
 from measure import ratio_of_medians
 from report import Report, make_parser
 
-from relaxcomm import Compressor, dgc, error_feedback, gaussian_k, random_k, redsync, top_k
+from relaxcomm import Compressor, dgc, error_feedback, gaussian_k, random_k, top_k
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.messages import Sparse
 
 DENSITIES = (0.01, 0.001)
-KINDS = (top_k, gaussian_k, dgc, redsync, random_k)
+KINDS = (top_k, gaussian_k, dgc, random_k)
 
 
 class Side:

@@ -25,7 +25,6 @@ COMPRESSORS = [
     relaxcomm.count_sketch(size=100),
     relaxcomm.gaussian_k(density=0.1),
     relaxcomm.dgc(density=0.1),
-    relaxcomm.redsync(density=0.1),
     relaxcomm.chain(compressors=(relaxcomm.top_k(density=0.1), relaxcomm.cast("float16"))),
     relaxcomm.chain(compressors=(relaxcomm.random_k(density=0.1), relaxcomm.cast("bfloat16"))),
     relaxcomm.chain(
@@ -43,9 +42,6 @@ COMPRESSORS = [
     relaxcomm.terngrad(clip=None),
     relaxcomm.sign(),
     relaxcomm.adaptive_top_k(),
-    relaxcomm.natural(),
-    relaxcomm.by_size(threshold=10, less=relaxcomm.identity(), greater=relaxcomm.sign()),
-    relaxcomm.by_name(names=("*.bias",), matching=relaxcomm.identity(), others=relaxcomm.quantize(bits=4)),
     relaxcomm.switch(first=relaxcomm.identity(), then=relaxcomm.cast("float16"), steps=5),
     relaxcomm.chunk_top_k(num_kept=7, chunk_size=100),
     relaxcomm.dct_top_k(num_kept=5, chunk_size=24),
@@ -75,7 +71,9 @@ EXCHANGES = [
 
 
 def test_every_bundled_compressor_is_here():
-    assert {type(one).__name__ for one in COMPRESSORS} == set(registry.primitives()["compressor"])
+    found = registry.primitives()["compressor"].items()  # a test's plug-ins may be among them
+    bundled = {name for name, made in found if made.__module__.startswith("relaxcomm.")}
+    assert {type(one).__name__ for one in COMPRESSORS} == bundled
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)

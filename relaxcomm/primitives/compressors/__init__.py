@@ -1,20 +1,17 @@
 """Compressors: how a tensor is encoded."""
 
 from relaxcomm.primitives.compressors.adaptive_top_k import adaptive_top_k
-from relaxcomm.primitives.compressors.by_name import by_name
-from relaxcomm.primitives.compressors.by_size import by_size
 from relaxcomm.primitives.compressors.cast import cast
 from relaxcomm.primitives.compressors.chain import chain
 from relaxcomm.primitives.compressors.chunk_top_k import chunk_top_k
 from relaxcomm.primitives.compressors.count_sketch import count_sketch
 from relaxcomm.primitives.compressors.dct_top_k import dct_top_k
-from relaxcomm.primitives.compressors.dgc import dgc, redsync
+from relaxcomm.primitives.compressors.dgc import dgc
 from relaxcomm.primitives.compressors.ef21 import ef21
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.compressors.gaussian_k import gaussian_k
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.momentum_correction import momentum_correction
-from relaxcomm.primitives.compressors.natural_powers import natural
 from relaxcomm.primitives.compressors.power_sgd import power_sgd
 from relaxcomm.primitives.compressors.qsgd import qsgd
 from relaxcomm.primitives.compressors.quantize import minmax_uint8, quantize
@@ -26,8 +23,6 @@ from relaxcomm.primitives.compressors.top_k import top_k
 
 __all__ = [
     "adaptive_top_k",
-    "by_name",
-    "by_size",
     "cast",
     "chain",
     "chunk_top_k",
@@ -40,12 +35,10 @@ __all__ = [
     "identity",
     "minmax_uint8",
     "momentum_correction",
-    "natural",
     "power_sgd",
     "qsgd",
     "quantize",
     "random_k",
-    "redsync",
     "sign",
     "switch",
     "terngrad",

@@ -50,17 +50,6 @@ class Magnitudes:
         deviations = sum((chunk.double() / unit - mean).square().sum().item() for chunk in self._chunks)
         return mean * unit, math.sqrt(deviations / max(1, numel - 1)) * unit
 
-    def mean_and_largest(self) -> tuple[float, float]:
-        """Of the sizes of all entries."""
-        unit, total, wide = self._largest_size(), 0.0, torch.promote_types(self._tensor.dtype, torch.float32)
-        for chunk in self._chunks:
-            total += torch.abs(chunk, out=self._buffer[: chunk.numel()]).sum(dtype=wide).item()
-        numel = self._tensor.numel()
-        if total < math.inf or unit == math.inf:
-            return total / numel, unit
-        # The sum alone is beyond the type's range.
-        return sum((chunk.abs().double() / unit).sum().item() for chunk in self._chunks) / numel * unit, unit
-
     def _largest_size(self) -> float:
         sizes = (torch.abs(chunk, out=self._buffer[: chunk.numel()]) for chunk in self._chunks)
         return max(one.amax().item() for one in sizes)

@@ -21,7 +21,7 @@ from relaxcomm.tensors.messages.message import (
     Several,
     SharedSupport,
 )
-from relaxcomm.tensors.messages.quantized_message import Powers, Quantized, Signs
+from relaxcomm.tensors.messages.quantized_message import Quantized, Signs
 from relaxcomm.tensors.messages.sparse_message import (
     BlockSparse,
     Coefficients,
@@ -46,7 +46,6 @@ __all__ = [
     "Dense",
     "Maximum",
     "Message",
-    "Powers",
     "Quantized",
     "Several",
     "SharedSupport",

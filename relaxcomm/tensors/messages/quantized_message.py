@@ -55,22 +55,3 @@ class Signs(Quantized):
     """One bit an entry: plus or minus half a step."""
 
     kind: ClassVar[str] = SIGNS
-
-
-@dataclass(frozen=True, eq=False)
-class Powers(Message):
-    """Powers of two with their signs.
-
-    Args:
-        exponents: `[numel]` uint8, as in a float32; 255 stands for infinity, 0 for 0.
-        signs: `[packed_bytes(numel, 2)]` uint8, 1 for negative.
-    """
-
-    kind: ClassVar[str] = QUANTIZED
-    exponents: Tensor
-    signs: Tensor
-
-    def decoded(self) -> Tensor:
-        """The numbers, `[numel]` float32."""
-        signs = unpack_codes(self.signs, self.exponents.numel(), 2).to(torch.int32)
-        return ((self.exponents.to(torch.int32) << 23) | (signs << 31)).view(torch.float32)

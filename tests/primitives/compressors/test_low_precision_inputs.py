@@ -18,13 +18,9 @@ CODERS = {
     "dct_top_k": relaxcomm.dct_top_k(num_kept=2, chunk_size=40),
     "quantize": relaxcomm.quantize(bits=2),
     "sign": relaxcomm.sign(),
-    "natural": relaxcomm.natural(),
     "power_sgd": relaxcomm.power_sgd(matrix_rank=1),
     "cast": relaxcomm.cast(dtype="float16"),
     "chain": relaxcomm.chain(compressors=(relaxcomm.top_k(density=0.05), relaxcomm.quantize(bits=4))),
-    "by_size": relaxcomm.by_size(
-        threshold=2, less=relaxcomm.identity(), greater=relaxcomm.top_k(density=0.05)
-    ),
 }
 
 

@@ -17,7 +17,6 @@ from relaxcomm import (
     momentum_correction,
     piecewise,
     random_k,
-    redsync,
     top_k,
 )
 from relaxcomm.config.grammar import parse_algorithm
@@ -27,7 +26,7 @@ from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.messages import Sparse
 
-CHOOSING = [top_k(density=0.01), gaussian_k(density=0.01), dgc(density=0.01), redsync(density=0.01)]
+CHOOSING = [top_k(density=0.01), gaussian_k(density=0.01), dgc(density=0.01)]
 ALL = [*CHOOSING, random_k(density=0.01)]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
@@ -344,7 +343,7 @@ def test_what_makes_no_sense_is_refused(make):
 
 @pytest.mark.parametrize("value", [0.0, -0.1, 1.5, float("nan"), float("inf")])
 def test_every_density_of_a_schedule_is_checked(value):
-    for make in (top_k, gaussian_k, dgc, redsync, random_k):
+    for make in (top_k, gaussian_k, dgc, random_k):
         with pytest.raises(relaxcomm.ConfigError, match=r"\(0, 1\]"):
             make(density=piecewise(values=(0.5, value), steps=(3,)))
     written = {"name": "topk_sgd", "density": {"piecewise": {"values": [0.5, value], "steps": [3]}}}
@@ -386,7 +385,7 @@ def test_a_server_reads_no_messages_that_depend_on_the_clock():
         )
 
     rule(top_k(density=0.1))
-    for make in (top_k, gaussian_k, dgc, redsync):
+    for make in (top_k, gaussian_k, dgc):
         with pytest.raises(relaxcomm.CompositionError, match="depends on the clock"):
             rule(make(density=piecewise(values=(0.5, 0.1), steps=(3,))))
 
