@@ -15,13 +15,12 @@ from relaxcomm.tensors.messages import Message, Sparse
 from relaxcomm.tensors.precision import wide
 
 
-def round_trip(compressor: Compressor, tensors: Sequence[Tensor], *, name: str = "tensor") -> list[Tensor]:
+def round_trip(compressor: Compressor, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Encode and decode tensors that one worker sends one after the other, with the state kept in between.
 
     Args:
         compressor: what encodes.
         tensors: one a step, of one shape.
-        name: of the parameter that they belong to, for compressors that ask.
 
     Returns: what arrives in each step, shaped as what was sent.
 
@@ -32,8 +31,8 @@ def round_trip(compressor: Compressor, tensors: Sequence[Tensor], *, name: str =
         >>> round_trip(error_feedback(compressor=top_k(density=0.5)), sent)
         [tensor([0., 3.]), tensor([2., 0.])]
     """
-    state = slots(compressor, tensors[0], name)
-    layout = Bucket(0, [Item(name, tensors[0])]).layout
+    state = slots(compressor, tensors[0])
+    layout = _bucket(tensors[0]).layout
     return [
         encode_decode(compressor, tensor.flatten(), state, step, layout)[1].view_as(tensor)
         for step, tensor in enumerate(tensors)
@@ -52,9 +51,9 @@ def context(rank: int = 0, size: int = 1, step: int = 0, layout: Layout | None =
     )
 
 
-def slots(compressor: Compressor, tensor: Tensor, name: str = "tensor") -> State:
+def slots(compressor: Compressor, tensor: Tensor) -> State:
     """The compressor's first slots."""
-    return dict(compressor.init(Bucket(0, [Item(name, tensor)])))
+    return dict(compressor.init(_bucket(tensor)))
 
 
 def encode_decode(
@@ -71,6 +70,10 @@ def encode_decode(
         except StopIteration as stop:
             result, own = stop.value
             return messages, result, _dense(own, tensor)
+
+
+def _bucket(tensor: Tensor) -> Bucket:
+    return Bucket(0, [Item("tensor", tensor)])
 
 
 def _dense(own: Tensor | Sparse | None, like: Tensor) -> Tensor:
