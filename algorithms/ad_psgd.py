@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from relaxcomm import Algorithm, Rule, pairwise, parameters
+from relaxcomm import Algorithm, Rule
+from relaxcomm.primitives import pairwise, parameters
 
 
 def ad_psgd() -> Algorithm:

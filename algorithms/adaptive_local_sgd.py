@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from relaxcomm import (
-    Algorithm,
-    Rate,
-    Rule,
-    Steps,
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Rate, Steps
+from relaxcomm.primitives import (
     all_reduce,
     count_sketch,
     every,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from relaxcomm import Algorithm, Compressor, Rule, Steps, averaging_server, every, identity, parameters
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Compressor, Steps
+from relaxcomm.primitives import averaging_server, every, identity, parameters
 
 
 def async_model_average(*, steps: Steps = 1, compressor: Compressor | None = None) -> Algorithm:

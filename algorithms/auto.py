@@ -6,24 +6,19 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from relaxcomm import (
-    Algorithm,
-    Chooser,
-    Compressor,
-    Measured,
-    Rule,
-    Steps,
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Chooser, Compressor, Measured, Steps, frozen
+from relaxcomm.primitives import (
     chain,
     chunk_top_k,
+    complete,
     deltas,
     error_feedback,
     every,
     exchange_for,
-    frozen,
     identity,
     quantize,
 )
-from relaxcomm.topology import complete
 
 _HIDDEN = 0.5  # of a step's computing, in which the gradients of many buckets are on their way already
 _SHOWN = 0.3  # of an exchange, even where it hides: workers wait for each other

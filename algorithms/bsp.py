@@ -1,6 +1,7 @@
 """Bulk synchronous parallel SGD."""
 
-from relaxcomm import Algorithm, Rule, all_reduce, gradients
+from relaxcomm import Algorithm, Rule
+from relaxcomm.primitives import all_reduce, gradients
 
 
 def bsp() -> Algorithm:

@@ -1,6 +1,8 @@
 """Eight-bit gradients (Bagua's ByteGrad)."""
 
-from relaxcomm import Algorithm, Rule, Steps, gradients, minmax_uint8, scatter_gather
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Steps
+from relaxcomm.primitives import gradients, minmax_uint8, scatter_gather
 
 
 def bytegrad(block_size: Steps = 1024) -> Algorithm:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from relaxcomm import Algorithm, Compressor, Rule, Share, choco_gossip, parameters, sign
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Compressor, Share
+from relaxcomm.primitives import choco_gossip, parameters, sign
 
 
 def choco_sgd(*, gamma: Share = 0.4, compressor: Compressor | None = None) -> Algorithm:

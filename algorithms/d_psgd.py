@@ -1,6 +1,7 @@
 """Decentralised parallel SGD."""
 
-from relaxcomm import Algorithm, Rule, gossip, parameters
+from relaxcomm import Algorithm, Rule
+from relaxcomm.primitives import gossip, parameters
 
 
 def d_psgd() -> Algorithm:

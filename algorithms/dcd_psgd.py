@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from relaxcomm import Algorithm, Compressor, Rule, dcd_gossip, parameters, quantize
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Compressor
+from relaxcomm.primitives import dcd_gossip, parameters, quantize
 
 
 def dcd_psgd(*, compressor: Compressor | None = None) -> Algorithm:

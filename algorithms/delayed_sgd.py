@@ -1,6 +1,8 @@
 """Delayed SGD."""
 
-from relaxcomm import Algorithm, Rule, Steps, all_reduce, gradients
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Steps
+from relaxcomm.primitives import all_reduce, gradients
 
 
 def delayed_sgd(*, delay: Steps = 1) -> Algorithm:

@@ -1,6 +1,8 @@
 """DeMo: decoupled momentum."""
 
-from relaxcomm import Algorithm, Rule, Share, Steps, all_gather, dct_top_k, error_feedback, gradients, signs
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Share, Steps
+from relaxcomm.primitives import all_gather, dct_top_k, error_feedback, gradients, signs
 
 
 def demo(decay: Share = 0.999, num_kept: Steps = 32, chunk_size: Steps = 64) -> Algorithm:

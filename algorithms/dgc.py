@@ -1,7 +1,8 @@
 """Deep gradient compression."""
 
-from relaxcomm import Algorithm, Density, Fraction, Rule, all_gather, gradients, momentum_correction
-from relaxcomm import dgc as sampled_top_k
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Density, Fraction
+from relaxcomm.primitives import all_gather, dgc as sampled_top_k, gradients, momentum_correction
 
 
 def dgc(density: Density = 0.001, momentum: Fraction = 0.9) -> Algorithm:

@@ -1,6 +1,8 @@
 """DiLoCo."""
 
-from relaxcomm import Algorithm, Fraction, Rate, Rule, Steps, all_reduce, deltas, every, nesterov
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Fraction, Rate, Steps
+from relaxcomm.primitives import all_reduce, deltas, every, nesterov
 
 
 def diloco(steps: Steps = 500, lr: Rate = 0.7, momentum: Fraction = 0.9) -> Algorithm:

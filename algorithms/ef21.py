@@ -1,7 +1,8 @@
 """EF21."""
 
-from relaxcomm import Algorithm, Density, Rule, all_gather, gradients, top_k
-from relaxcomm import ef21 as following
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Density
+from relaxcomm.primitives import all_gather, ef21 as following, gradients, top_k
 
 
 def ef21(density: Density = 0.01) -> Algorithm:

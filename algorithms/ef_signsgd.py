@@ -1,6 +1,7 @@
 """signSGD with error feedback."""
 
-from relaxcomm import Algorithm, Rule, all_gather, error_feedback, gradients, sign
+from relaxcomm import Algorithm, Rule
+from relaxcomm.primitives import all_gather, error_feedback, gradients, sign
 
 
 def ef_signsgd() -> Algorithm:

@@ -4,24 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from relaxcomm import (
-    Algorithm,
-    Fraction,
-    Outer,
-    Rate,
-    Rule,
-    Share,
-    Steps,
-    Threshold,
-    adagrad,
-    adam,
-    all_reduce,
-    average,
-    client_deltas,
-    every_round,
-    sgd,
-    yogi,
-)
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Fraction, Outer, Rate, Share, Steps, Threshold
+from relaxcomm.primitives import adagrad, adam, all_reduce, average, client_deltas, every_round, sgd, yogi
 
 
 def fedavg(

@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from relaxcomm import Algorithm, Density, Rule, all_gather, error_feedback, gaussian_k, gradients
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Density
+from relaxcomm.primitives import all_gather, error_feedback, gaussian_k, gradients
 
 
 def gaussiank_sgd(density: Density = 0.001, fallback: Literal["top_k"] | None = "top_k") -> Algorithm:

@@ -1,6 +1,8 @@
 """GraVAC: a density that follows what is gained by sending more."""
 
-from relaxcomm import Algorithm, Rule, Share, Steps, adaptive_top_k, all_gather, error_feedback, gradients
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Share, Steps
+from relaxcomm.primitives import adaptive_top_k, all_gather, error_feedback, gradients
 
 
 def gravac(gain: Share = 0.9, most: Share = 0.1, least: Share = 0.001, window: Steps = 50) -> Algorithm:

@@ -1,15 +1,8 @@
 """Local SGD between groups of workers that are synchronous inside."""
 
-from relaxcomm import (
-    Algorithm,
-    Rule,
-    Steps,
-    every,
-    gradients,
-    group_all_reduce,
-    hierarchical_all_reduce,
-    parameters,
-)
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Steps
+from relaxcomm.primitives import every, gradients, group_all_reduce, hierarchical_all_reduce, parameters
 
 
 def hierarchical_local_sgd(steps: Steps = 16) -> Algorithm:

@@ -1,17 +1,8 @@
 """Local SGD."""
 
-from relaxcomm import (
-    Algorithm,
-    Compressor,
-    Index,
-    Rule,
-    Steps,
-    deltas,
-    every,
-    exchange_for,
-    identity,
-    parameters,
-)
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Compressor, Index, Steps
+from relaxcomm.primitives import deltas, every, exchange_for, identity, parameters
 
 
 def local_sgd(steps: Steps = 16, *, compressor: Compressor | None = None, delay: Index = 0) -> Algorithm:

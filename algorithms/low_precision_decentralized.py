@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from relaxcomm import Algorithm, Compressor, Rule, dcd_gossip, minmax_uint8, parameters, topology
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Compressor
+from relaxcomm.primitives import dcd_gossip, minmax_uint8, parameters, ring
 
 
 def low_precision_decentralized(*, compressor: Compressor | None = None) -> Algorithm:
@@ -28,6 +30,6 @@ def low_precision_decentralized(*, compressor: Compressor | None = None) -> Algo
     Differs from the paper: odd numbers of workers and two are allowed; of L and R what is kept is
         (L + R - 2 w) / 3.
     """
-    exchange = dcd_gossip(topology=topology.ring())
+    exchange = dcd_gossip(topology=ring())
     rule = Rule(payload=parameters(), compressor=compressor or minmax_uint8(), exchange=exchange)
     return Algorithm((rule,), name="low_precision_decentralized")

@@ -1,6 +1,8 @@
 """Post-local SGD."""
 
-from relaxcomm import Algorithm, Rule, Steps, all_reduce, every, gradients, parameters
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Steps
+from relaxcomm.primitives import all_reduce, every, gradients, parameters
 
 
 def post_local_sgd(*, steps: Steps = 16, after_steps: Steps) -> Algorithm:

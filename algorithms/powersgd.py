@@ -1,6 +1,8 @@
 """PowerSGD."""
 
-from relaxcomm import Algorithm, Rule, Steps, all_reduce, error_feedback, gradients, power_sgd
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Steps
+from relaxcomm.primitives import all_reduce, error_feedback, gradients, power_sgd
 
 
 def powersgd(matrix_rank: Steps = 2) -> Algorithm:

@@ -2,12 +2,9 @@
 
 from typing import Literal
 
-from relaxcomm import (
-    Algorithm,
-    Fraction,
-    Rate,
-    Rule,
-    Steps,
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Fraction, Rate, Steps
+from relaxcomm.primitives import (
     error_feedback,
     frozen_adam,
     identity,

@@ -1,7 +1,8 @@
 """QSGD."""
 
-from relaxcomm import Algorithm, Levels, Rule, Steps, gradients, scatter_gather
-from relaxcomm import qsgd as drawn_levels
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Levels, Steps
+from relaxcomm.primitives import gradients, qsgd as drawn_levels, scatter_gather
 
 
 def qsgd(levels: Levels = 7, block_size: Steps = 512) -> Algorithm:

@@ -1,6 +1,8 @@
 """Random-k SGD with error feedback."""
 
-from relaxcomm import Algorithm, Density, Rule, all_reduce, error_feedback, gradients, random_k
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Density
+from relaxcomm.primitives import all_reduce, error_feedback, gradients, random_k
 
 
 def randomk_sgd(density: Density = 0.01) -> Algorithm:

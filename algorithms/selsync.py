@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from relaxcomm import (
-    Agreement,
-    Algorithm,
-    Compressor,
-    Index,
-    Rule,
-    Share,
-    Steps,
-    Threshold,
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Agreement, Compressor, Index, Share, Steps, Threshold
+from relaxcomm.primitives import (
     deltas,
     exchange_for,
     gradients,

@@ -1,6 +1,7 @@
 """Stochastic gradient push."""
 
-from relaxcomm import Algorithm, Rule, parameters, push_sum
+from relaxcomm import Algorithm, Rule
+from relaxcomm.primitives import parameters, push_sum
 
 
 def sgp() -> Algorithm:

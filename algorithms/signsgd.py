@@ -1,6 +1,7 @@
 """signSGD with majority vote."""
 
-from relaxcomm import Algorithm, Rule, gradients, sign, vote
+from relaxcomm import Algorithm, Rule
+from relaxcomm.primitives import gradients, sign, vote
 
 
 def signsgd() -> Algorithm:

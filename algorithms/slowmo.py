@@ -1,7 +1,8 @@
 """SlowMo."""
 
-from relaxcomm import Algorithm, Fraction, Rate, Rule, Steps, all_reduce, deltas, every
-from relaxcomm import slowmo as slow_momentum
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Fraction, Rate, Steps
+from relaxcomm.primitives import all_reduce, deltas, every, slowmo as slow_momentum
 
 
 def slowmo(steps: Steps = 48, lr: Rate = 1.0, momentum: Fraction = 0.5) -> Algorithm:

@@ -1,21 +1,8 @@
 """SparseLoCo."""
 
-from relaxcomm import (
-    Algorithm,
-    Rate,
-    Rule,
-    ScheduledBits,
-    Share,
-    Steps,
-    all_gather,
-    chain,
-    chunk_top_k,
-    deltas,
-    error_feedback,
-    every,
-    quantize,
-    sgd,
-)
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Rate, ScheduledBits, Share, Steps
+from relaxcomm.primitives import all_gather, chain, chunk_top_k, deltas, error_feedback, every, quantize, sgd
 
 
 def sparseloco(

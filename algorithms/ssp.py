@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from relaxcomm import Algorithm, Compressor, Rule, Staleness, deltas, identity, server
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Compressor, Staleness
+from relaxcomm.primitives import deltas, identity, server
 
 
 def ssp(staleness: Staleness = 3, compressor: Compressor | None = None) -> Algorithm:

@@ -6,21 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from relaxcomm import (
-    Algorithm,
-    CompositionError,
-    Compressor,
-    Fraction,
-    Index,
-    Rate,
-    Rule,
-    Steps,
-    deltas,
-    every,
-    exchange_for,
-    identity,
-    nesterov,
-)
+from relaxcomm import Algorithm, CompositionError, Rule
+from relaxcomm.plugin import Compressor, Fraction, Index, Rate, Steps
+from relaxcomm.primitives import deltas, every, exchange_for, identity, nesterov
 
 
 def streaming_diloco(

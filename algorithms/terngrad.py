@@ -1,7 +1,8 @@
 """TernGrad."""
 
-from relaxcomm import Algorithm, Rate, Rule, gradients, scatter_gather
-from relaxcomm import terngrad as ternary
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Rate
+from relaxcomm.primitives import gradients, scatter_gather, terngrad as ternary
 
 
 def terngrad(clip: Rate | None = 2.5) -> Algorithm:

@@ -1,6 +1,8 @@
 """Top-k SGD with error feedback."""
 
-from relaxcomm import Algorithm, Density, Rule, all_gather, error_feedback, gradients, top_k
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Density
+from relaxcomm.primitives import all_gather, error_feedback, gradients, top_k
 
 
 def topk_sgd(density: Density = 0.001) -> Algorithm:

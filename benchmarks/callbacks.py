@@ -21,7 +21,7 @@ from measure import run_ranks
 from report import Report, make_parser
 
 import relaxcomm
-from relaxcomm.roles import Observation
+from relaxcomm.plugin import Observation
 from relaxcomm.tasks import charlm, digits
 
 TASKS = {"digits": digits.make, "charlm": charlm.make}

@@ -17,10 +17,9 @@ import torch
 from measure import ratio_of_medians
 from report import Report, make_parser
 
-from relaxcomm import Compressor, minmax_uint8, qsgd, quantize, sign, terngrad
 from relaxcomm.network.transport import Membership
-from relaxcomm.roles import Context
-from relaxcomm.tensors.messages import Message, Quantized, Sparse
+from relaxcomm.plugin import Compressor, Context, Message, Quantized, Sparse
+from relaxcomm.primitives import minmax_uint8, qsgd, quantize, sign, terngrad
 
 CODERS: dict[str, Compressor] = {
     "minmax_uint8": minmax_uint8(),

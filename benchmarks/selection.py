@@ -17,11 +17,10 @@ import torch
 from measure import ratio_of_medians
 from report import Report, make_parser
 
-from relaxcomm import Compressor, dgc, error_feedback, gaussian_k, random_k, top_k
 from relaxcomm.network.transport import Membership
-from relaxcomm.roles import Context
-from relaxcomm.tensors.buckets import Bucket, Item
-from relaxcomm.tensors.messages import Sparse
+from relaxcomm.plugin import Bucket, Compressor, Context, Sparse
+from relaxcomm.primitives import dgc, error_feedback, gaussian_k, random_k, top_k
+from relaxcomm.tensors.buckets import Item
 
 DENSITIES = (0.01, 0.001)
 KINDS = (top_k, gaussian_k, dgc, random_k)

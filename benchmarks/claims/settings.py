@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from relaxcomm.tasks import Task, charlm, digits, glyphs
+from relaxcomm import Task
+from relaxcomm.tasks import charlm, digits, glyphs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 import relaxcomm
 from benchmarks.lab.entries import EIGHT_BITS, FEW
 from benchmarks.lab.network import sent_bytes
+from relaxcomm import Engine
 from relaxcomm.config import Config
-from relaxcomm.engine import Engine
+from relaxcomm.primitives import complete
 from relaxcomm.tensors.buckets import Item, build_buckets
-from relaxcomm.topology import complete
 from relaxcomm_algorithms.bsp import bsp
 
 _WIDTH = 1000  # of a layer, or less in a small model

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from relaxcomm.tasks import Task
+from relaxcomm import Task
 
 _WHOSE = ("own", "mean")
 Quality: TypeAlias = dict[str, float]

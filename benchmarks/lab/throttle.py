@@ -11,9 +11,11 @@ from torch.optim import Optimizer
 
 from benchmarks.lab.contenders import Contender, EveryStep, Nothing, Relaxcomm
 from benchmarks.lab.network import BURST_BYTES
+from relaxcomm import Link
 from relaxcomm.config import Config, load
-from relaxcomm.network import Link, Throttle, ThrottledTransport, parse_rate
-from relaxcomm.network.operations import AllReduce, Label
+from relaxcomm.network import Throttle, ThrottledTransport, parse_rate
+from relaxcomm.network.operations import Label
+from relaxcomm.plugin import AllReduce
 
 
 def link_of(rate: str | None) -> Link:

@@ -19,7 +19,7 @@ from benchmarks.lab.links import Link
 from benchmarks.lab.quality import holds_from
 from benchmarks.lab.snapshots import Snapshots
 from benchmarks.lab.workloads import WORKLOADS, Batches, task_of
-from relaxcomm.tasks import Task
+from relaxcomm import Task
 
 
 @dataclass(frozen=True, kw_only=True)

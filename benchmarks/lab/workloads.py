@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from relaxcomm.tasks import Task, charlm, digits, glyphs
+from relaxcomm import Task
+from relaxcomm.tasks import charlm, digits, glyphs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from relaxcomm.checks.finding import Broken
 from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.fields.frozen import Declared
-from relaxcomm.primitives.compressors import error_feedback, sign
+from relaxcomm.primitives.compressors.error_feedback import error_feedback
+from relaxcomm.primitives.compressors.sign import sign
 from relaxcomm.primitives.controllers.norm_test import norm_test
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for

@@ -26,7 +26,8 @@ def round_trip(compressor: Compressor, tensors: Sequence[Tensor]) -> list[Tensor
 
     Example:
         >>> import torch
-        >>> from relaxcomm import error_feedback, round_trip, top_k
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import error_feedback, top_k
         >>> sent = [torch.tensor([1.0, 3.0]), torch.tensor([1.0, 0.0])]
         >>> round_trip(error_feedback(compressor=top_k(density=0.5)), sent)
         [tensor([0., 3.]), tensor([2., 0.])]

@@ -36,7 +36,8 @@ def trajectory(
     Raises: CompositionError, TopologyError or ConfigError for what `attach` refuses.
 
     Example:
-        >>> from relaxcomm import Rule, all_reduce, every, parameters, trajectory
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, every, parameters
         >>> rule = Rule(trigger=every(steps=2), payload=parameters(), exchange=all_reduce())
         >>> trajectory(rule, [[1.0, 2.0, 6.0]] * 3)
         tensor([[1., 2., 6.],

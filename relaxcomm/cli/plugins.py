@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import relaxcomm
-from relaxcomm import RELAXCOMM_PROTOCOL
+from relaxcomm import RELAXCOMM_PROTOCOL, plugin, primitives
 from relaxcomm.checks.suite import LIMIT_SECONDS, findings
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import Traceback, parse_set
@@ -63,7 +63,9 @@ def check_name(name: str) -> None:
     if name in registry.algorithms():
         raise ConfigError(f"{name!r} is taken by {registry.algorithms()[name].origin}; choose another name")
     other = f"choose another name, such as my_{name}"
-    if name in relaxcomm.__all__ or any(name in found for found in registry.primitives().values()):
+    if any(name in vars(one) for one in (relaxcomm, plugin, primitives)) or any(
+        name in found for found in registry.primitives().values()
+    ):
         raise ConfigError(f"{name!r} is the name of a primitive or function of relaxcomm; {other}")
     if name in vars(builtins) or name in sys.stdlib_module_names:
         raise ConfigError(f"{name!r} would hide Python's own {name}; {other}")

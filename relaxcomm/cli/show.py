@@ -12,8 +12,7 @@ from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
 from relaxcomm.cli.topology_facts import draw_topology, parse_topology
-from relaxcomm.cli.tree import Node
-from relaxcomm.cli.tree import show as print_tree
+from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest

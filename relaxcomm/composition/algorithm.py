@@ -52,7 +52,8 @@ class Rule:
         that cannot work together.
 
     Example:
-        >>> from relaxcomm import Rule, all_reduce, every, parameters
+        >>> from relaxcomm import Rule
+        >>> from relaxcomm.primitives import all_reduce, every, parameters
         >>> Rule(payload=parameters(), exchange=all_reduce(), trigger=every(steps=16))
         Rule(every(steps=16), parameters(), all_reduce())
     """
@@ -134,7 +135,8 @@ class Algorithm:
     Raises: CompositionError for rules that cannot work together, or that disturb what a chooser measures.
 
     Example:
-        >>> from relaxcomm import Algorithm, Rule, all_reduce, gradients
+        >>> from relaxcomm import Algorithm, Rule
+        >>> from relaxcomm.primitives import all_reduce, gradients
         >>> Algorithm((Rule(payload=gradients(), exchange=all_reduce()),), name="mine")
         Algorithm(mine: Rule(every_step(), gradients(), all_reduce()))
     """

@@ -9,9 +9,10 @@ import tomllib
 import typing
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import ConfigError, PluginError
@@ -23,27 +24,71 @@ PRIMITIVES = "relaxcomm.primitives"
 _VERSION = "RELAXCOMM_PROTOCOL"
 
 
-def discover(group: str, included: Iterable[EntryPoint]) -> list[tuple[EntryPoint, Any]]:
+@dataclass(frozen=True)
+class Found:
+    """What an entry point names.
+
+    Args:
+        name: what users type.
+        target: what was loaded.
+        place: module and name, as an entry point has them.
+        origin: the distribution that provides it.
+    """
+
+    name: str
+    target: Any
+    place: str
+    origin: str
+
+
+def discover(group: str, included: Iterable[EntryPoint]) -> list[Found]:
     """What a group's entry points name; one that cannot be loaded is warned about and left out.
 
     Args:
         group: `ALGORITHMS` or `PRIMITIVES`.
         included: entry points of packages that are not installed.
     """
-    loaded: dict[str, tuple[EntryPoint, Any]] = {}
+    found: dict[str, Found] = {}
     own = [point for point in included if point.group == group]
     for point in sorted([*entry_points(group=group), *own], key=lambda point: (point.name, point.value)):
-        if point.name in loaded:
-            if point.value != loaded[point.name][0].value:
-                complain(point, f"the name is already taken by {loaded[point.name][0].value}")
-            continue
-        try:
-            loaded[point.name] = (point, load(point))
-        except PluginError as error:
-            complain(point, str(error))
-        except Exception as error:  # a broken plug-in must not take the others down
-            complain(point, f"{type(error).__name__}: {error}")
-    return list(loaded.values())
+        source = point.dist.name if point.dist is not None else point.value
+        for one in each(point):
+            if one.name in found:
+                if one.value != found[one.name].place:
+                    complain(one.name, source, f"the name is already taken by {found[one.name].place}")
+                continue
+            try:
+                found[one.name] = Found(one.name, load(one), one.value, source)
+            except PluginError as error:
+                complain(one.name, source, str(error))
+            except Exception as error:  # a broken plug-in must not take the others down
+                complain(one.name, source, f"{type(error).__name__}: {error}")
+    return list(found.values())
+
+
+def each(point: EntryPoint) -> list[EntryPoint]:
+    """The entry points that it stands for: one that names a module, for every primitive in it.
+
+    One that cannot be loaded, or whose module has none, stands for itself, so that loading it says why.
+    """
+    if point.attr or point.group != PRIMITIVES:
+        return [point]
+    try:
+        module = load(point)
+    except Exception:
+        return [point]
+    package = module.__name__.partition(".")[0]
+    defined = [
+        EntryPoint(name, f"{module.__name__}:{name}", PRIMITIVES)
+        for name, value in vars(module).items()
+        if not name.startswith("_") and is_primitive(value) and value.__module__.partition(".")[0] == package
+    ]
+    return defined or [point]
+
+
+def is_primitive(value: object) -> TypeGuard[type[Declared]]:
+    """Whether it is a class that can be named in YAML: one with a role, and nothing left abstract."""
+    return inspect.isclass(value) and issubclass(value, Declared) and not inspect.isabstract(value)
 
 
 def load(point: EntryPoint) -> Any:
@@ -88,9 +133,10 @@ def _declared(folder: Path) -> list[EntryPoint]:
     sys.path.insert(0, str(source.resolve()))
     groups = project.get("entry-points", {})
     return [
-        EntryPoint(name, value, group)
+        one
         for group in (ALGORITHMS, PRIMITIVES)
         for name, value in groups.get(group, {}).items()
+        for one in each(EntryPoint(name, value, group))
     ]
 
 
@@ -101,18 +147,13 @@ def _defined(file: Path) -> list[EntryPoint]:
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) != module.__name__ or name.startswith("_"):
             continue
-        if inspect.isclass(value) and issubclass(value, Declared) and not inspect.isabstract(value):
+        if is_primitive(value):
             found.append(EntryPoint(name, f"{file.stem}:{name}", PRIMITIVES))
         elif inspect.isfunction(value) and typing.get_type_hints(value).get("return") is Algorithm:
             found.append(EntryPoint(name, f"{file.stem}:{name}", ALGORITHMS))
     return found
 
 
-def complain(point: EntryPoint, reason: str) -> None:
+def complain(name: str, origin: str, reason: str) -> None:
     """Say that a plug-in is left out, and why."""
-    warnings.warn(f"plug-in {point.name!r} of {origin(point)} is left out: {reason}", stacklevel=3)
-
-
-def origin(point: EntryPoint) -> str:
-    """The distribution that provides it, or what it names."""
-    return point.dist.name if point.dist is not None else point.value
+    warnings.warn(f"plug-in {name!r} of {origin} is left out: {reason}", stacklevel=3)

@@ -73,7 +73,7 @@ def arguments_of(target: Callable[..., object], values: Mapping[Any, Any]) -> di
     Raises: ConfigError.
 
     Example:
-        >>> from relaxcomm import error_feedback
+        >>> from relaxcomm.primitives import error_feedback
         >>> arguments_of(error_feedback, {"compressor": {"top_k": {"density": 0.01}}})
         {'compressor': top_k(density=0.01)}
     """

@@ -84,7 +84,7 @@ def parameters_schema(target: Any) -> Schema:
         target: what is called with the arguments.
 
     Example:
-        >>> from relaxcomm import every
+        >>> from relaxcomm.primitives import every
         >>> parameters_schema(every)["properties"]["steps"]["minimum"]
         1
     """
@@ -100,7 +100,7 @@ def spell(value: object) -> object:
     """A primitive, or several, as YAML would name them, without arguments that have their default.
 
     Example:
-        >>> from relaxcomm import every
+        >>> from relaxcomm.primitives import every
         >>> spell(every(steps=16))
         {'every': {'steps': 16}}
     """

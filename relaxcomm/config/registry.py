@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, complain, discover, origin, points_in
+from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, complain, discover, is_primitive, points_in
 from relaxcomm.errors import ConfigError, PluginError
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, describe, refuse_bools, signature_of
@@ -64,11 +64,11 @@ class Entry:
 def algorithms() -> Mapping[str, Entry]:
     """Every discovered algorithm by name; one that cannot be loaded is warned about and left out."""
     found: dict[str, Entry] = {}
-    for point, loaded in discover(ALGORITHMS, _included):
-        if callable(loaded):
-            found[point.name] = Entry(point.name, loaded, origin(point))
+    for one in discover(ALGORITHMS, _included):
+        if callable(one.target):
+            found[one.name] = Entry(one.name, one.target, one.origin)
         else:
-            complain(point, f"{loaded!r} is not a function that returns an Algorithm")
+            complain(one.name, one.origin, f"{one.target!r} is not a function that returns an Algorithm")
     return found
 
 
@@ -76,14 +76,11 @@ def algorithms() -> Mapping[str, Entry]:
 def primitives() -> Mapping[str, Mapping[str, type[Declared]]]:
     """Every discovered primitive by role and name."""
     found: dict[str, dict[str, type[Declared]]] = {}
-    for point, loaded in discover(PRIMITIVES, _included):
-        if inspect.isclass(loaded) and issubclass(loaded, Declared) and not inspect.isabstract(loaded):
-            found.setdefault(loaded.role, {})[point.name] = loaded
+    for one in discover(PRIMITIVES, _included):
+        if is_primitive(one.target):
+            found.setdefault(one.target.role, {})[one.name] = one.target
         else:
-            complain(
-                point,
-                f"{loaded!r} is not a complete primitive or topology",
-            )
+            complain(one.name, one.origin, f"{one.target!r} is not a complete primitive or topology")
     return found
 
 

@@ -40,7 +40,7 @@ def read(target: object) -> Docstring:
     """The docstring of `target` in its parts; what is missing is empty.
 
     Example:
-        >>> from relaxcomm import every
+        >>> from relaxcomm.primitives import every
         >>> read(every).arguments
         {'steps': 'local steps from one exchange to the next, in optimizer steps, at least 1.'}
     """

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import CompositionError, Link, Rule, TopologyError, from_networkx, pairwise, topology
+from relaxcomm import CompositionError, Link, Rule, TopologyError, from_networkx, plugin, primitives, topology
 from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import pairwise
 from relaxcomm.tensors.buckets import Bucket, Item
 from tests import references
 from tests.engine.harness import (
@@ -199,15 +200,15 @@ def test_graphs_that_change_and_other_payloads_are_refused():
     with pytest.raises(CompositionError, match="changes from step to step"):
         relaxcomm.config.load({"algorithm": "ad_psgd", "topology": "one_peer_exponential"})
     with pytest.raises(CompositionError, match="payload parameters"):
-        Rule(payload=relaxcomm.gradients(), exchange=pairwise())
+        Rule(payload=primitives.gradients(), exchange=pairwise())
 
 
 def test_of_what_is_not_finite_the_passive_copy_keeps_nothing():
     """An entry too large for float16, or that the passive rank itself has lost, is answered and forgotten."""
     start = torch.linspace(-1, 1, 7)
     bucket = Bucket(0, [Item("tensor", start.clone())])
-    coder = relaxcomm.cast(dtype="float16")
-    cx = relaxcomm.Context(step=0, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
+    coder = primitives.cast(dtype="float16")
+    cx = plugin.Context(step=0, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
     partner = pairwise().serve(cx, bucket, coder).service
     large, lost = start.clone(), start.clone()
     large[3], lost[5] = 1e6, float("nan")

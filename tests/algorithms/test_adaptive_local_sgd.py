@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import relaxcomm
-from relaxcomm import norm_test, sample_norm_test
+from relaxcomm.primitives import norm_test, sample_norm_test
 from relaxcomm.roles import MicroGradients, Seen
 from tests.engine.harness import in_process, on_gloo, values
 

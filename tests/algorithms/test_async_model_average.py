@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import relaxcomm
-from relaxcomm import CompositionError, Link, Rule, averaging_server, deltas, gradients, parameters
+from relaxcomm import CompositionError, Link, Rule, primitives
+from relaxcomm.primitives import averaging_server, deltas, gradients, parameters
 from tests import references
 from tests.engine.harness import (
     World,
@@ -167,9 +168,9 @@ def test_parameters_through_the_server_are_local_sgd():
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ({"payload": parameters(), "exchange": relaxcomm.all_reduce()}, "averaging_server"),
+        ({"payload": parameters(), "exchange": primitives.all_reduce()}, "averaging_server"),
         ({"payload": gradients(), "exchange": averaging_server()}, "gradient in every step"),
-        ({"payload": deltas(), "exchange": relaxcomm.server(staleness=1)}, "takes no delay"),
+        ({"payload": deltas(), "exchange": primitives.server(staleness=1)}, "takes no delay"),
     ],
 )
 def test_what_cannot_be_unbounded_is_refused(rule, words):

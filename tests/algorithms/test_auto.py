@@ -12,20 +12,14 @@ import torch
 from torch.optim import Optimizer
 
 import relaxcomm
-from relaxcomm import (
-    Algorithm,
-    Chooser,
-    CompositionError,
-    ConfigError,
-    Link,
-    Measured,
-    Rule,
+from relaxcomm import Algorithm, CompositionError, ConfigError, Link, Rule
+from relaxcomm.plugin import Chooser, Measured, frozen
+from relaxcomm.primitives import (
     all_reduce,
     deltas,
     error_feedback,
     every,
     every_step,
-    frozen,
     gradients,
     parameters,
     quantize,

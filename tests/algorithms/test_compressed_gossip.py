@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import CompositionError, Rule, choco_gossip, dcd_gossip, from_networkx, parameters, topology
+from relaxcomm import CompositionError, Rule, from_networkx, primitives, topology
 from relaxcomm.network.operations import Label
+from relaxcomm.primitives import choco_gossip, dcd_gossip, parameters
 from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item
 from tests import references
@@ -205,12 +206,12 @@ def test_replicas_do_not_drift_in_float32():
     def rank(group):
         transport, me = group.transport(), group.rank()
         bucket = Bucket(0, [Item("p", torch.ones(50))])
-        state = dict(exchange.coding_slots(bucket, relaxcomm.identity(), transport.membership))
+        state = dict(exchange.coding_slots(bucket, primitives.identity(), transport.membership))
         cx = Context(0, 0, transport.membership, lambda bucket: 0.1)
         x = torch.ones(50)
         for step in range(2000):
             x = x + 0.1 * torch.randn(50, generator=generators[me])
-            running = exchange.run(cx, x.clone(), relaxcomm.identity(), state)
+            running = exchange.run(cx, x.clone(), primitives.identity(), state)
             received = transport.issue(next(running), Label(step, "0")).wait()
             with pytest.raises(StopIteration) as stop:
                 running.send(received)
@@ -281,17 +282,17 @@ def test_the_same_on_gloo(debug):
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ({"exchange": choco_gossip(gamma=0.5), "payload": relaxcomm.gradients()}, "payload parameters"),
-        ({"exchange": dcd_gossip(), "payload": relaxcomm.deltas()}, "anchor"),
+        ({"exchange": choco_gossip(gamma=0.5), "payload": primitives.gradients()}, "payload parameters"),
+        ({"exchange": dcd_gossip(), "payload": primitives.deltas()}, "anchor"),
         (
             {
                 "exchange": choco_gossip(gamma=0.5),
-                "compressor": relaxcomm.error_feedback(compressor=relaxcomm.sign()),
+                "compressor": primitives.error_feedback(compressor=primitives.sign()),
             },
             r"twice; use sign\(\)",
         ),
         (
-            {"exchange": choco_gossip(gamma=0.5), "compressor": relaxcomm.power_sgd(matrix_rank=2)},
+            {"exchange": choco_gossip(gamma=0.5), "compressor": primitives.power_sgd(matrix_rank=2)},
             "cannot show each rank",
         ),
         ({"exchange": dcd_gossip(topology=topology.one_peer_exponential())}, "changes from step to step"),
@@ -304,8 +305,8 @@ def test_what_cannot_work_is_refused(rule, words):
 
 def test_only_dcd_warns_of_what_is_lost_for_good():
     with pytest.warns(relaxcomm.CompositionWarning, match="for good"):
-        Rule(payload=parameters(), exchange=dcd_gossip(), compressor=relaxcomm.sign())
-    Rule(payload=parameters(), exchange=choco_gossip(gamma=0.5), compressor=relaxcomm.sign())
+        Rule(payload=parameters(), exchange=dcd_gossip(), compressor=primitives.sign())
+    Rule(payload=parameters(), exchange=choco_gossip(gamma=0.5), compressor=primitives.sign())
 
 
 @pytest.mark.parametrize("algorithm", ["choco_sgd", "dcd_psgd"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import from_networkx, topology
+from relaxcomm import from_networkx, primitives, topology
 from tests import references
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
 from tests.models import CASES, make_optimizer
@@ -144,7 +144,7 @@ def test_hierarchical_all_reduce_is_the_mean_and_the_same_everywhere(sizes, nume
         torch.testing.assert_close(result, mean)
         assert torch.equal(result, found[0][1])
     if numel == 60:
-        exchange = relaxcomm.hierarchical_all_reduce()
+        exchange = primitives.hierarchical_all_reduce()
         declared = exchange.bytes_sent(240, sum(sizes), topology.hierarchical(sizes=tuple(sizes)))
         # An agreement on whether all is finite is not needed: all ranks get the same.
         assert sum(sent for _, _, sent in found) / len(found) == pytest.approx(declared)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import relaxcomm
+from relaxcomm import primitives
 from tests import references
 from tests.algorithms.test_sparse_algorithms import bucket_places, rules
 from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train
@@ -58,13 +59,13 @@ def test_gravac(gain, falls, bucket_bytes):
 
 def test_bounds_that_cross_are_refused():
     with pytest.raises(relaxcomm.ConfigError, match="above most"):
-        relaxcomm.adaptive_top_k(most=0.01, least=0.1)
+        primitives.adaptive_top_k(most=0.01, least=0.1)
 
 
 def test_other_exchanges_are_refused():
-    coder = relaxcomm.error_feedback(compressor=relaxcomm.adaptive_top_k())
+    coder = primitives.error_feedback(compressor=primitives.adaptive_top_k())
     with pytest.raises(relaxcomm.CompositionError, match="all_gather"):
-        relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=coder, exchange=relaxcomm.scatter_gather())
+        relaxcomm.Rule(payload=primitives.gradients(), compressor=coder, exchange=primitives.scatter_gather())
 
 
 def test_a_model_without_gradients_gains_everything():

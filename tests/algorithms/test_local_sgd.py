@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import relaxcomm
-from relaxcomm import Algorithm, all_reduce, cast, error_feedback, every, quantize, scatter_gather, top_k
+from relaxcomm import Algorithm, primitives
+from relaxcomm.primitives import all_reduce, cast, error_feedback, every, quantize, scatter_gather, top_k
 from relaxcomm_algorithms.local_sgd import local_sgd
 from tests import references
 from tests.algorithms.test_low_precision_algorithms import BLOCK, BUCKET_BYTES, levels
@@ -68,7 +69,7 @@ def test_the_exchange_suits_the_compressor():
     assert local_sgd(compressor=cast(dtype="float32")).rules[0].exchange == all_reduce()
     assert local_sgd(compressor=quantize(bits=8)).rules[0].exchange == scatter_gather()
     kept = error_feedback(compressor=top_k(density=0.1))
-    assert local_sgd(compressor=kept).rules[0].exchange == relaxcomm.all_gather()
+    assert local_sgd(compressor=kept).rules[0].exchange == primitives.all_gather()
 
 
 def test_a_delay_above_the_period_is_refused():

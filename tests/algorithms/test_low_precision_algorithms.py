@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import relaxcomm
+from relaxcomm import primitives
 from tests import references
 from tests.algorithms.test_sparse_algorithms import bucket_places, rules
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
@@ -113,10 +114,10 @@ def test_on_gloo_as_in_process(debug):
 
 
 def test_biased_rounding_warns_only_where_it_matters():
-    exchange, payload = relaxcomm.scatter_gather(), relaxcomm.gradients()
-    relaxcomm.Rule(payload=payload, exchange=exchange, compressor=relaxcomm.quantize(bits=8))
+    exchange, payload = primitives.scatter_gather(), primitives.gradients()
+    relaxcomm.Rule(payload=payload, exchange=exchange, compressor=primitives.quantize(bits=8))
     with pytest.warns(relaxcomm.CompositionWarning, match="error_feedback"):
-        relaxcomm.Rule(payload=payload, exchange=exchange, compressor=relaxcomm.quantize(bits=3))
+        relaxcomm.Rule(payload=payload, exchange=exchange, compressor=primitives.quantize(bits=3))
 
 
 def tensor_cuts(names):
@@ -274,17 +275,17 @@ def test_ef21_reaches_what_rests():
 
 
 def test_ef21_needs_every_message():
-    compressor = relaxcomm.ef21(compressor=relaxcomm.top_k(density=0.1))
-    for exchange in (relaxcomm.scatter_gather(), relaxcomm.averaging_server()):
+    compressor = primitives.ef21(compressor=primitives.top_k(density=0.1))
+    for exchange in (primitives.scatter_gather(), primitives.averaging_server()):
         with pytest.raises(relaxcomm.CompositionError, match="all_gather"):
-            relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=compressor, exchange=exchange)
+            relaxcomm.Rule(payload=primitives.gradients(), compressor=compressor, exchange=exchange)
     with pytest.raises(relaxcomm.CompositionError, match="twice"):
-        relaxcomm.ef21(compressor=relaxcomm.error_feedback(compressor=relaxcomm.sign()))
+        primitives.ef21(compressor=primitives.error_feedback(compressor=primitives.sign()))
 
 
 def test_directions_are_for_gradients_and_momentum():
-    everyone, adam = relaxcomm.all_reduce(), relaxcomm.frozen_adam(warmup_steps=5)
+    everyone, adam = primitives.all_reduce(), primitives.frozen_adam(warmup_steps=5)
     with pytest.raises(relaxcomm.CompositionError, match="gradients"):
-        relaxcomm.Rule(payload=relaxcomm.deltas(), exchange=everyone, outer=relaxcomm.signs())
+        relaxcomm.Rule(payload=primitives.deltas(), exchange=everyone, outer=primitives.signs())
     with pytest.raises(relaxcomm.CompositionError, match="momentum"):
-        relaxcomm.Rule(payload=relaxcomm.gradients(), exchange=everyone, outer=adam)
+        relaxcomm.Rule(payload=primitives.gradients(), exchange=everyone, outer=adam)

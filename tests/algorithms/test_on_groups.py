@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import relaxcomm
-from relaxcomm import hierarchical_all_reduce
 from relaxcomm.config import registry
+from relaxcomm.primitives import hierarchical_all_reduce
 from tests.engine.harness import in_process, train, values
 from tests.models import CASES
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import power_sgd
+from relaxcomm import primitives
 from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import power_sgd
 from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
@@ -162,11 +163,11 @@ def test_what_is_not_finite_shows(bad):
 def test_it_needs_a_result_that_all_share():
     with pytest.raises(relaxcomm.CompositionError, match="all_reduce"):
         relaxcomm.Rule(
-            payload=relaxcomm.parameters(), compressor=power_sgd(matrix_rank=1), exchange=relaxcomm.gossip()
+            payload=primitives.parameters(), compressor=power_sgd(matrix_rank=1), exchange=primitives.gossip()
         )
     with pytest.raises(relaxcomm.CompositionError, match="all_reduce"):
         relaxcomm.Rule(
-            payload=relaxcomm.gradients(),
+            payload=primitives.gradients(),
             compressor=power_sgd(matrix_rank=1),
-            exchange=relaxcomm.scatter_gather(),
+            exchange=primitives.scatter_gather(),
         )

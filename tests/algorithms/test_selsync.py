@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import relative_gradient_change
 from relaxcomm.network.virtual_time import Link
+from relaxcomm.primitives import relative_gradient_change
 from relaxcomm.roles import Observation, agreed
 from tests import references
 from tests.engine.harness import (

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import Link
+from relaxcomm import Link, primitives
 from tests import references
 from tests.engine.harness import (
     World,
@@ -230,4 +230,4 @@ def test_a_collective_rule_beside_it_is_refused():
 @pytest.mark.parametrize("staleness", [-1, float("nan"), "many"])
 def test_a_bad_staleness_is_refused(staleness):
     with pytest.raises(relaxcomm.ConfigError):
-        relaxcomm.server(staleness=staleness)
+        primitives.server(staleness=staleness)

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import CompositionError, Rule, all_reduce, gradients
+from relaxcomm import CompositionError, Rule
 from relaxcomm.composition.fragments import resolve
+from relaxcomm.primitives import all_reduce, gradients
 from tests import references
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
 from tests.models import CASES, make_optimizer

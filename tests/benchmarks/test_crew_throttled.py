@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks.lab import __main__ as lab
-from benchmarks.lab import network, report
+from benchmarks.lab import __main__ as lab, network, report
 from benchmarks.lab.crew import crew
 from benchmarks.lab.network import BURST_BYTES
 from benchmarks.lab.networks import usable

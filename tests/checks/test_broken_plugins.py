@@ -17,7 +17,8 @@ HEADER = """
 import torch
 from typing import ClassVar
 from relaxcomm import *
-from relaxcomm import Coding, Dense
+from relaxcomm.plugin import *
+from relaxcomm.primitives import *
 RELAXCOMM_PROTOCOL = 1
 
 class Half(Compressor):

@@ -7,66 +7,67 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import topology
+from relaxcomm import primitives, topology
 from relaxcomm.checks.compressors_hold import compressor_checks
 from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.suite import LIMIT_SECONDS
 from relaxcomm.config import registry
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.plugin import Bucket
+from relaxcomm.tensors.buckets import Item
 
 COMPRESSORS = [
-    relaxcomm.identity(),
-    relaxcomm.cast("bfloat16"),
-    relaxcomm.cast("float64"),
-    relaxcomm.top_k(density=0.1),
-    relaxcomm.random_k(density=0.1),
-    relaxcomm.random_k(density=0.1, scaled=True),
-    relaxcomm.count_sketch(size=100),
-    relaxcomm.gaussian_k(density=0.1),
-    relaxcomm.dgc(density=0.1),
-    relaxcomm.chain(compressors=(relaxcomm.top_k(density=0.1), relaxcomm.cast("float16"))),
-    relaxcomm.chain(compressors=(relaxcomm.random_k(density=0.1), relaxcomm.cast("bfloat16"))),
-    relaxcomm.chain(
+    primitives.identity(),
+    primitives.cast("bfloat16"),
+    primitives.cast("float64"),
+    primitives.top_k(density=0.1),
+    primitives.random_k(density=0.1),
+    primitives.random_k(density=0.1, scaled=True),
+    primitives.count_sketch(size=100),
+    primitives.gaussian_k(density=0.1),
+    primitives.dgc(density=0.1),
+    primitives.chain(compressors=(primitives.top_k(density=0.1), primitives.cast("float16"))),
+    primitives.chain(compressors=(primitives.random_k(density=0.1), primitives.cast("bfloat16"))),
+    primitives.chain(
         compressors=(
-            relaxcomm.random_k(density=0.5),
-            relaxcomm.gaussian_k(density=0.2),
-            relaxcomm.cast("float16"),
+            primitives.random_k(density=0.5),
+            primitives.gaussian_k(density=0.2),
+            primitives.cast("float16"),
         )
     ),
-    relaxcomm.quantize(bits=3),
-    relaxcomm.quantize(bits=4, block_size=100, rounding="stochastic", symmetric=True),
-    relaxcomm.minmax_uint8(),
-    relaxcomm.qsgd(),
-    relaxcomm.terngrad(),
-    relaxcomm.terngrad(clip=None),
-    relaxcomm.sign(),
-    relaxcomm.adaptive_top_k(),
-    relaxcomm.switch(first=relaxcomm.identity(), then=relaxcomm.cast("float16"), steps=5),
-    relaxcomm.chunk_top_k(num_kept=7, chunk_size=100),
-    relaxcomm.dct_top_k(num_kept=5, chunk_size=24),
-    relaxcomm.chain(compressors=(relaxcomm.dct_top_k(num_kept=5), relaxcomm.cast("float16"))),
-    relaxcomm.ef21(compressor=relaxcomm.top_k(density=0.1)),
-    relaxcomm.power_sgd(matrix_rank=2),
-    relaxcomm.error_feedback(compressor=relaxcomm.power_sgd(matrix_rank=2)),
-    relaxcomm.error_feedback(compressor=relaxcomm.sign()),
-    relaxcomm.chain(compressors=(relaxcomm.top_k(density=0.1), relaxcomm.quantize(bits=4, block_size=32))),
-    relaxcomm.error_feedback(compressor=relaxcomm.top_k(density=0.1)),
-    relaxcomm.momentum_correction(compressor=relaxcomm.top_k(density=0.1)),
+    primitives.quantize(bits=3),
+    primitives.quantize(bits=4, block_size=100, rounding="stochastic", symmetric=True),
+    primitives.minmax_uint8(),
+    primitives.qsgd(),
+    primitives.terngrad(),
+    primitives.terngrad(clip=None),
+    primitives.sign(),
+    primitives.adaptive_top_k(),
+    primitives.switch(first=primitives.identity(), then=primitives.cast("float16"), steps=5),
+    primitives.chunk_top_k(num_kept=7, chunk_size=100),
+    primitives.dct_top_k(num_kept=5, chunk_size=24),
+    primitives.chain(compressors=(primitives.dct_top_k(num_kept=5), primitives.cast("float16"))),
+    primitives.ef21(compressor=primitives.top_k(density=0.1)),
+    primitives.power_sgd(matrix_rank=2),
+    primitives.error_feedback(compressor=primitives.power_sgd(matrix_rank=2)),
+    primitives.error_feedback(compressor=primitives.sign()),
+    primitives.chain(compressors=(primitives.top_k(density=0.1), primitives.quantize(bits=4, block_size=32))),
+    primitives.error_feedback(compressor=primitives.top_k(density=0.1)),
+    primitives.momentum_correction(compressor=primitives.top_k(density=0.1)),
 ]
 EXCHANGES = [
-    relaxcomm.all_reduce(),
-    relaxcomm.all_gather(),
-    relaxcomm.scatter_gather(),
-    relaxcomm.vote(),
-    relaxcomm.scatter_gather(server_feedback=True),
-    relaxcomm.gossip(topology=topology.ring()),
-    relaxcomm.gossip(topology=topology.one_peer_exponential()),
-    relaxcomm.choco_gossip(gamma=0.5, topology=topology.ring()),
-    relaxcomm.dcd_gossip(topology=topology.ring()),
-    relaxcomm.push_sum(topology=topology.one_peer_exponential()),
-    relaxcomm.hierarchical_all_reduce(),
-    relaxcomm.group_all_reduce(),
+    primitives.all_reduce(),
+    primitives.all_gather(),
+    primitives.scatter_gather(),
+    primitives.vote(),
+    primitives.scatter_gather(server_feedback=True),
+    primitives.gossip(topology=topology.ring()),
+    primitives.gossip(topology=topology.one_peer_exponential()),
+    primitives.choco_gossip(gamma=0.5, topology=topology.ring()),
+    primitives.dcd_gossip(topology=topology.ring()),
+    primitives.push_sum(topology=topology.one_peer_exponential()),
+    primitives.hierarchical_all_reduce(),
+    primitives.group_all_reduce(),
 ]
 
 
@@ -115,7 +116,7 @@ def test_exchanges_send_what_they_declare(exchange, compressor, size):
 
     found = relaxcomm.simulate(rank, size)
     assert {operations for operations, _ in found} == {compressor.rounds * exchange.operations}
-    coded_apart = size if isinstance(exchange, relaxcomm.scatter_gather | relaxcomm.vote) else 1
+    coded_apart = size if isinstance(exchange, primitives.scatter_gather | primitives.vote) else 1
     message_bytes = coded_apart * compressor.message_bytes(600 // coded_apart, 4)
     declared = exchange.bytes_sent(message_bytes, size, groups)
     assert sum(sent for _, sent in found) / size == pytest.approx(declared, abs=1)

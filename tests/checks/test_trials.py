@@ -5,18 +5,8 @@ import logging
 import pytest
 import torch
 
-from relaxcomm import (
-    CompositionError,
-    Rule,
-    error_feedback,
-    gossip,
-    parameters,
-    power_sgd,
-    rehearse,
-    round_trip,
-    top_k,
-    trajectory,
-)
+from relaxcomm import CompositionError, Rule, rehearse, round_trip, trajectory
+from relaxcomm.primitives import error_feedback, gossip, parameters, power_sgd, top_k
 
 
 def test_a_round_trip_keeps_shapes_and_state():

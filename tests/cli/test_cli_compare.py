@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from relaxcomm import ConfigError
 from relaxcomm.cli.app import app
 from relaxcomm.cli.compare import make_jobs, split_names
 from relaxcomm.cli.job import parse_set
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import cells, data_size
 from relaxcomm.config import registry
-from relaxcomm.errors import ConfigError
 from relaxcomm.training.results import Point, Result
 
 FAILING = """\

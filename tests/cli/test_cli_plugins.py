@@ -13,7 +13,7 @@ from relaxcomm.cli.app import app
 ROOT = Path(__file__).parents[2]
 TASK = """
 import torch
-from relaxcomm.tasks import Task
+from relaxcomm import Task
 
 def make(seed):
     torch.manual_seed(seed)

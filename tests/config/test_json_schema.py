@@ -7,26 +7,16 @@ from typing import Annotated, Any, ClassVar
 import jsonschema
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from pydantic import Field
 from typer.testing import CliRunner
 
-from relaxcomm import (
-    Algorithm,
-    CompositionError,
-    Compressor,
-    ConfigError,
-    Rule,
-    all_reduce,
-    config,
-    frozen,
-    gradients,
-    identity,
-)
+from relaxcomm import Algorithm, CompositionError, ConfigError, Rule, config
 from relaxcomm.cli.app import app
 from relaxcomm.config import registry
 from relaxcomm.config.json_schema import make_schema, parameters_schema, spell
+from relaxcomm.plugin import Compressor, frozen
+from relaxcomm.primitives import all_reduce, gradients, identity
 from tests.test_readme import ROOT
 
 # JSON Schema calls 1.0 an integer; YAML and the loader do not.

@@ -8,8 +8,7 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch.utils.data import TensorDataset
 
 from relaxcomm import ConfigError

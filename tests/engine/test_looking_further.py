@@ -8,28 +8,19 @@ import torch
 from torch import Tensor, nn
 
 import relaxcomm
-from relaxcomm import (
+from relaxcomm import Algorithm, CompositionError, ConfigError, Rule, UsageError, simulate
+from relaxcomm.plugin import (
     Agreement,
-    Algorithm,
     Bucket,
-    CompositionError,
-    ConfigError,
     Context,
     Observation,
     Outer,
     Rate,
-    Rule,
     State,
-    UsageError,
     VotingTrigger,
-    all_reduce,
-    deltas,
-    every,
     frozen,
-    gradients,
-    parameters,
-    simulate,
 )
+from relaxcomm.primitives import all_reduce, deltas, every, gradients, parameters
 from tests.models import SEEDING
 
 RANKS = 3

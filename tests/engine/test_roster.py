@@ -11,7 +11,7 @@ from torch.func import functional_call, grad
 from torch.nn.utils import parametrize
 
 import relaxcomm
-from relaxcomm import UsageError
+from relaxcomm import UsageError, primitives
 from tests.engine.harness import World, in_process, on_gloo, values
 from tests.models import CASES, make_optimizer
 from tests.ranks import RankError
@@ -167,7 +167,7 @@ def test_where_parameters_are_exchanged_they_may_come_from_anywhere():
 def test_a_rule_that_is_not_due_wants_none():
     """Gradients are exchanged in every third step; in the others they stay local."""
     rule = relaxcomm.Rule(
-        trigger=relaxcomm.every(steps=3), payload=relaxcomm.gradients(), exchange=relaxcomm.all_reduce()
+        trigger=primitives.every(steps=3), payload=primitives.gradients(), exchange=primitives.all_reduce()
     )
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)

@@ -7,9 +7,19 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import all_gather, chain, config, error_feedback, piecewise, quantize, random_k, server, top_k
+from relaxcomm import config, plugin, primitives
 from relaxcomm.checks.compressors_hold import loss_is_declared, messages_are_declared
 from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import (
+    all_gather,
+    chain,
+    error_feedback,
+    piecewise,
+    quantize,
+    random_k,
+    server,
+    top_k,
+)
 from tests.algorithms.test_low_precision_algorithms import layout
 from tests.engine.harness import in_process
 from tests.models import CASES, make_optimizer
@@ -105,7 +115,7 @@ def test_a_step_codes_as_the_bits_of_that_step_would(rounding, symmetric):
 
 def coded(coder, tensor, step):
     """The message's bytes, and what they decode to."""
-    cx = relaxcomm.Context(step=step, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
+    cx = plugin.Context(step=step, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
     coding = coder.code(cx, tensor, {}, keep_own=False)
     message = next(coding)
     with pytest.raises(StopIteration) as stop:
@@ -152,9 +162,9 @@ def test_one_bit_has_no_levels_around_0_at_any_time():
 
 
 def test_messages_of_other_clocks_cannot_be_read():
-    late = {"payload": relaxcomm.deltas(), "exchange": server(staleness=1)}
+    late = {"payload": primitives.deltas(), "exchange": server(staleness=1)}
     changing = error_feedback(compressor=quantize(bits=piecewise(values=(8, 4), steps=(3,))))
     with pytest.raises(relaxcomm.CompositionError, match="density or bits that stay"):
         relaxcomm.Rule(compressor=changing, **late)
     relaxcomm.Rule(compressor=error_feedback(compressor=quantize(bits=8)), **late)
-    relaxcomm.Rule(payload=relaxcomm.gradients(), exchange=all_gather(), compressor=changing)
+    relaxcomm.Rule(payload=primitives.gradients(), exchange=all_gather(), compressor=changing)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import relaxcomm
+from relaxcomm import primitives
 from relaxcomm.config import registry
 from tests.engine.harness import on_gloo, values
 
@@ -69,7 +70,7 @@ def both(world, spelt, steps=STEPS):
     train(hooked, ddp, world.rank, steps)
     attached = make_model()
     optimizer = torch.optim.SGD(attached.parameters(), lr=0.02, momentum=0.9)
-    rule = {"payload": "gradients", "compressor": spelt, "exchange": relaxcomm.exchange_for(compressor)}
+    rule = {"payload": "gradients", "compressor": spelt, "exchange": primitives.exchange_for(compressor)}
     settings = {"algorithm": {"rules": [rule]}, "bucket_bytes": 600}
     with relaxcomm.attach(attached, optimizer, settings):
         for step in range(steps):
@@ -111,7 +112,7 @@ def residual_moves(world):
     for layer in model:
         nn.init.zeros_(layer.weight)
     ddp = DistributedDataParallel(Used(model), bucket_cap_mb=0.0003)
-    compressor = relaxcomm.error_feedback(compressor=relaxcomm.sign())
+    compressor = primitives.error_feedback(compressor=primitives.sign())
     ddp.register_comm_hook(None, relaxcomm.ddp_hook(compressor))
     total = torch.zeros(4 * 64)
     for step in range(400):
@@ -141,9 +142,9 @@ def test_residuals_follow_rebuilt_buckets():
 
 def refused(world):
     words = []
-    for exchange in (relaxcomm.gossip(), relaxcomm.server(staleness=1)):
+    for exchange in (primitives.gossip(), primitives.server(staleness=1)):
         try:
-            relaxcomm.ddp_hook(relaxcomm.identity(), exchange=exchange)
+            relaxcomm.ddp_hook(primitives.identity(), exchange=exchange)
         except relaxcomm.CompositionError as error:
             words.append(str(error))
     return words
@@ -161,7 +162,7 @@ def unscaled(world):
     model = nn.Linear(6, 6, bias=False)
     ddp = DistributedDataParallel(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
-    compressor = relaxcomm.error_feedback(compressor=relaxcomm.top_k(density=0.3))
+    compressor = primitives.error_feedback(compressor=primitives.top_k(density=0.3))
     ddp.register_comm_hook(None, relaxcomm.ddp_hook(compressor, scaler=scaler))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(12):

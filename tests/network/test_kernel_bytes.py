@@ -84,9 +84,11 @@ EXCHANGES = """
 import json, time
 import torch, torch.distributed as dist
 import relaxcomm
-from relaxcomm import docstrings, registry, topology
+from relaxcomm import topology
 from relaxcomm.checks.compositions import algorithm_around
+from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
+from relaxcomm.fields import docstrings
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import relaxcomm
+from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context
 from relaxcomm.cli.message_sizes import exchange_bytes
 from relaxcomm.network.operations import Label
@@ -16,22 +17,22 @@ from relaxcomm.topology import complete
 
 SHAPES = {"a": (13, 7), "b": (11,), "c": (5, 3, 2), "d": (1,), "e": (17, 9)}
 CODERS = {
-    "bytegrad": relaxcomm.minmax_uint8(block_size=16),
-    "quantize": relaxcomm.quantize(bits=3, block_size=10),
-    "qsgd": relaxcomm.qsgd(block_size=10),
-    "terngrad": relaxcomm.terngrad(),
-    "sign": relaxcomm.error_feedback(compressor=relaxcomm.sign()),
-    "top_k": relaxcomm.error_feedback(compressor=relaxcomm.top_k(density=0.1, scope="bucket")),
-    "chunk_top_k": relaxcomm.error_feedback(compressor=relaxcomm.chunk_top_k(num_kept=2, chunk_size=20)),
-    "power_sgd": relaxcomm.error_feedback(compressor=relaxcomm.power_sgd(matrix_rank=2)),
-    "identity": relaxcomm.identity(),
+    "bytegrad": primitives.minmax_uint8(block_size=16),
+    "quantize": primitives.quantize(bits=3, block_size=10),
+    "qsgd": primitives.qsgd(block_size=10),
+    "terngrad": primitives.terngrad(),
+    "sign": primitives.error_feedback(compressor=primitives.sign()),
+    "top_k": primitives.error_feedback(compressor=primitives.top_k(density=0.1, scope="bucket")),
+    "chunk_top_k": primitives.error_feedback(compressor=primitives.chunk_top_k(num_kept=2, chunk_size=20)),
+    "power_sgd": primitives.error_feedback(compressor=primitives.power_sgd(matrix_rank=2)),
+    "identity": primitives.identity(),
 }
 EXCHANGES = {
-    "scatter_gather": relaxcomm.scatter_gather(),
-    "two-sided": relaxcomm.scatter_gather(server_feedback=True),
-    "vote": relaxcomm.vote(),
-    "all_gather": relaxcomm.all_gather(),
-    "all_reduce": relaxcomm.all_reduce(),
+    "scatter_gather": primitives.scatter_gather(),
+    "two-sided": primitives.scatter_gather(server_feedback=True),
+    "vote": primitives.vote(),
+    "all_gather": primitives.all_gather(),
+    "all_reduce": primitives.all_reduce(),
 }
 PAIRS = [
     *((coder, "scatter_gather") for coder in CODERS if coder != "power_sgd"),

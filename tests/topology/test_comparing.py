@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import TopologyError, from_networkx, topology
+from relaxcomm import TopologyError, from_networkx, primitives, topology
 from tests.engine.harness import in_process, train
 from tests.models import CASES, make_optimizer
 
@@ -29,8 +29,8 @@ def gossip_over_own_file(world, folder):
     """Every rank has a file of its own under the same name; only rank 1's is another graph."""
     graph = nx.path_graph(3) if world.rank == 1 else nx.cycle_graph(3)
     nx.write_edgelist(graph, folder / "sites.edgelist")
-    exchange = relaxcomm.gossip(topology=topology.file(path=str(folder / "sites.edgelist")))
-    rule = relaxcomm.Rule(payload=relaxcomm.parameters(), exchange=exchange)
+    exchange = primitives.gossip(topology=topology.file(path=str(folder / "sites.edgelist")))
+    rule = relaxcomm.Rule(payload=primitives.parameters(), exchange=exchange)
     return relaxcomm.Algorithm((rule,))
 
 

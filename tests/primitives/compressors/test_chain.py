@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import cast, chain, error_feedback, gaussian_k, identity, random_k, top_k
+from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context
 from relaxcomm.config.grammar import parse_primitive
+from relaxcomm.primitives import cast, chain, error_feedback, gaussian_k, identity, random_k, top_k
 from tests.primitives.compressors.test_sparsifiers import bucket_of, code
 
 HALF = cast("float16")
@@ -17,9 +18,9 @@ HALF = cast("float16")
 
 def exchanged(compressor, tensors):
     """What every rank ends with, over the cheapest exchange that takes the messages."""
-    exchange = relaxcomm.all_reduce()
+    exchange = primitives.all_reduce()
     if not compressor.kinds <= exchange.accepts:
-        exchange = relaxcomm.all_gather()
+        exchange = primitives.all_gather()
 
     def rank(group):
         transport, tensor = group.transport(), tensors[group.rank()].clone()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from relaxcomm import cast, chain, chunk_top_k, dct_top_k, quantize, top_k
+from relaxcomm.primitives import cast, chain, chunk_top_k, dct_top_k, quantize, top_k
 from relaxcomm.primitives.compressors.block_top_k import largest
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.tensors import segments

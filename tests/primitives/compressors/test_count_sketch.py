@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import (
-    Algorithm,
-    Rule,
+from relaxcomm import Algorithm, Rule
+from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import (
     all_gather,
     all_reduce,
     count_sketch,
@@ -21,7 +21,6 @@ from relaxcomm import (
     parameters,
     top_k,
 )
-from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Seen
 from tests.primitives.compressors.test_sparsifiers import bucket_of, code, context
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-import relaxcomm
+from relaxcomm import primitives
 from relaxcomm.checks.round_trip import encode_decode, slots
 
 STEPS, SMALL, NUMEL = 300, 100, 400  # entries that are small and constant, before those that are noise
 CODERS = {
-    "top_k": relaxcomm.top_k(density=0.05),
-    "gaussian_k": relaxcomm.gaussian_k(density=0.05),
-    "dgc": relaxcomm.dgc(density=0.05, sample=0.5),
-    "random_k": relaxcomm.random_k(density=0.05),
-    "chunk_top_k": relaxcomm.chunk_top_k(num_kept=2, chunk_size=40),
-    "dct_top_k": relaxcomm.dct_top_k(num_kept=2, chunk_size=40),
-    "quantize": relaxcomm.quantize(bits=2),
-    "sign": relaxcomm.sign(),
-    "power_sgd": relaxcomm.power_sgd(matrix_rank=1),
-    "cast": relaxcomm.cast(dtype="float16"),
-    "chain": relaxcomm.chain(compressors=(relaxcomm.top_k(density=0.05), relaxcomm.quantize(bits=4))),
+    "top_k": primitives.top_k(density=0.05),
+    "gaussian_k": primitives.gaussian_k(density=0.05),
+    "dgc": primitives.dgc(density=0.05, sample=0.5),
+    "random_k": primitives.random_k(density=0.05),
+    "chunk_top_k": primitives.chunk_top_k(num_kept=2, chunk_size=40),
+    "dct_top_k": primitives.dct_top_k(num_kept=2, chunk_size=40),
+    "quantize": primitives.quantize(bits=2),
+    "sign": primitives.sign(),
+    "power_sgd": primitives.power_sgd(matrix_rank=1),
+    "cast": primitives.cast(dtype="float16"),
+    "chain": primitives.chain(compressors=(primitives.top_k(density=0.05), primitives.quantize(bits=4))),
 }
 
 
@@ -35,7 +35,7 @@ def inputs(dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", CODERS)
 def test_error_feedback_loses_nothing(name, dtype):
-    coder = relaxcomm.error_feedback(compressor=CODERS[name])
+    coder = primitives.error_feedback(compressor=CODERS[name])
     state = slots(coder, torch.zeros(NUMEL, dtype=dtype))
     came, sent = torch.zeros(NUMEL, dtype=torch.float64), torch.zeros(NUMEL, dtype=torch.float64)
     for step, gradient in enumerate(inputs(dtype)):
@@ -50,7 +50,7 @@ def test_error_feedback_loses_nothing(name, dtype):
 @pytest.mark.parametrize("name", ["top_k", "gaussian_k", "dgc", "random_k", "chain"])
 def test_momentum_correction_loses_nothing(name, dtype):
     """All momentum u that was ever gathered has been sent, or is still kept."""
-    coder = relaxcomm.momentum_correction(compressor=CODERS[name], momentum=0.9)
+    coder = primitives.momentum_correction(compressor=CODERS[name], momentum=0.9)
     state = slots(coder, torch.zeros(NUMEL, dtype=dtype))
     u, gathered, sent = (torch.zeros(NUMEL, dtype=torch.float64) for _ in range(3))
     for step, gradient in enumerate(inputs(dtype)):
@@ -66,7 +66,7 @@ def test_momentum_correction_loses_nothing(name, dtype):
 @pytest.mark.parametrize("name", ["top_k", "random_k", "sign"])
 def test_estimates_of_ef21_follow_what_was_sent(name, dtype):
     """The estimate comes to a constant gradient, beside larger ones, as near as its messages can say."""
-    coder = relaxcomm.ef21(compressor=CODERS[name])
+    coder = primitives.ef21(compressor=CODERS[name])
     gradient = next(iter(inputs(dtype)))
     state = slots(coder, gradient)
     for step in range(STEPS):
@@ -79,7 +79,7 @@ def test_estimates_of_ef21_follow_what_was_sent(name, dtype):
 @pytest.mark.parametrize("name", CODERS)
 def test_messages_are_no_larger_for_it(name):
     """Values are sent in two bytes, where a coder sends values."""
-    coder = relaxcomm.error_feedback(compressor=CODERS[name])
+    coder = primitives.error_feedback(compressor=CODERS[name])
     tensor = torch.randn(NUMEL).bfloat16()
     messages, *_ = encode_decode(coder, tensor, slots(coder, tensor))
     assert sum(message.num_bytes for message in messages) == coder.message_bytes(NUMEL, 2)
@@ -87,6 +87,6 @@ def test_messages_are_no_larger_for_it(name):
 
 def test_state_of_float32_and_float64_has_their_type():
     for dtype in (torch.float32, torch.float64):
-        for coder in (relaxcomm.error_feedback, relaxcomm.momentum_correction, relaxcomm.ef21):
-            state = slots(coder(compressor=relaxcomm.top_k(density=0.1)), torch.zeros(5, dtype=dtype))
+        for coder in (primitives.error_feedback, primitives.momentum_correction, primitives.ef21):
+            state = slots(coder(compressor=primitives.top_k(density=0.1)), torch.zeros(5, dtype=dtype))
             assert {slot.dtype for slot in state.values()} == {dtype}

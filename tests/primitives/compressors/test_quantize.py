@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import chain, error_feedback, minmax_uint8, qsgd, quantize, terngrad, top_k
 from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import chain, error_feedback, minmax_uint8, qsgd, quantize, terngrad, top_k
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import relaxcomm
-from relaxcomm import (
+from relaxcomm import primitives
+from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import (
     adaptive_top_k,
     dgc,
     error_feedback,
@@ -19,8 +21,6 @@ from relaxcomm import (
     random_k,
     top_k,
 )
-from relaxcomm.config.grammar import parse_algorithm
-from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item
@@ -354,34 +354,34 @@ def test_every_density_of_a_schedule_is_checked(value):
 def test_sparse_messages_are_refused_by_all_reduce_and_bias_is_warned_of():
     with pytest.raises(relaxcomm.CompositionError, match="sparse"):
         relaxcomm.Rule(
-            payload=relaxcomm.gradients(),
-            exchange=relaxcomm.all_reduce(),
+            payload=primitives.gradients(),
+            exchange=primitives.all_reduce(),
             compressor=error_feedback(compressor=top_k(density=0.1)),
         )
     with pytest.warns(relaxcomm.CompositionWarning, match="error_feedback"):
         relaxcomm.Rule(
-            payload=relaxcomm.gradients(),
-            exchange=relaxcomm.all_gather(),
+            payload=primitives.gradients(),
+            exchange=primitives.all_gather(),
             compressor=top_k(density=0.1),
         )
 
 
 @pytest.mark.parametrize("around", [error_feedback, momentum_correction])
 def test_two_messages_under_way_would_carry_the_same_rest(around):
-    late = {"exchange": relaxcomm.all_gather(), "delay": 1}
+    late = {"exchange": primitives.all_gather(), "delay": 1}
     compressor = around(compressor=top_k(density=0.1))
     with pytest.raises(relaxcomm.CompositionError, match="the same rest"):
-        relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=compressor, **late)
-    relaxcomm.Rule(payload=relaxcomm.deltas(), compressor=compressor, **late)
+        relaxcomm.Rule(payload=primitives.gradients(), compressor=compressor, **late)
+    relaxcomm.Rule(payload=primitives.deltas(), compressor=compressor, **late)
     unbiased = random_k(density=0.1, scaled=True)
-    relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=unbiased, **late)
+    relaxcomm.Rule(payload=primitives.gradients(), compressor=unbiased, **late)
 
 
 def test_a_server_reads_no_messages_that_depend_on_the_clock():
     def rule(compressor):
         compressor = error_feedback(compressor=compressor)
         return relaxcomm.Rule(
-            payload=relaxcomm.deltas(), exchange=relaxcomm.server(staleness=1), compressor=compressor
+            payload=primitives.deltas(), exchange=primitives.server(staleness=1), compressor=compressor
         )
 
     rule(top_k(density=0.1))

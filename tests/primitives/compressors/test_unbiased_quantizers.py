@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import error_feedback, qsgd, sign, terngrad
+from relaxcomm import primitives
 from relaxcomm.network.operations import Label
 from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import error_feedback, qsgd, sign, terngrad
 from relaxcomm.roles import Context
 from relaxcomm.tensors.layout import Layout
 from tests.primitives.compressors.test_quantize import AWKWARD, code, conserves
@@ -128,7 +129,7 @@ def test_error_feedback_loses_nothing(compressor):
 
 def voted(rows, compressor=None):
     """What every rank gets of its row after a vote."""
-    coder, exchange = compressor or sign(), relaxcomm.vote()
+    coder, exchange = compressor or sign(), primitives.vote()
 
     def rank(group):
         transport, size = group.transport(), len(rows)
@@ -170,9 +171,9 @@ def test_a_vote_on_what_is_not_finite_is_nan_everywhere():
 def test_votes_have_no_rest():
     with pytest.raises(relaxcomm.CompositionError, match="votes"):
         relaxcomm.Rule(
-            payload=relaxcomm.gradients(),
+            payload=primitives.gradients(),
             compressor=error_feedback(compressor=sign()),
-            exchange=relaxcomm.vote(),
+            exchange=primitives.vote(),
         )
     with pytest.raises(relaxcomm.CompositionError, match="signs"):
-        relaxcomm.Rule(payload=relaxcomm.gradients(), compressor=qsgd(), exchange=relaxcomm.vote())
+        relaxcomm.Rule(payload=primitives.gradients(), compressor=qsgd(), exchange=primitives.vote())

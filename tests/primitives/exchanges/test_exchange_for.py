@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relaxcomm import (
+from relaxcomm.primitives import (
     all_gather,
     all_reduce,
     cast,

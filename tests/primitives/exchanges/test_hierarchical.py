@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import relaxcomm
-from relaxcomm import topology
+from relaxcomm import primitives, topology
 from relaxcomm.network.operations import Neighbors
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Context
@@ -22,7 +21,7 @@ def averaged(sizes, inputs, compressor):
     for rank, tensor in enumerate(inputs):
         graph = topology.hierarchical(sizes=sizes)
         cx = Context(0, 0, Membership(rank, world), learning_rate=lambda bucket: 0.1, topology=graph)
-        running.append(relaxcomm.hierarchical_all_reduce().run(cx, tensor.clone(), compressor, {}))
+        running.append(primitives.hierarchical_all_reduce().run(cx, tensor.clone(), compressor, {}))
     received, results = [None] * world, {}
     while len(results) < world:
         yielded = {}
@@ -44,7 +43,7 @@ def averaged(sizes, inputs, compressor):
 @pytest.mark.parametrize("numel", [0, 1, 5, 120])
 def test_all_ranks_get_the_same_mean(sizes, numel):
     inputs = list(torch.randn(sum(sizes), numel, generator=torch.Generator().manual_seed(1)))
-    results, _ = averaged(sizes, inputs, relaxcomm.identity())
+    results, _ = averaged(sizes, inputs, primitives.identity())
     for result in results:
         torch.testing.assert_close(result, torch.stack(inputs).mean(0))
         assert torch.equal(result, results[0])
@@ -53,11 +52,11 @@ def test_all_ranks_get_the_same_mean(sizes, numel):
 @pytest.mark.parametrize("sizes", GROUPS)
 def test_no_more_bytes_than_a_ring_and_few_between_groups(sizes):
     world, numel, groups = sum(sizes), 480, len(sizes)
-    _, sent = averaged(sizes, [torch.ones(numel) for _ in range(world)], relaxcomm.identity())
-    exchange, graph = relaxcomm.hierarchical_all_reduce(), topology.hierarchical(sizes=sizes)
+    _, sent = averaged(sizes, [torch.ones(numel) for _ in range(world)], primitives.identity())
+    exchange, graph = primitives.hierarchical_all_reduce(), topology.hierarchical(sizes=sizes)
     declared = exchange.bytes_sent(4 * numel, world, graph)
     assert sent.sum() / world == pytest.approx(declared)
-    assert declared == pytest.approx(relaxcomm.all_reduce().bytes_sent(4 * numel, world, graph))
+    assert declared == pytest.approx(primitives.all_reduce().bytes_sent(4 * numel, world, graph))
     home = torch.repeat_interleave(torch.arange(groups), torch.tensor(sizes))
     for group in range(groups):
         out = sent[home == group][:, home != group].sum()
@@ -66,6 +65,6 @@ def test_no_more_bytes_than_a_ring_and_few_between_groups(sizes):
 
 def test_sums_do_not_overflow_in_sixteen_bits():
     inputs = [torch.full((7,), 60000.0) for _ in range(5)]
-    results, _ = averaged((2, 3), inputs, relaxcomm.cast(dtype="float16"))
+    results, _ = averaged((2, 3), inputs, primitives.cast(dtype="float16"))
     for result in results:
         torch.testing.assert_close(result, inputs[0], rtol=2e-3, atol=0.0)

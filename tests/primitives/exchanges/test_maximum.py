@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import Coding, Compressor, Context, Dense, Maximum, Rule, State, frozen
+from relaxcomm import Rule, primitives
+from relaxcomm.plugin import Coding, Compressor, Context, Dense, Maximum, State, frozen
 from tests.engine.harness import in_process, on_gloo
 
 RELAXCOMM_PROTOCOL = 1
@@ -62,7 +63,7 @@ def combined(world, exchange, compressor, dtype, spoilt=None):
     """The gradients after backward, of a model that lies in several buckets."""
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(size, dtype=dtype)) for size in SIZES])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    rule = Rule(payload=relaxcomm.gradients(), exchange=exchange, compressor=compressor)
+    rule = Rule(payload=primitives.gradients(), exchange=exchange, compressor=compressor)
     algorithm = relaxcomm.Algorithm((rule,), name="maximum")
     config = {"algorithm": algorithm, "bucket_bytes": 256}
     with world.attach(model, optimizer, config) as engine:
@@ -74,7 +75,7 @@ def combined(world, exchange, compressor, dtype, spoilt=None):
         return torch.cat([p.grad for p in model]).clone()
 
 
-@pytest.mark.parametrize("exchange", [relaxcomm.all_reduce(), relaxcomm.all_gather()], ids=repr)
+@pytest.mark.parametrize("exchange", [primitives.all_reduce(), primitives.all_gather()], ids=repr)
 @pytest.mark.parametrize("run", [in_process, pytest.param(on_gloo, marks=pytest.mark.ranks)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_a_mean_is_taken_of_what_would_overflow(run, exchange, dtype):
@@ -87,7 +88,7 @@ def test_a_mean_is_taken_of_what_would_overflow(run, exchange, dtype):
         assert torch.equal(found.double(), stacked.amax(0))
 
 
-@pytest.mark.parametrize("exchange", [relaxcomm.all_reduce(), relaxcomm.all_gather()], ids=repr)
+@pytest.mark.parametrize("exchange", [primitives.all_reduce(), primitives.all_gather()], ids=repr)
 @pytest.mark.parametrize("spoilt", [0, 1, 2])
 @pytest.mark.parametrize("run", [in_process, pytest.param(on_gloo, marks=pytest.mark.ranks)])
 def test_no_nan_is_hidden(run, exchange, spoilt):
@@ -98,31 +99,31 @@ def test_no_nan_is_hidden(run, exchange, spoilt):
 @pytest.mark.parametrize(
     "exchange",
     [
-        relaxcomm.gossip(),
-        relaxcomm.scatter_gather(),
-        relaxcomm.vote(),
-        relaxcomm.hierarchical_all_reduce(),
-        relaxcomm.group_all_reduce(),
-        relaxcomm.push_sum(),
-        relaxcomm.pairwise(),
-        relaxcomm.choco_gossip(gamma=0.5),
-        relaxcomm.dcd_gossip(),
-        relaxcomm.averaging_server(),
-        relaxcomm.server(staleness=1),
+        primitives.gossip(),
+        primitives.scatter_gather(),
+        primitives.vote(),
+        primitives.hierarchical_all_reduce(),
+        primitives.group_all_reduce(),
+        primitives.push_sum(),
+        primitives.pairwise(),
+        primitives.choco_gossip(gamma=0.5),
+        primitives.dcd_gossip(),
+        primitives.averaging_server(),
+        primitives.server(staleness=1),
     ],
     ids=repr,
 )
 def test_other_exchanges_refuse_it(exchange):
     with pytest.raises(relaxcomm.CompositionError, match="makes maximum messages, which"):
-        Rule(payload=relaxcomm.parameters(), exchange=exchange, compressor=peak())
+        Rule(payload=primitives.parameters(), exchange=exchange, compressor=peak())
 
 
 def test_compressors_around_it():
     """What codes with it passes its messages on, or refuses it where each part would see its own worker."""
-    assert relaxcomm.error_feedback(compressor=peak()).kinds == peak().kinds
-    assert relaxcomm.exchange_for(log_mean_exp()) == relaxcomm.all_reduce()
+    assert primitives.error_feedback(compressor=peak()).kinds == peak().kinds
+    assert primitives.exchange_for(log_mean_exp()) == primitives.all_reduce()
     with pytest.raises(relaxcomm.CompositionError, match="maximum"):
-        relaxcomm.chain(compressors=(relaxcomm.top_k(density=0.5), peak()))
+        primitives.chain(compressors=(primitives.top_k(density=0.5), peak()))
 
 
 def test_whole_numbers_have_a_maximum_too():

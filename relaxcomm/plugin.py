@@ -1,0 +1,78 @@
+"""For authors of primitives: the roles, what they see and send, and the types of their arguments."""
+
+from relaxcomm.composition.planner import (
+    Chooser as Chooser,
+    Measured as Measured,
+)
+from relaxcomm.data.partitions import Partition as Partition
+from relaxcomm.fields.frozen import (
+    Bits as Bits,
+    Fraction as Fraction,
+    Index as Index,
+    Levels as Levels,
+    Rate as Rate,
+    Share as Share,
+    Steps as Steps,
+    Threshold as Threshold,
+    frozen as frozen,
+)
+from relaxcomm.fields.schedules import (
+    Density as Density,
+    ScheduledBits as ScheduledBits,
+)
+from relaxcomm.network import Service as Service
+from relaxcomm.network.operations import (
+    Agree as Agree,
+    AllGather as AllGather,
+    AllReduce as AllReduce,
+    AllToAll as AllToAll,
+    Broadcast as Broadcast,
+    Neighbors as Neighbors,
+    Request as Request,
+)
+from relaxcomm.primitives.exchanges.server import Staleness as Staleness
+from relaxcomm.roles import (
+    Agreement as Agreement,
+    Coding as Coding,
+    Compressor as Compressor,
+    Context as Context,
+    Controller as Controller,
+    Exchange as Exchange,
+    Exchanging as Exchanging,
+    MicroGradients as MicroGradients,
+    Observation as Observation,
+    Outer as Outer,
+    Parts as Parts,
+    Payload as Payload,
+    Seen as Seen,
+    Served as Served,
+    State as State,
+    Trigger as Trigger,
+    VotingTrigger as VotingTrigger,
+)
+from relaxcomm.tensors.bit_packing import (
+    pack_codes as pack_codes,
+    pack_places as pack_places,
+    packed_bytes as packed_bytes,
+    places_bytes as places_bytes,
+    unpack_codes as unpack_codes,
+    unpack_places as unpack_places,
+)
+from relaxcomm.tensors.buckets import Bucket as Bucket
+from relaxcomm.tensors.messages import (
+    DENSE as DENSE,
+    MAXIMUM as MAXIMUM,
+    MIXED as MIXED,
+    QUANTIZED as QUANTIZED,
+    SHARED_SUPPORT as SHARED_SUPPORT,
+    SIGNS as SIGNS,
+    SPARSE as SPARSE,
+    Dense as Dense,
+    Maximum as Maximum,
+    Message as Message,
+    Quantized as Quantized,
+    SharedSupport as SharedSupport,
+    Signs as Signs,
+    Sparse as Sparse,
+)
+from relaxcomm.tensors.segments import Segments as Segments

@@ -1,0 +1,90 @@
+"""Three namespaces: for users, for compositions, for authors of primitives; each public name is in one."""
+
+import ast
+import inspect
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import relaxcomm
+from relaxcomm import plugin, primitives
+from relaxcomm.config import registry
+from relaxcomm.fields.frozen import Declared
+
+ROOT = Path(__file__).parents[1]
+NAMESPACES = (relaxcomm, plugin, primitives)
+OUTWARD = [*(ROOT / "algorithms").glob("*.py"), *(ROOT / "relaxcomm/cli/template").glob("*.py.txt")]
+
+
+def public(namespace: types.ModuleType) -> set[str]:
+    return {
+        name
+        for name, value in vars(namespace).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+
+def imported(path: Path) -> Iterator[tuple[str, ast.alias]]:
+    """Each module that a file imports from, and what."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8").replace("$", "template_"))):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, alias) for alias in node.names)
+
+
+def test_each_public_name_is_in_one_namespace():
+    named = [name for namespace in NAMESPACES for name in public(namespace)]
+    assert [name for name in named if named.count(name) > 1] == []
+
+
+def test_what_a_user_has_to_look_through_is_short():
+    assert len(public(relaxcomm)) <= 35
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES, ids=lambda one: one.__name__)
+def test_what_is_imported_is_exported(namespace):
+    """`from x import y as y` is how a type checker is told so."""
+    names = [alias for _, alias in imported(Path(namespace.__file__))]
+    assert [alias.name for alias in names if alias.asname != alias.name] == []
+    assert {alias.name for alias in names} == public(namespace)
+
+
+def test_each_bundled_primitive_is_in_the_namespace_of_primitives_by_its_name():
+    found = {
+        name: cls
+        for known in registry.primitives().values()
+        for name, cls in known.items()
+        if cls.__module__.startswith("relaxcomm.")
+    }
+    assert {name for name in public(primitives) if inspect.isclass(vars(primitives)[name])} == set(found)
+    assert [
+        name for name, cls in found.items() if vars(primitives)[name] is not cls or cls.__name__ != name
+    ] == []
+
+
+def test_no_primitive_is_forgotten():
+    rooms = ("primitives", "topology", "data", "fields")
+    defined = {
+        value.__name__
+        for name, module in list(sys.modules.items())
+        if name.startswith(tuple(f"relaxcomm.{room}." for room in rooms))
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, Declared) and value.__name__[0].islower()
+    }
+    assert defined - public(primitives) == {"custom"}  # what from_networkx makes
+
+
+@pytest.mark.parametrize("path", OUTWARD, ids=lambda path: path.name)
+def test_algorithms_and_what_new_algorithm_writes_need_nothing_else(path):
+    allowed = {namespace.__name__: public(namespace) for namespace in NAMESPACES}
+    own = ("relaxcomm_algorithms", "template_package")
+    for module, alias in imported(path):
+        if not module.startswith("relaxcomm") or module.startswith(own) or alias.name in allowed:
+            continue
+        assert alias.name in allowed.get(module, ()) or f"{module}.{alias.name}" in allowed, (
+            f"{path.name} imports {alias.name} from {module}, where it is not public"
+        )
