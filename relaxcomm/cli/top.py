@@ -15,7 +15,6 @@ from rich.text import Text
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import Traceback
 from relaxcomm.cli.ranks_view import History, Row, sparkline, table
-from relaxcomm.errors import ConfigError
 from relaxcomm.monitoring.scraping import Reader
 
 _PERIOD_SECONDS = 1.0
@@ -24,10 +23,6 @@ _STYLES = {"slowest": "yellow", "stands": "magenta", "silent": "bold red"}
 
 def top(
     url: Annotated[str, typer.Argument(metavar="URL", help="Of rank 0's metrics.")] = "http://127.0.0.1:9400",
-    ca: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="PEM file of whom to trust, for https.", show_default=False),
-    ] = None,
     traceback: Traceback = False,
 ) -> None:
     """Show a running job, one line a rank, once a second; Ctrl-C ends.
@@ -35,7 +30,7 @@ def top(
     The job's configuration needs `metrics`. Off a terminal, shows one second of it as plain lines.
     """
     with readable(traceback):
-        watch = Watch(_reader(url, ca))
+        watch = Watch(Reader(url))
         watch.look(first=True)
         console = Console()
         if not console.is_terminal:
@@ -51,13 +46,6 @@ def top(
                     live.update(watch.shown(console.width), refresh=True)
         except KeyboardInterrupt:
             console.print(watch.shown(console.width))
-
-
-def _reader(url: str, ca: str | None) -> Reader:
-    try:
-        return Reader(url, ca)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{url} with --ca {ca} is not allowed: {error}") from None
 
 
 class Watch:

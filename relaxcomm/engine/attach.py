@@ -69,8 +69,6 @@ def attach(
         settings = config if isinstance(config, Config) else load(_named(config))
         optimizers = _listed(optimizer)
         _check(model, optimizers, settings)
-        if settings.metrics is not None:
-            settings.metrics.check_files()
     except RelaxcommError as error:
         problem = error
     with ExitStack() as undo:

@@ -67,7 +67,7 @@ def _listen(
     deadline = time.monotonic() + (_PATIENCE_SECONDS if restarted else 0.0)
     while True:
         try:
-            return Exporter(settings, port, registry, run)
+            return Exporter(settings.address, port, registry, run)
         except (OSError, OverflowError) as error:
             is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             problem = error
@@ -76,7 +76,7 @@ def _listen(
         time.sleep(0.1)
     place = f"{settings.address}:{port}"
     if is_taken:
-        exporter = Exporter(settings, 0, registry, run)
+        exporter = Exporter(settings.address, 0, registry, run)
         what = f"is taken, so they are at {settings.address}:{exporter.port} instead"
     else:
         exporter, what = None, f"cannot be had ({problem}), so training goes on without them"

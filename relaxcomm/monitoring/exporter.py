@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hmac
 import json
 import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -17,8 +15,6 @@ from weakref import WeakSet
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
-
-from relaxcomm.monitoring.metrics_settings import MetricsConfig
 
 _SLOWEST_CLIENT_SECONDS = 10
 _servers: WeakSet[_Server] = WeakSet()
@@ -52,7 +48,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away or does not trust the certificate is no news for the training's log."""
+        """A client that goes away is no news for the training's log."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -68,7 +64,7 @@ class Exporter:
     """Answers requests in threads of its own until it is closed.
 
     Args:
-        settings: address, port, encryption and authentication.
+        address: to bind to.
         port: to listen on; 0 lets the system choose.
         registry: what `/metrics` shows.
         run: name of the run, which service discovery gives as a label.
@@ -76,21 +72,14 @@ class Exporter:
     Raises: OSError if the port cannot be had.
     """
 
-    def __init__(self, settings: MetricsConfig, port: int, registry: CollectorRegistry, run: str) -> None:
-        self._run, self._encrypted = run, settings.tls is not None
+    def __init__(self, address: str, port: int, registry: CollectorRegistry, run: str) -> None:
+        self._run = run
         self.targets: Sequence[Target] = ()
-        self._password = self._expected(settings)
         self._metrics = make_wsgi_app(registry)
-        self._server = make_server(settings.address, port, self._answer, _Server, _Handler)
-        if settings.tls is not None:
-            # The handshake is the handler's: a silent client must not hold up the others.
-            self._server.socket = settings.tls.context().wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )
+        self._server = make_server(address, port, self._answer, _Server, _Handler)
         _servers.add(self._server)
         self.port = self._server.server_port
-        host = f"[{settings.address}]" if ":" in settings.address else settings.address
-        self.url = f"{'https' if self._encrypted else 'http'}://{host}:{self.port}"
+        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
         thread = threading.Thread(
             target=self._server.serve_forever, daemon=True, name=f"relaxcomm-metrics-{self.port}"
         )
@@ -102,9 +91,6 @@ class Exporter:
         self._server.server_close()
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        if not self._may_read(environ):
-            start("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="relaxcomm"')])
-            return [b"Username and password are those of metrics.basic_auth.\n"]
         if environ["PATH_INFO"] == "/sd" and self.targets:
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(self._discovered(environ.get("HTTP_HOST", ""))).encode()]
@@ -117,27 +103,13 @@ class Exporter:
     def _discovered(self, asked: str) -> list[dict[str, Any]]:
         """What Prometheus's HTTP service discovery wants; ranks of this host are where it was asked."""
         here = asked.rpartition(":")[0] or asked
-        scheme = {"__scheme__": "https"} if self._encrypted else {}
         return [
             {
                 "targets": [f"{target.host or here}:{target.port}"],
-                "labels": {"rank": str(target.rank), "run": self._run, **scheme},
+                "labels": {"rank": str(target.rank), "run": self._run},
             }
             for target in self.targets
         ]
-
-    def _may_read(self, environ: Mapping[str, Any]) -> bool:
-        if self._password is None:
-            return True
-        given = str(environ.get("HTTP_AUTHORIZATION", ""))
-        return hmac.compare_digest(given.encode(), self._password)
-
-    @staticmethod
-    def _expected(settings: MetricsConfig) -> bytes | None:
-        if settings.basic_auth is None:
-            return None
-        pair = f"{settings.basic_auth.username}:{settings.basic_auth.password()}"
-        return b"Basic " + base64.b64encode(pair.encode())
 
 
 def _forget() -> None:

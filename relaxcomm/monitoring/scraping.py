@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -43,54 +41,43 @@ class Reader:
     """Finds a job's ranks through rank 0 and asks each.
 
     Args:
-        url: of rank 0: "host:port", with or without scheme and path, and `user:password@` if it asks.
-        ca: PEM file of whom to trust, for https, or None for those that the system trusts.
+        url: of rank 0: "host:port", with or without scheme and path.
     """
 
-    def __init__(self, url: str, ca: str | None = None) -> None:
+    def __init__(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
-        user, _, place = parts.netloc.rpartition("@")
-        self._authorization = (
-            {"Authorization": f"Basic {base64.b64encode(urllib.parse.unquote(user).encode()).decode()}"}
-            if user
-            else {}
-        )
-        self.url = f"{parts.scheme}://{place}"
-        # Only https looks at it.
-        self._context = ssl.create_default_context(cafile=ca) if parts.scheme == "https" else None
+        self.url = f"{parts.scheme}://{parts.netloc}"
 
     def ranks(self) -> dict[int, str]:
         """Where each rank is.
 
         Raises: OSError or ValueError if rank 0 does not answer as one.
         """
-        found = json.loads(self._fetch(f"{self.url}/sd"))
-        return {
-            int(one["labels"]["rank"]): f"{one['labels'].get('__scheme__', 'http')}://{one['targets'][0]}"
-            for one in found
-        }
+        found = json.loads(_fetch(f"{self.url}/sd"))
+        return {int(one["labels"]["rank"]): f"http://{one['targets'][0]}" for one in found}
 
     def read(self, places: Mapping[int, str], now: float) -> dict[int, Reading]:
         """Those ranks that answer."""
         with ThreadPoolExecutor(max_workers=min(32, len(places) or 1)) as pool:
-            found = pool.map(lambda rank: self._try(rank, places[rank], now), places)
+            found = pool.map(lambda rank: _try(rank, places[rank], now), places)
             return {one.rank: one for one in found if one is not None}
 
-    def _try(self, rank: int, place: str, now: float) -> Reading | None:
-        try:
-            return parse(rank, self._fetch(f"{place}/metrics"), now)
-        except (OSError, ValueError):
-            return None
 
-    def _fetch(self, url: str) -> str:
-        request = urllib.request.Request(url, headers=self._authorization)
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS, context=self._context) as answer:
-                text: str = answer.read().decode()
-                return text
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise
+def _try(rank: int, place: str, now: float) -> Reading | None:
+    try:
+        return parse(rank, _fetch(f"{place}/metrics"), now)
+    except (OSError, ValueError):
+        return None
+
+
+def _fetch(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:
+            text: str = answer.read().decode()
+            return text
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
 
 
 def parse(rank: int, text: str, now: float) -> Reading:

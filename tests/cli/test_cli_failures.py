@@ -39,7 +39,7 @@ def broken(monkeypatch):
         monkeypatch.setattr(registry, "primitives", fail)
         monkeypatch.setattr(config, "load", fail)
         monkeypatch.setattr("relaxcomm.doctor.machine.findings", fail)
-        monkeypatch.setattr("relaxcomm.cli.top._reader", fail)
+        monkeypatch.setattr("relaxcomm.cli.top.Reader", fail)
 
     return breaks
 

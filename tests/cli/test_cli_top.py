@@ -23,7 +23,6 @@ from relaxcomm.cli.ranks_view import History, Row, make_row, mark_slowest, spark
 from relaxcomm.cli.top import Watch
 from relaxcomm.monitoring.collector import Labelled, RunCollector
 from relaxcomm.monitoring.exporter import Exporter, Target
-from relaxcomm.monitoring.metrics_settings import BasicAuth, MetricsConfig
 from relaxcomm.monitoring.observations import STEP_BOUNDS
 from relaxcomm.monitoring.scraping import Reader, Reading
 from relaxcomm.monitoring.snapshot import Snapshot
@@ -71,15 +70,14 @@ def advance(rank: int, look: int) -> Snapshot:
 
 
 @pytest.fixture
-def running(request):
+def running():
     """The address of rank 0 of such a job; rank 2 has gone."""
-    settings = getattr(request, "param", MetricsConfig())
     exporters = []
     for rank in range(2):
         own, shown, looks = CollectorRegistry(), CollectorRegistry(), itertools.count()
         own.register(RunCollector(lambda rank=rank, looks=looks: advance(rank, next(looks))))
         shown.register(Labelled(own, {"rank": str(rank), "run": "r"}))
-        exporters.append(Exporter(settings, 0, shown, "r"))
+        exporters.append(Exporter("127.0.0.1", 0, shown, "r"))
     places = [Target(rank, "127.0.0.1", one.port) for rank, one in enumerate(exporters)]
     exporters[0].targets = [*places, Target(2, "127.0.0.1", free_ports(1))]
     yield exporters[0].url
@@ -178,27 +176,6 @@ def test_nobody_there_is_told_with_what_to_do():
     assert result.exit_code == 1
     assert "no job answers" in result.output
     assert "metrics: {}" in result.output
-
-
-@pytest.mark.parametrize("arguments", [["https://127.0.0.1:1", "--ca", "no such file"]])
-def test_bad_input(arguments):
-    assert CliRunner().invoke(app, ["top", *arguments]).exit_code == 2
-
-
-def test_a_password_comes_with_the_url(tmp_path):
-    (tmp_path / "password").write_text("a b")
-    auth = BasicAuth(username="ali", password_file=str(tmp_path / "password"))
-    own = CollectorRegistry()
-    own.register(RunCollector(lambda: advance(0, 1)))
-    exporter = Exporter(MetricsConfig(basic_auth=auth), 0, own, "r")
-    exporter.targets = [Target(0, "127.0.0.1", exporter.port)]
-    try:
-        place = exporter.url.removeprefix("http://")
-        assert CliRunner().invoke(app, ["top", place]).exit_code == 1
-        result = CliRunner().invoke(app, ["top", f"http://ali:a%20b@{place}"])
-        assert result.output.startswith("rank 0  steps 10")
-    finally:
-        exporter.close()
 
 
 def test_a_terminal_is_redrawn_and_given_back(running):
