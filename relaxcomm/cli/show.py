@@ -11,7 +11,8 @@ from relaxcomm.cli.descriptions import algorithm_node, primitive_node
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
-from relaxcomm.cli.topology_facts import draw_topology, parse_topology
+from relaxcomm.cli.topology_facts import parse_topology, topology_node
+from relaxcomm.cli.topology_picture import draw_topology
 from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
@@ -80,7 +81,9 @@ def show(
         model = _model(num_parameters, task)
         made = [] if name is None else nodes(name, values, model, sizes, graph)
         if graph is not None:
-            made.append(draw_topology(graph, workers or _DRAWN_WORKERS, output))
+            drawn = workers or _DRAWN_WORKERS
+            draw_topology(graph, drawn, output)
+            made.append(topology_node(graph, drawn, output))
         for node in made:
             print_tree(node)
 

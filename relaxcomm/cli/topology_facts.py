@@ -12,7 +12,7 @@ from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_primitive
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields import docstrings
-from relaxcomm.topology import Topology, draw
+from relaxcomm.topology import Topology
 
 
 def parse_topology(text: str) -> Topology:
@@ -25,25 +25,17 @@ def parse_topology(text: str) -> Topology:
     return parsed
 
 
-def draw_topology(topology: Topology, workers: int, output: Path) -> Node:
-    """Draw a topology to a file.
-
-    Returns: what is to be known of it.
-
-    Raises: TopologyError for a number of workers that does not fit; ConfigError if nothing can be drawn.
-    """
-    draw(topology, workers, output)
+def topology_node(topology: Topology, workers: int, picture: Path) -> Node:
+    """What is to be known of a topology, and where its picture is."""
     period, groups = topology.period_steps(workers), topology.groups(workers)
-    steps = [topology.weights(workers, step) for step in range(period)]
-    links = sum(len(row) - 1 for rows in steps for row in rows.values()) / period
     facts = [
         Node("workers", str(workers)),
-        Node("links", f"{links / workers:.3g} a worker and step"),
+        Node("links", f"{topology.links(workers) / workers:.3g} a worker and step"),
         Node("period", f"{period} step(s)"),
         Node("spectral gap", f"{topology.spectral_gap(workers):.4g} a step"),
     ]
     facts += [Node("groups", ", ".join(map(str, groups)))] if topology.has_groups else []
-    return Node("topology", repr(topology), (*facts, Node("picture", str(output))))
+    return Node("topology", repr(topology), (*facts, Node("picture", str(picture))))
 
 
 def usable_topologies(algorithm: Algorithm) -> list[str]:

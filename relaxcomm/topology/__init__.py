@@ -1,7 +1,6 @@
-"""Graphs of the ranks: by name, from files, from networkx; mixing weights, checks and pictures."""
+"""Graphs of the ranks: by name, from files, from networkx; mixing weights and checks."""
 
 from relaxcomm.topology.custom import custom, file, from_networkx
-from relaxcomm.topology.drawing import draw
 from relaxcomm.topology.exponential import exponential, hypercube, one_peer_exponential
 from relaxcomm.topology.grouped import hierarchical
 from relaxcomm.topology.random_graphs import erdos_renyi, random_regular
@@ -13,7 +12,6 @@ __all__ = [
     "Topology",
     "complete",
     "custom",
-    "draw",
     "erdos_renyi",
     "exponential",
     "file",

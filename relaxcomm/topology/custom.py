@@ -13,7 +13,7 @@ import networkx as nx
 
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.topology.topology import Graph, Topology, by_distance
+from relaxcomm.topology.topology import Graph, Topology
 
 _MEASURES = {"bandwidth": "bytes a second", "latency": "seconds"}
 
@@ -54,9 +54,6 @@ class custom(Topology):
         made.add_edges_from((i, j, dict(attributes)) for i, j, attributes in self.edges)
         return made
 
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        return by_distance(self.graph(world_size))
-
 
 @frozen
 class file(Topology):
@@ -80,9 +77,6 @@ class file(Topology):
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return self._content.graph(world_size, step)
-
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        return self._content.places(world_size)
 
     @functools.cached_property
     def _content(self) -> custom:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import networkx as nx
@@ -35,14 +35,6 @@ class hypercube(Topology):
         bits = world_size.bit_length() - 1
         made.add_edges_from((rank, rank ^ (1 << bit)) for rank in range(world_size) for bit in range(bits))
         return made
-
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        place = {0: 0j}
-        for bit in range(world_size.bit_length() - 1):
-            # A cube of cubes, each level larger and turned a little, so that links do not hide each other.
-            way = (1, 1j, 0.42 + 0.34j)[bit % 3] * (2.6 + 0.5j) ** (bit // 3)
-            place |= {rank | 1 << bit: at + way for rank, at in place.items()}
-        return {rank: (at.real, at.imag) for rank, at in place.items()}
 
 
 @frozen

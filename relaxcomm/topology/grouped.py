@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import networkx as nx
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Steps, frozen
-from relaxcomm.topology.topology import Graph, Topology, by_distance
+from relaxcomm.topology.topology import Graph, Topology
 
 
 @frozen
@@ -53,6 +53,3 @@ class hierarchical(Topology):
             made.add_nodes_from(group)
             made.add_edges_from((i, j) for i in group for j in group if i < j)
         return made
-
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        return by_distance(self.graph(world_size))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import networkx as nx
 
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Index, Share, Steps, frozen
-from relaxcomm.topology.topology import Graph, Topology, by_distance
+from relaxcomm.topology.topology import Graph, Topology
 
 
 @frozen
@@ -37,9 +35,6 @@ class random_regular(Topology):
             )
         return nx.random_regular_graph(self.degree, world_size, seed=self.seed)
 
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        return by_distance(self.graph(world_size))
-
 
 @frozen
 class erdos_renyi(Topology):
@@ -59,6 +54,3 @@ class erdos_renyi(Topology):
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return nx.gnp_random_graph(world_size, self.probability, seed=self.seed)
-
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        return by_distance(self.graph(world_size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import networkx as nx
@@ -64,10 +64,6 @@ class star(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return nx.star_graph(world_size - 1)
 
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        around = super().places(max(1, world_size - 1))
-        return {0: (0.0, 0.0), **{rank + 1: place for rank, place in around.items() if rank + 1 < world_size}}
-
 
 @frozen
 class grid(Topology):
@@ -80,9 +76,6 @@ class grid(Topology):
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return _rectangle(world_size, periodic=False)
-
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        return _lattice(world_size)
 
 
 @frozen
@@ -97,22 +90,10 @@ class torus(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         return _rectangle(world_size, periodic=True)
 
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        return super().places(world_size) if _rows(world_size) == 1 else _lattice(world_size)
-
-
-def _rows(world_size: int) -> int:
-    """How many rows the most nearly square rectangle has."""
-    return next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
-
 
 def _rectangle(world_size: int, *, periodic: bool) -> Graph:
-    rows = _rows(world_size)
+    """As nearly square as the number of ranks allows."""
+    rows = next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
     made: Any = nx.grid_2d_graph(rows, world_size // rows, periodic=periodic)
     made.remove_edges_from(list(nx.selfloop_edges(made)))  # a side of one rank is next to itself
     return nx.convert_node_labels_to_integers(made, ordering="sorted")
-
-
-def _lattice(world_size: int) -> Mapping[int, tuple[float, float]]:
-    columns = world_size // _rows(world_size)
-    return {rank: (rank % columns, -(rank // columns)) for rank in range(world_size)}

@@ -40,6 +40,3 @@ class in_turn(Topology):
 
     def period_steps(self, world_size: int) -> int:
         return len(self.topologies) * math.lcm(*(one.period_steps(world_size) for one in self.topologies))
-
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        return self.topologies[0].places(world_size)

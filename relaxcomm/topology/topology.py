@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -146,11 +145,6 @@ class Topology(Declared):
                 "until each rank reaches all others"
             )
 
-    def places(self, world_size: int) -> Mapping[int, tuple[float, float]]:
-        """Where each rank stands in a picture: on a circle, rank 0 on top, unless told otherwise."""
-        turns = [rank / world_size for rank in range(world_size)]
-        return {rank: (math.sin(math.tau * t), math.cos(math.tau * t)) for rank, t in enumerate(turns)}
-
     def describe(self, world_size: int) -> str:
         """Short text for ranks to compare: it differs if the topology, its weights or its groups do."""
         rows = [self.weights(world_size, step) for step in range(self.period_steps(world_size))]
@@ -170,12 +164,6 @@ class Topology(Declared):
     @functools.cached_property
     def _listeners(self) -> dict[tuple[int, int, int], Sequence[int]]:
         return {}
-
-
-def by_distance(graph: Graph) -> Mapping[int, tuple[float, float]]:
-    """Places in a picture that are as far apart as the ranks are in the graph."""
-    found: Mapping[int, Any] = nx.kamada_kawai_layout(graph)
-    return {rank: (float(x), float(y)) for rank, (x, y) in found.items()}
 
 
 def _listed(nodes: Any) -> str:

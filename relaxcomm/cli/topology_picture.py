@@ -6,16 +6,18 @@ import math
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import networkx as nx
 import numpy as np
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.topology.topology import Topology
+from relaxcomm.topology import Topology
+
+Places: TypeAlias = Mapping[int, tuple[float, float]]
 
 
-def draw(topology: Topology, world_size: int, path: str | Path) -> None:
+def draw_topology(topology: Topology, world_size: int, path: Path) -> None:
     """Draw the graph, one panel for each step of its period, with the mixing weights' spectral gap.
 
     Args:
@@ -23,10 +25,7 @@ def draw(topology: Topology, world_size: int, path: str | Path) -> None:
         world_size: number of ranks.
         path: of the picture; its ending says which kind.
 
-    Raises: TopologyError if the graph cannot be used; ConfigError without matplotlib.
-
-    Example:
-        >>> draw(ring(), 6, "ring.png")
+    Raises: TopologyError if the graph cannot be used; ConfigError if nothing can be drawn.
     """
     try:
         import matplotlib
@@ -38,9 +37,10 @@ def draw(topology: Topology, world_size: int, path: str | Path) -> None:
     topology.check(world_size)
     steps = topology.period_steps(world_size)
     side = max(4.6, 1.1 * math.sqrt(world_size))
+    places = spread(topology, world_size)
     figure, axes = pyplot.subplots(1, steps, figsize=(side * steps, side + 0.6), squeeze=False)
     for step, axis in enumerate(axes[0]):
-        _panel(axis, topology, world_size, step)
+        _panel(axis, topology, world_size, step, places)
         if steps > 1:
             axis.set_title(f"step {step} of {steps}", fontsize=10)
     gap = topology.spectral_gap(world_size)
@@ -57,16 +57,15 @@ def draw(topology: Topology, world_size: int, path: str | Path) -> None:
         pyplot.close(figure)
 
 
-def _panel(axis: Any, topology: Topology, world_size: int, step: int) -> None:
+def _panel(axis: Any, topology: Topology, world_size: int, step: int, places: Places) -> None:
     graph: Any = topology.graph(world_size, step)
     colour = {rank: f"C{i}" for i, group in enumerate(topology.groups(world_size)) for rank in group}
-    places = topology.places(world_size)
-    size = 420 if world_size <= 32 else 200
+    size = 420 if world_size <= 16 else 200
     nx.draw_networkx_nodes(
         graph, places, ax=axis, node_color=[colour[rank] for rank in graph.nodes], node_size=size
     )
     nx.draw_networkx_labels(
-        graph, places, ax=axis, font_color="white", font_size=10 if world_size <= 32 else 7
+        graph, places, ax=axis, font_color="white", font_size=10 if world_size <= 16 else 7
     )
     hidden = {(i, j) for i, j in graph.edges if _passes_over(i, j, places)}
     for edges, bend in ((hidden, 0.25), (set(graph.edges) - hidden, 0.15 if graph.is_directed() else 0.0)):
@@ -86,7 +85,18 @@ def _panel(axis: Any, topology: Topology, world_size: int, step: int) -> None:
     axis.set_aspect("equal", adjustable="datalim")
 
 
-def _passes_over(one: int, other: int, places: Mapping[int, tuple[float, float]]) -> bool:
+def spread(topology: Topology, world_size: int) -> Places:
+    """Where each rank stands: as far apart as in the graph of all steps, and without that on a circle."""
+    linked: Any = nx.empty_graph(world_size)
+    for step in range(topology.period_steps(world_size)):
+        linked.add_edges_from(topology.graph(world_size, step).edges)
+    turns = [math.tau * rank / world_size for rank in range(world_size)]
+    circle = {rank: (math.sin(turn), math.cos(turn)) for rank, turn in enumerate(turns)}
+    found: Mapping[int, Any] = nx.kamada_kawai_layout(linked, pos=circle)
+    return {rank: (float(x), float(y)) for rank, (x, y) in found.items()}
+
+
+def _passes_over(one: int, other: int, places: Places) -> bool:
     """Whether a straight line between two ranks would pass over a third."""
     at = np.array([complex(*place) for rank, place in places.items() if rank not in (one, other)])
     start, way = complex(*places[one]), complex(*places[other]) - complex(*places[one])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relaxcomm import ConfigError, TopologyError, from_networkx, topology
-from relaxcomm.topology import drawing
+from relaxcomm.cli.topology_picture import _passes_over, draw_topology, spread
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
@@ -35,7 +35,7 @@ CASES = [(one, size) for one, sizes in SIZES.items() for size in sizes]
 
 @pytest.mark.parametrize(("one", "size"), CASES, ids=repr)
 def test_no_two_ranks_stand_at_one_place(one, size):
-    places = one.places(size)
+    places = spread(one, size)
     assert set(places) == set(range(size))
     for a, b in itertools.combinations(places.values(), 2):
         assert np.hypot(a[0] - b[0], a[1] - b[1]) > 0.05
@@ -43,7 +43,7 @@ def test_no_two_ranks_stand_at_one_place(one, size):
 
 @pytest.mark.parametrize(("one", "size"), CASES, ids=repr)
 def test_every_panel_shows_every_rank(one, size, tmp_path):
-    topology.draw(one, size, tmp_path / "graph.png")
+    draw_topology(one, size, tmp_path / "graph.png")
     picture = pyplot.imread(tmp_path / "graph.png")[..., :3]
     coloured = picture.max(axis=-1) - picture.min(axis=-1) > 0.2  # links and text are grey
     found = discs(coloured)
@@ -66,20 +66,20 @@ def discs(mask):
 
 def test_a_link_that_would_pass_over_a_rank_is_bent():
     places = {0: (0.0, 0.0), 1: (1.0, 0.0), 2: (2.0, 0.0), 3: (1.0, 1.0)}
-    assert drawing._passes_over(0, 2, places)
-    assert not drawing._passes_over(0, 1, places)
-    assert not drawing._passes_over(0, 3, places)
-    assert not drawing._passes_over(2, 3, places)
+    assert _passes_over(0, 2, places)
+    assert not _passes_over(0, 1, places)
+    assert not _passes_over(0, 3, places)
+    assert not _passes_over(2, 3, places)
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="cannot write the picture"):
-        topology.draw(topology.ring(), 3, tmp_path / "no" / "graph.png")
+        draw_topology(topology.ring(), 3, tmp_path / "no" / "graph.png")
     with pytest.raises(ConfigError, match=r"cannot write the picture .*graph\.doc"):
-        topology.draw(topology.ring(), 3, tmp_path / "graph.doc")
+        draw_topology(topology.ring(), 3, tmp_path / "graph.doc")
     with pytest.raises(TopologyError, match="power of two"):
-        topology.draw(topology.hypercube(), 3, tmp_path / "graph.png")
+        draw_topology(topology.hypercube(), 3, tmp_path / "graph.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match="pip install"):
-        topology.draw(topology.ring(), 3, tmp_path / "graph.png")
+        draw_topology(topology.ring(), 3, tmp_path / "graph.png")
     assert list(tmp_path.iterdir()) == []
