@@ -31,16 +31,16 @@ from torch import nn
 
 import relaxcomm
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.samples import Samples
-from relaxcomm.engine.statistics import Statistics
+from relaxcomm.engine.replica_norms import ReplicaNorms
 from relaxcomm.monitoring.observations import InFlight
+from relaxcomm.monitoring.statistics import Statistics
 
 ALGORITHMS: dict[str, Any] = {"bsp": "bsp", "topk_sgd": {"name": "topk_sgd", "density": 0.01}}
 CALLS: dict[str, tuple[type, tuple[str, ...]]] = {
     "counting steps": (Statistics, ("tick",)),
     "exchanges on their way": (InFlight, ("departed", "landed")),
-    "norms": (Samples, ("residual", "wants_distance")),
-    "lines of the log": (Metering, ("_synchronised",)),
+    "norms": (ReplicaNorms, ("residual", "wants_distance")),
+    "lines of the log": (Metering, ("synchronised",)),
     "observed values": (Metering, ("observe",)),
 }
 SIDES = ("with", "without", "without again")
@@ -118,7 +118,7 @@ def inside(side: Training) -> list[dict[str, float]]:
     spent: dict[str, float] = {}
     found = []
     with timed_calls(spent):
-        side.engine._run.on_synchronised = side.engine._metering._synchronised  # the timed one
+        side.engine._session.step._report = side.engine._session.metering.synchronised  # the timed one
         for _ in range(INSIDE_STEPS):
             spent.clear()
             side.step()

@@ -11,7 +11,7 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with relaxcomm.attach(model, optimizer, {"algorithm": ALGORITHM, "timeout_seconds": 20}) as engine:
-    draw = torch.Generator().manual_seed(engine._run.transport.membership.rank)
+    draw = torch.Generator().manual_seed(engine._session.world.rank)
     for step in range(12):
         x = torch.randn(16, 8, generator=draw)
         (model(x) - x.sum(1, keepdim=True)).square().mean().backward()

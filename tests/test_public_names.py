@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import re
 import sys
 import types
 from collections.abc import Iterator
@@ -18,8 +17,6 @@ from relaxcomm.fields.frozen import Declared
 ROOT = Path(__file__).parents[1]
 NAMESPACES = (relaxcomm, plugin, primitives)
 OUTWARD = [*(ROOT / "algorithms").glob("*.py"), *(ROOT / "relaxcomm/cli/template").glob("*.py.txt")]
-
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
 
 def public(namespace: types.ModuleType) -> set[str]:
@@ -91,11 +88,3 @@ def test_algorithms_and_what_new_algorithm_writes_need_nothing_else(path):
         assert alias.name in allowed.get(module, ()) or f"{module}.{alias.name}" in allowed, (
             f"{path.name} imports {alias.name} from {module}, where it is not public"
         )
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_pages_name_no_other_module(page):
-    modules = re.findall(
-        r"^\s*from (relaxcomm[\w.]*) import", page.read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
-    assert set(modules) <= {namespace.__name__ for namespace in NAMESPACES}

@@ -8,9 +8,9 @@ import torch
 
 from relaxcomm.cli.tree import Node
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine.footprint import footprint
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.network.transport import Membership
+from relaxcomm.planner.footprint import footprint
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.topology import Topology
 

@@ -50,8 +50,8 @@ def discover(group: str, included: Iterable[EntryPoint]) -> list[Found]:
     """
     found: dict[str, Found] = {}
     own = [point for point in included if point.group == group]
-    for point in sorted([*entry_points(group=group), *own], key=_bundled_first):
-        source = _source(point)
+    for point in sorted([*entry_points(group=group), *own], key=lambda point: (point.name, point.value)):
+        source = point.dist.name if point.dist is not None else point.value
         for one in each(point):
             if one.name in found:
                 if one.value != found[one.name].place:
@@ -64,14 +64,6 @@ def discover(group: str, included: Iterable[EntryPoint]) -> list[Found]:
             except Exception as error:  # a broken plug-in must not take the others down
                 complain(one.name, source, f"{type(error).__name__}: {error}")
     return list(found.values())
-
-
-def _bundled_first(point: EntryPoint) -> tuple[bool, str, str]:
-    return _source(point) != "relaxcomm", point.name, point.value
-
-
-def _source(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else point.value
 
 
 def each(point: EntryPoint) -> list[EntryPoint]:

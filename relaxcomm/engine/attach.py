@@ -16,17 +16,22 @@ from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, load, registry
+from relaxcomm.config.unread_keys import check_workers, warn_of_unread
 from relaxcomm.engine import replicas
-from relaxcomm.engine.agreement import compare, share
-from relaxcomm.engine.engine import Engine, attached
-from relaxcomm.engine.fitting import check_model, check_switchable, fitted
+from relaxcomm.engine.bound import Bound
+from relaxcomm.engine.consistency import compare, share
+from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.model import named_parameters
-from relaxcomm.engine.run import Run
-from relaxcomm.engine.unread import check_workers, warn_of_unread
-from relaxcomm.engine.wrappers import check_apart, check_unwrapped
+from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
+from relaxcomm.engine.replica_norms import ReplicaNorms
+from relaxcomm.engine.session import Session, attached
+from relaxcomm.engine.world import World
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
+from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, single
+from relaxcomm.replica.named_parameters import named_parameters
+from relaxcomm.replica.replica import Replica
+from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 
 
 def attach(
@@ -91,19 +96,13 @@ def attach(
         if not (isinstance(config, Config) or transport.membership.rank):  # `relaxcomm train` gives a Config
             warn_of_unread(settings)
         replicas.broadcast(model, transport, settings.bucket_bytes)
-        run = Run(
-            model,
-            optimizers,
-            fitted(model, settings.algorithm),
-            transport,
-            scaler=scaler,
-            bucket_bytes=settings.bucket_bytes,
-            topology=settings.topology,
-            drift_guard=settings.drift_guard,
-        )
-        metering = Metering(run, settings.metrics, settings.output)
+        replica = Replica(model, optimizers, scaler, settings.bucket_bytes)
+        world = World(transport, Statistics(transport.counters), settings.topology)
+        norms = ReplicaNorms(replica.parameters, world.statistics.latest)
+        bound = Bound(fitted(model, settings.algorithm), replica, world, norms)
+        metering = Metering(bound, settings.metrics, settings.output)
         undo.callback(metering.close, "failed: attach did not succeed")
-        engine = Engine(run, settings=settings, metering=metering, owns_default_group=owned)
+        engine = Engine(Session(bound, settings, metering), owns_default_group=owned)
         undo.pop_all()
     if not isinstance(config, Config) and not isinstance(process_group, Transport | InProcessGroup):
         _say_joined(transport, settings)

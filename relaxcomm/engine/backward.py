@@ -2,92 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
-from relaxcomm.engine.bucket_rules import BucketRules
+from relaxcomm.engine.agreements import Answer
+from relaxcomm.engine.bound import Bound
 from relaxcomm.engine.finite import GRADIENT, DeferredCheck, is_finite, non_finite_error, spoilt
-from relaxcomm.engine.flights import Pipeline
+from relaxcomm.engine.flight import Pipeline
+from relaxcomm.engine.gradient_transfers import GradientTransfers
 from relaxcomm.engine.readiness import Readiness
-from relaxcomm.engine.run import Run
 from relaxcomm.errors import NonFiniteError, UsageError
-from relaxcomm.network.operations import Agree, Label
 
 
 class Backward:
-    """Runs the gradient rules of one backward at a time, then casts the step's votes.
+    """Runs the gradient rules of one backward at a time, and casts the step's votes.
 
     Args:
-        run: the run.
-        on_begin: called before the first gradient of a backward is looked at.
+        bound: the algorithm on a model.
+        debug: whether gradients are looked at for NaN where nothing is kept that it would spoil, too.
     """
 
-    def __init__(self, run: Run, on_begin: Callable[[], None]) -> None:
-        self.run, self._on_begin = run, on_begin
-        self.buckets: list[BucketRules] = []
-        self.begun = False
-        self._has_rules = bool(run.algorithm.at("backward"))
-        self._open = False
-        self._readiness = Readiness([item.name for item in run.parameters])
-        self._pipeline = Pipeline(run.transport, run.statistics)
+    def __init__(self, bound: Bound, *, debug: bool) -> None:
+        self._bound, self._debug = bound, debug
+        self._plan, self._clock, self._agreements = bound.plan, bound.clock, bound.agreements
+        self.buckets: list[GradientTransfers] = []
+        self.synchronised = False
+        """Whether a backward of this step was exchanged, or voted on."""
+        self.exchanged = False
+        """Whether this step's gradients were exchanged."""
+        self._has_rules = bool(bound.algorithm.at("backward"))
+        self._is_open = False
+        self._readiness = Readiness([item.name for item in bound.replica.parameters])
+        self._pipeline = Pipeline()
         self._deferred = DeferredCheck()
-
-    def hook(self) -> list[RemovableHandle]:
-        """Follow every trainable parameter; nothing is hooked if no rule looks at gradients."""
-        if not (self._has_rules or self.run.votes or self.run.micro or self.run.algorithm.plan):
-            return []
-        return [
-            # torch leaves this method without types
-            item.tensor.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
-            for index, item in enumerate(self.run.parameters)
-        ]
 
     def is_due(self) -> bool:
         """Whether the ranks talk at the end of this step's backward, the same on all of them."""
-        if not (self._has_rules or self.run.votes):
+        step = self._clock.step
+        if any(late.due <= step for bucket in self.buckets for late in bucket.late):
+            return True
+        if self._plan.ballot(step):
+            return True
+        if not self._has_rules:
             return False
-        if any(late.due <= self.run.step for bucket in self.buckets for late in bucket.late):
-            return True
-        if self.run.votes.due():
-            return True
-        rules = [rule for _, rule in self.run.algorithm.at("backward")]
-        if self.run.buckets is None:
-            return any(rule.is_active(self.run.step) for rule in rules)
-        return any(
-            self.run.firing(self.run.algorithm.rules[index], bucket)
-            for bucket in self.run.buckets
-            for index in self.run.rules_of(bucket)
-            if self.run.algorithm.rules[index] in rules
-        )
+        if self._plan.buckets is None:
+            return any(rule.is_active(step) for _, rule in self._bound.algorithm.at("backward"))
+        return any(self._plan.tasks[index] for index in self._fired())
 
-    def end(self, *, shadow: bool = False) -> None:
-        """Backward has ended: exchange what is left, decide together, make `.grad` final."""
-        self.begun = False
-        with self.run.statistics.busy():
-            if self._open:
-                if not self.buckets:
-                    self._agree_layout()
-                    self._plan()
-                self._readiness.learn()
-            if self._open:
-                self._launch(self._readiness.rest())
-                self._land()
-            self.run.votes.cast(abstain=shadow)
-            if self._open:
-                self._run_voted()
-                self._commit()
-            self.run.control.send()
+    def begin(self) -> None:
+        """Open the window: decide which rules exchange the gradients of this backward."""
+        self._deferred.raise_if_bad()
+        self._bound.replica.check_frozen()
+        self._bound.controllers.check_needs()
+        if not self._has_rules:
+            return
+        if self._plan.buckets is not None and not self.buckets:
+            self._bind()
+        self._begin_buckets()
+
+    def ready(self, index: int) -> None:
+        """A parameter has its gradient: launch the buckets that are complete with it, in order."""
+        if self._is_open and self._readiness.arrive(index):
+            with self._bound.world.statistics.busy():
+                self._launch(self._readiness.complete())
+
+    def end(self, *, abstains: bool = False) -> None:
+        """Exchange what is left, decide together, make `.grad` final.
+
+        Args:
+            abstains: whether this rank has no gradients of its own.
+        """
+        step = self._clock.step
+        if self._is_open:
+            self._flush()
+        ballot = self._plan.ballot(step)
+        if ballot:
+            contexts = {trigger: self._clock.context(rule) for trigger, rule in ballot.items()}
+            self._bound.votes.cast(contexts, step, abstain=abstains)
+            self.synchronised = True
+        finite = self._ask_finite()
+        self._bound.controllers.ask(self._bound.context)
+        self._agreements.send(step)
+        if self._is_open:
+            if self._run_voted():
+                finite = self._ask_finite()
+                self._bound.controllers.ask(self._bound.context)
+                self._agreements.send(step)
+            self._commit(finite)
+        self._is_open = False
 
     def shadow(self) -> None:
         """Take part in the others' backward with zero gradients; `.grad` ends up None."""
-        self._clear()
-        self._open_window()
-        self.end(shadow=True)
-        self._clear()
+        self._bound.replica.clear_gradients()
+        self.begin()
+        self.end(abstains=True)
+        self._bound.replica.clear_gradients()
+
+    def tick(self) -> None:
+        """The step is closed."""
+        self.synchronised = self.exchanged = False
 
     def drain(self) -> bool:
         """Put the oldest late gradients into `.grad`; whether there were any.
@@ -96,11 +112,13 @@ class Backward:
         """
         drained = [bucket for bucket in self.buckets if bucket.drain()]
         bad = [(one, one.buffer.main) for one in drained if not is_finite(one.buffer.main)]
-        same = all(rule.exchange.same_result for _, rule in self.run.algorithm.at("backward"))
-        if drained and not self._all_good(not bad, same):
-            if self.run.scaler is None:
+        is_bad = bool(bad)
+        if drained and not all(rule.exchange.same_result for _, rule in self._bound.algorithm.at("backward")):
+            is_bad = self._agreements.any(is_bad, "not finite", self._bound.common_step)
+        if is_bad:
+            if self._bound.replica.scaler is None:
                 raise self._error(bad)
-            self._clear()
+            self._bound.replica.clear_gradients()
         return bool(drained)
 
     def check_last(self) -> None:
@@ -112,133 +130,124 @@ class Backward:
         for bucket in self.buckets:
             bucket.buffer.release()
 
-    def bind(self) -> None:
+    def export(self) -> list[list[object]]:
+        """Late gradients as a checkpoint keeps them; waits for them."""
+        return [late for bucket in self.buckets for late in bucket.export()]
+
+    def restore(self, saved: Iterable[Sequence[Any]]) -> None:
+        """Put late gradients back that a checkpoint has saved, into a layout that was made anew."""
+        self._bind()
+        for due, index, unit, result in saved:
+            self.buckets[unit].restore(due, index, result)
+
+    def _bind(self) -> None:
         """Make the flat buffers for a layout."""
-        assert self.run.buckets is not None
-        self.buckets = [BucketRules(self.run, bucket) for bucket in self.run.buckets]
-        self._readiness.bind(self.run.buckets)
+        bound = self._bound
+        assert bound.plan.buckets is not None, "it is laid out first"
+        self.buckets = [
+            GradientTransfers(bucket, bound, names_ranks=bound.replica.scaler is None, debug=self._debug)
+            for bucket in bound.plan.buckets
+        ]
+        self._readiness.bind(bound.plan.buckets)
 
-    def _arrived(self, index: int, parameter: Tensor) -> None:
-        if self.run.micro is not None:
-            self.run.micro.arrived = True
-        if self.run.paused:
-            self.run.unsynchronised = True
-            return
-        if not self.begun:
-            self._begin()
-        if self._open and self._readiness.arrive(index):
-            with self.run.statistics.busy():
-                self._launch(self._readiness.complete())
+    def _fired(self) -> frozenset[int]:
+        """The rules whose triggers say so before backward."""
+        return self._plan.at("backward", self._clock.step, self._clock.context)
 
-    def _begin(self) -> None:
-        if torch.is_grad_enabled():
-            raise UsageError(
-                "backward(create_graph=True) is not supported: exchanged gradients carry no graph"
-            )
-        self.begun = True
-        self._on_begin()
-        self._open_window()
-
-    def _clear(self) -> None:
-        for item in self.run.parameters:
-            item.tensor.grad = None
-
-    def _open_window(self) -> None:
-        self._deferred.raise_if_bad()
-        self.run.check_parameters()
-        self.run.control.check_needs()
-        if not self._has_rules:
-            return
-        if self.run.buckets is not None and not self.buckets:
-            self.bind()
-        self._plan()
-
-    def _plan(self) -> None:
+    def _begin_buckets(self) -> None:
         if not self.buckets:
-            self._open = True
+            self._is_open = True
             return
-        self._open = sum(bucket.plan() for bucket in self.buckets) > 0
-        if not self._open:
+        fired = self._fired()
+        voting = bool(self._plan.voting("backward", self._clock.step))
+        self._is_open = sum([bucket.begin(fired) for bucket in self.buckets]) > 0 or voting
+        if not self._is_open:
             return
-        if self.run.synchronised and not all(bucket.accumulates for bucket in self.buckets):
+        if self.synchronised and (voting or not all(bucket.accumulates for bucket in self.buckets)):
+            step, algorithm = self._clock.step, self._bound.algorithm
             raise UsageError(
-                f"a second synchronising backward in step {self.run.step}: {self.run.algorithm!r} keeps "
+                f"a second synchronising backward in step {step}: {algorithm!r} keeps "
                 "state or delays, so exchanging twice is not the same as exchanging the sum; accumulate "
                 "under engine.no_sync() and leave it for the last backward"
             )
-        self.run.synchronised = True
+        self.synchronised = True
         self._readiness.open()
 
-    def _agree_layout(self) -> None:
-        order = self.run.transport.gather_objects(self._readiness.order())[0]
-        assert isinstance(order, list)
-        self.run.lay_out(order)
-        self.bind()
+    def _flush(self) -> None:
+        """Launch what is left, and land all."""
+        if not self.buckets:
+            order = self._bound.world.gather(self._readiness.order())[0]
+            assert isinstance(order, list)
+            self._bound.lay_out(order)
+            self._bind()
+            self._begin_buckets()
+        self._readiness.learn()
+        if self._is_open:
+            self._launch(self._readiness.rest())
+            self._land()
+            for bucket in self.buckets:
+                bucket.land_late()
 
     def _launch(self, indices: Iterable[int]) -> None:
         for index in indices:
-            self.buckets[index].launch(self._pipeline)
+            self.exchanged = self.buckets[index].launch(self._pipeline) or self.exchanged
+
+    def _run_voted(self) -> bool:
+        """Run the gradient rules for which the ranks have voted; whether there were any."""
+        step = self._clock.step
+        voting = self._plan.voting("backward", step)
+        if not voting:
+            return False
+        self._bound.votes.read(voting, step)
+        voted = self._plan.at("backward", step, self._clock.context, known="backward")
+        fired = [bucket for bucket in self.buckets if bucket.fire(voted)]
+        for bucket in fired:
+            self.exchanged = bucket.launch(self._pipeline) or self.exchanged
+        if fired:
+            self._land()
+        return bool(fired)
 
     def _land(self) -> None:
-        self._settle()
-        for bucket in self.buckets:
-            bucket.land_late()
-
-    def _run_voted(self) -> None:
-        """Run the gradient rules whose trigger was decided by the vote."""
-        fired = [bucket for bucket in self.buckets if bucket.plan_voted()]
-        for bucket in fired:
-            bucket.launch(self._pipeline)
-        if fired:
-            self._settle()
-
-    def _settle(self) -> None:
         """Finish the flights and give a `.grad` to what some rank has used."""
-        travel = all(bucket.flags_travel for bucket in self.buckets)
-        agreed = None if travel else self._agree_used()
+        used: Answer | None = None
+        if not all(bucket.flags_travel for bucket in self.buckets):
+            flags = torch.cat([bucket.buffer.flags.float().cpu() for bucket in self.buckets])
+            used = self._agreements.ask("used parameters", flags)
+            self._agreements.send(self._clock.step)  # on its way beside the flights
         self._pipeline.finish()
-        for bucket in self.buckets:
-            if bucket.buffer.unused:
-                flags = agreed[bucket.bucket.index] if agreed else bucket.buffer.flags.tolist()
-                bucket.buffer.settle(flags)
-
-    def _agree_used(self) -> list[list[float]]:
-        flags = torch.cat([bucket.buffer.flags.float().cpu() for bucket in self.buckets])
-        label = Label(self.run.step, "used parameters")
-        with self.run.statistics.waiting():
-            total = self.run.transport.issue(Agree(flags, "max"), label).wait()
-        assert isinstance(total, Tensor)
         sizes = [len(bucket.bucket.items) for bucket in self.buckets]
-        return [part.tolist() for part in torch.split(total, sizes)]
+        agreed = None if used is None else torch.split(used.read(), sizes)
+        for place, bucket in enumerate(self.buckets):
+            if bucket.buffer.unused:
+                flags = bucket.buffer.flags if agreed is None else agreed[place]
+                bucket.buffer.expose_used(flags.tolist())
 
-    def _commit(self) -> None:
+    def _ask_finite(self) -> Answer | None:
+        """Ask whether results are finite on every rank, where ranks have got different ones."""
+        if not any(bucket.ran_apart for bucket in self.buckets):
+            return None
+        bad = any(bucket.bad_results() for bucket in self.buckets)
+        return self._agreements.ask("not finite", torch.tensor([float(bad)]))
+
+    def _commit(self, others: Answer | None) -> None:
         """Keep state only if all is finite; without a scaler a gradient that is not is an error."""
-        found = [(bucket.bucket, result) for bucket in self.buckets for result in bucket.results]
-        if not found:
-            return
-        good: bool | Tensor
-        if found[0][0].device.type == "cpu":
-            bad = [(rules, result) for rules in self.buckets for result in rules.bad_results()]
+        results = [result for bucket in self.buckets for result in bucket.guarded_results()]
+        good: bool | Tensor = True
+        bad: list[tuple[GradientTransfers, Tensor]] = []
+        is_error = self._bound.replica.scaler is None
+        if results and results[0].device.type == "cpu":
+            bad = [(bucket, result) for bucket in self.buckets for result in bucket.bad_results()]
             good = not bad
-        else:
-            bad, results = [], [result for _, result in found]
-            good = self._deferred.look(results, step=self.run.step, is_error=self.run.scaler is None)
-        good = self._all_good(good, all(rules.same_result for rules in self.buckets))
-        for rules in self.buckets:
-            rules.commit(good)
-        if good is False and self.run.scaler is None:
+        elif results:
+            good = self._deferred.look(results, step=self._clock.step, is_error=is_error)
+        if others is not None:
+            good = not others.read().item()
+        for bucket in self.buckets:
+            bucket.commit(good)
+        if good is False and is_error:
             raise self._error(bad)
 
-    def _all_good(self, good: bool | Tensor, same_result: bool) -> bool | Tensor:
-        """Whether all is finite on every rank; they ask each other where they get different results."""
-        if same_result:
-            return good
-        with self.run.statistics.waiting():
-            anyone = self.run.anyone(not bool(good), "not finite").wait()
-        assert isinstance(anyone, Tensor)
-        return not anyone.item()
-
-    def _error(self, bad: Sequence[tuple[BucketRules, Tensor]]) -> NonFiniteError:
-        came = [name for rules, result in bad for name in spoilt(rules.bucket, result, GRADIENT)]
-        put_in = [name for rules in self.buckets for name in rules.spoilt]
-        return non_finite_error(self.run.transport, put_in, came, self.run.step)
+    def _error(self, bad: Sequence[tuple[GradientTransfers, Tensor]]) -> NonFiniteError:
+        came = [name for bucket, result in bad for name in spoilt(bucket.bucket, result, GRADIENT)]
+        put_in = [name for bucket in self.buckets for name in bucket.not_finite]
+        return non_finite_error(self._bound.world, put_in, came, self._clock.step)

@@ -2,59 +2,53 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
-
-from relaxcomm.engine.agreement import compare, share
-from relaxcomm.engine.bucket_rules import LateGradient
-from relaxcomm.engine.flights import Flight
-from relaxcomm.engine.run import Run
-from relaxcomm.engine.window import Window
+from relaxcomm.engine.bound import Bound
+from relaxcomm.engine.consistency import compare, share
+from relaxcomm.engine.step import Step
 from relaxcomm.errors import ConfigError
 
 SCHEMA = 1
 _TOGETHER = ("algorithm", "phase", "measured")
 
 
-def export(window: Window) -> dict[str, Any]:
+def export(step: Step) -> dict[str, Any]:
     """All state of this rank; results on their way are waited for and saved as results."""
-    with _nobody_asking(window.run):
-        return _export(window)
+    with _nobody_asking(step.bound):
+        return _export(step)
 
 
-def check_together(run: Run, saved: Mapping[str, Any]) -> None:
+def check_together(bound: Bound, saved: Mapping[str, Any]) -> None:
     """Refuse, on all ranks, states that they did not save together; every rank must call it.
 
     Raises: ConfigError for a state of another schema, rank, world size, algorithm or phase.
     """
-    membership = run.transport.membership
-    here = {"schema": SCHEMA, "rank": membership.rank, "world_size": membership.world_size}
-    _agree(run, _difference(here, saved), {key: str(saved.get(key)) for key in _TOGETHER})
+    here = {"schema": SCHEMA, "rank": bound.world.rank, "world_size": bound.world.size}
+    _agree(bound, _difference(here, saved), {key: str(saved.get(key)) for key in _TOGETHER})
 
 
-def restore(window: Window, saved: Mapping[str, Any]) -> None:
+def restore(step: Step, saved: Mapping[str, Any]) -> None:
     """Put a rank's state back; every rank must call it.
 
     Raises: ConfigError, on all ranks, for a state of another algorithm or model, or of another step than the
         others' where they keep step.
     """
-    run = window.run
-    problem = _difference({"algorithm": repr(run.algorithm)}, saved)
+    bound = step.bound
+    problem = _difference({"algorithm": repr(bound.algorithm)}, saved)
     if saved.get("layout") is not None:
         names = [name for bucket in saved["layout"] for name in bucket]
-        if sorted(names) != sorted(item.name for item in run.parameters):
+        if sorted(names) != sorted(item.name for item in bound.replica.parameters):
             problem = ConfigError("the saved engine state is of a model with other trainable parameters")
-    _agree(run, problem, {"step": str(saved.get("step"))} if run.algorithm.keeps_step else {})
-    with _nobody_asking(run):
-        _restore(window, saved)
+    _agree(bound, problem, {"step": str(saved.get("step"))} if bound.plan.keeps_step else {})
+    with _nobody_asking(bound):
+        _restore(step, saved)
 
 
-def _agree(run: Run, problem: ConfigError | None, together: Mapping[str, str]) -> None:
-    compare(share(run.transport, problem, together), "load the states that were saved together")
+def _agree(bound: Bound, problem: ConfigError | None, together: Mapping[str, str]) -> None:
+    compare(share(bound.world.transport, problem, together), "load the states that were saved together")
 
 
 def _difference(here: Mapping[str, object], saved: Mapping[str, Any]) -> ConfigError | None:
@@ -69,77 +63,45 @@ def _difference(here: Mapping[str, object], saved: Mapping[str, Any]) -> ConfigE
 
 
 @contextmanager
-def _nobody_asking(run: Run) -> Iterator[None]:
+def _nobody_asking(bound: Bound) -> Iterator[None]:
     """What services hold is whole only while no rank asks: all ranks enter and leave together."""
-    if run.services:
-        run.transport.gather_objects("quiet")
+    if bound.state.services:
+        bound.world.gather("quiet")
     yield
-    if run.services:
-        run.transport.gather_objects("goes on")
+    if bound.state.services:
+        bound.world.gather("goes on")
 
 
-def _export(window: Window) -> dict[str, Any]:
-    run = window.run
-    membership = run.transport.membership
+def _export(step: Step) -> dict[str, Any]:
+    bound = step.bound
+    buckets = bound.plan.buckets
     return {
         "schema": SCHEMA,
-        "algorithm": repr(run.algorithm),
-        "rank": membership.rank,
-        "world_size": membership.world_size,
-        "step": run.step,
-        "layout": None if run.buckets is None else [list(bucket.names) for bucket in run.buckets],
-        "slots": [[rule, unit, state.export()] for (rule, unit), state in run.state.items()],
-        "votes": run.votes.export(),
-        "rounds": [[rule, unit, count] for (rule, unit), count in run.rounds.items()],
-        "services": [[rule, unit, service.export()] for (rule, unit), service in run.services.items()],
-        "client_states": _export_clients(window),
-        "values": dict(run.control.values),
-        "late_gradients": [
-            [late.due, late.index, rules.bucket.index, _landed(window, late.flight)]
-            for rules in window.backward.buckets
-            for late in rules.late
-        ],
-        "late_parameters": [window.step.exchanges.export(late) for late in window.step.late],
-        "statistics": run.statistics.export(),
+        "algorithm": repr(bound.algorithm),
+        "rank": bound.world.rank,
+        "world_size": bound.world.size,
+        "step": bound.clock.step,
+        "layout": None if buckets is None else [list(bucket.names) for bucket in buckets],
+        **bound.state.export(),
+        "votes": bound.votes.export(),
+        "client_states": bound.replica.export_clients(),
+        "values": bound.controllers.export(),
+        "late_gradients": step.backward.export(),
+        "late_parameters": step.parameters.export(),
+        "statistics": bound.world.statistics.export(),
     }
 
 
-def _restore(window: Window, saved: Mapping[str, Any]) -> None:
-    run = window.run
-    run.step = saved["step"]
-    run.statistics.restore(saved["statistics"])
-    run.votes.restore(saved["votes"])
-    names_to_parameters = {item.name: item.tensor for item in run.parameters}
-    for client, states in saved["client_states"].items():
-        for optimizer, own in zip(run.optimizers, run.states_of(client), strict=True):
-            held = {p for group in optimizer.param_groups for p in group["params"]}
-            for name, values in states.items():
-                if names_to_parameters[name] in held:
-                    own[names_to_parameters[name]].update(copy.deepcopy(values))
-    run.control.restore(saved["values"])
+def _restore(step: Step, saved: Mapping[str, Any]) -> None:
+    bound = step.bound
+    bound.clock.set(saved["step"])
+    bound.world.statistics.restore(saved["statistics"])
+    bound.votes.restore(saved["votes"])
+    bound.replica.restore_clients(saved["client_states"])
+    bound.controllers.restore(saved["values"])
     if saved["layout"] is None:
         return
-    run.lay_out_as(saved["layout"])
-    for rule, unit, slots in saved["slots"]:
-        run.state[rule, unit].restore(slots)
-    for rule, unit, count in saved["rounds"]:
-        run.rounds[rule, unit] = count
-    for rule, unit, service in saved["services"]:
-        run.services[rule, unit].restore(service)
-    window.backward.bind()
-    for due, index, unit, result in saved["late_gradients"]:
-        window.backward.buckets[unit].late.append(LateGradient(due, index, Flight.landed(result)))
-    window.step.late = [window.step.exchanges.restored(late) for late in saved["late_parameters"]]
-
-
-def _export_clients(window: Window) -> dict[int, dict[str, Any]]:
-    """Each client's optimizer state by the names of the parameters."""
-    names = {item.tensor: item.name for item in window.run.parameters}
-    return {
-        client: {names[p]: copy.deepcopy(one) for own in states for p, one in own.items() if p in names}
-        for client, states in window.run.client_states.items()
-    }
-
-
-def _landed(window: Window, flight: Flight) -> Tensor:
-    return flight.land(window.run.transport, window.run.statistics).clone()
+    bound.lay_out_as(saved["layout"])
+    bound.state.restore(saved)
+    step.backward.restore(saved["late_gradients"])
+    step.parameters.restore(saved["late_parameters"])

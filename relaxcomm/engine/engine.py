@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
-from weakref import WeakSet
 
 import torch.distributed as dist
 from prometheus_client import CollectorRegistry
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config import Config
+from relaxcomm.config.unread_keys import batch_size_of
 from relaxcomm.data import (
     ClientLoader,
     Injection,
@@ -26,29 +24,12 @@ from relaxcomm.data import (
     num_samples,
     split_batch,
 )
-from relaxcomm.engine import checkpoint, idle, replicas, served, switching
-from relaxcomm.engine.course import Course
-from relaxcomm.engine.hooks import Hooks
-from relaxcomm.engine.joining import Shadow
-from relaxcomm.engine.loading import Loaders
-from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.run import Run
-from relaxcomm.engine.statistics import Statistics
-from relaxcomm.engine.unread import batch_size_of
-from relaxcomm.engine.window import Window
+from relaxcomm.engine import replicas, served, switching
+from relaxcomm.engine.session import Session
+from relaxcomm.engine.shadow import Shadow
 from relaxcomm.errors import UsageError
 from relaxcomm.monitoring.snapshot import Snapshot
-from relaxcomm.network.transport import EVALUATION
-from relaxcomm.tensors import buffer_pool
-
-_attached: WeakSet[nn.Module] = WeakSet()
-_attaching = Lock()
-
-
-def attached() -> list[nn.Module]:
-    """Models that an open engine follows."""
-    with _attaching:
-        return list(_attached)
+from relaxcomm.monitoring.statistics import Statistics
 
 
 class Engine:
@@ -59,39 +40,24 @@ class Engine:
     integer buffers stay local.
     """
 
-    def __init__(self, run: Run, *, settings: Config, metering: Metering, owns_default_group: bool) -> None:
-        self._run, self._settings, self._owns_default_group = run, settings, owns_default_group
-        self._metering = metering
-        self._hooks = Hooks(run.model, run.optimizers)
-        self._window = Window(run, self._hooks)
+    def __init__(self, session: Session, *, owns_default_group: bool) -> None:
+        self._session, self._owns_default_group = session, owns_default_group
         self._closed = False
-        self._loaders = Loaders()
-        try:
-            self._hooks.hang()
-            if run.scaler is not None:
-                self._hooks.watch_parts()  # until the model is called: a step that is skipped must be seen
-            self._window.hook()
-        except BaseException:
-            self._detach()
-            raise
-        self._course = Course(self._window, settings.phases, self._go_on_with)
-        with _attaching:
-            _attached.add(run.model)
 
     @property
     def algorithm(self) -> Algorithm:
         """What runs."""
-        return self._run.algorithm
+        return self._session.bound.algorithm
 
     @property
     def choice(self) -> str | None:
         """What an algorithm such as `auto` chose after the first steps, and why, in one line; else None."""
-        return self._course.choice
+        return self._session.schedule.choice
 
     @property
     def statistics(self) -> Statistics:
         """Counts of this rank, see `Statistics`; readable after `close`."""
-        return self._run.statistics
+        return self._session.world.statistics
 
     @property
     def metrics(self) -> CollectorRegistry:
@@ -100,16 +66,16 @@ class Engine:
         Example:
             >>> retries = prometheus_client.Counter("retries", "Lost messages.", registry=engine.metrics)
         """
-        return self._metering.registry
+        return self._session.metering.registry
 
     @property
     def metrics_url(self) -> str | None:
         """Where this rank's metrics can be read, or None; rank 0's tells of all, see `relaxcomm top`."""
-        return self._metering.url
+        return self._session.metering.url
 
     def snapshot(self) -> Snapshot:
         """All that exporter and run log show, as it is now; also without either, and after `close`."""
-        return self._metering.snapshot()
+        return self._session.metering.snapshot()
 
     def observe_evaluation(self, **measures: float | Tensor) -> None:
         """Show the latest evaluation as `relaxcomm_evaluation{metric="NAME"}`, and in the run log.
@@ -123,7 +89,7 @@ class Engine:
             >>> with engine.averaged():
             ...     engine.observe_evaluation(accuracy=accuracy(model))
         """
-        self._metering.observe_evaluation(measures)
+        self._session.metering.observe_evaluation(measures)
 
     def observe(self, **values: float | Tensor) -> None:
         """Show the latest value of something as the metric `relaxcomm_NAME` and in the run log.
@@ -136,7 +102,7 @@ class Engine:
         Example:
             >>> engine.observe(loss=loss)
         """
-        self._metering.observe(values)
+        self._session.metering.observe(values)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -146,11 +112,8 @@ class Engine:
             >>> with engine.no_sync():
             ...     loss(model(x), y).backward()
         """
-        before, self._run.paused = self._run.paused, True
-        try:
+        with self._session.loop.paused():
             yield
-        finally:
-            self._run.paused = before
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -161,10 +124,10 @@ class Engine:
         Raises: NonFiniteError on every rank if those of one hold NaN or infinity.
         """
         self._check_open()
-        self._window.settle()
-        with self._run.statistics.evaluating():
-            served.meet(self._run, evaluates=True)
-            with replicas.held_at_mean(self._run):
+        self._session.loop.settle()
+        with self._session.world.statistics.evaluating():
+            served.meet(self._session.bound, evaluates=True)
+            with replicas.held_at_mean(self._session.bound):
                 yield
 
     @contextmanager
@@ -179,13 +142,13 @@ class Engine:
         if not self.algorithm.keeps_step:  # nobody waits in a step for a rank that has finished
             yield
             return
-        self._window.joining.active = True
+        self._session.step.inputs.enter()
         try:
             yield
-            self._window.settle()
-            Shadow(lambda: self._window.joining, self._course).follow()
+            self._session.loop.settle()
+            Shadow(lambda: self._session.step, self._session.schedule).follow()
         finally:
-            self._window.joining.active = False
+            self._session.step.inputs.leave()
 
     def loader(
         self,
@@ -214,20 +177,20 @@ class Engine:
             where the algorithm changes the batch size or plays clients.
         """
         check_map_style(dataset)
-        batch_size = batch_size_of(self._settings, batch_size)
-        data = self._loaders.find(dataset, batch_size, options)
+        batch_size = batch_size_of(self._session.settings, batch_size)
+        data = self._session.loaders.find(dataset, batch_size, options)
         loader = make_loader(
             dataset,
             batch_size=batch_size,
-            membership=self._run.transport.membership,
-            seed=self._settings.seed,
-            partition=partition or self._settings.data.partition,
-            injection=injection or self._settings.data.injection,
+            membership=self._session.world.membership,
+            seed=self._session.settings.seed,
+            partition=partition or self._session.settings.data.partition,
+            injection=injection or self._session.settings.data.injection,
             plan=self.algorithm.plan,
             progress=data.progress,
             **options,
         )
-        return self._loaders.attach(self._run, self._window.step, loader, data, batch_size)
+        return self._session.loaders.attach(self._session.step, loader, data, batch_size)
 
     def micro_batches(self, batch: Any, size: int) -> Iterator[tuple[Any, float]]:
         """Parts of a batch, each with its share of the samples; only the last one's backward is exchanged.
@@ -242,8 +205,9 @@ class Engine:
         """
         parts, total = list(split_batch(batch, size)), num_samples(batch)
         for index, (part, share) in enumerate(parts):
-            if self._run.micro is not None:
-                self._run.micro.expect(round(share * total))
+            accumulation = self._session.bound.controllers.accumulation
+            if accumulation is not None:
+                accumulation.expect(round(share * total))
             with nullcontext() if index == len(parts) - 1 else self.no_sync():
                 yield part, share
 
@@ -256,8 +220,8 @@ class Engine:
             facts: numbers.
         """
         self._check_open()
-        self._window.settle()
-        self._window.step.mark(event, facts)
+        self._session.loop.settle()
+        self._session.step.event(event, facts)
 
     def switch(
         self,
@@ -284,24 +248,10 @@ class Engine:
             >>> engine.switch({"name": "local_sgd", "steps": 8})
         """
         self._check_open()
-        self._window.settle()  # or ranks that skipped their last step would be one behind
-        switching.check_between_steps(self._window)
-        self._window.joining.check_left()
-        self._go_on_with(algorithm, residuals)
-
-    def _go_on_with(
-        self, algorithm: object, residuals: switching.Residuals = "carry", *, from_start: bool = False
-    ) -> None:
-        """Change the algorithm; `from_start` as if the new one had run all the time, where that can be."""
-        following = switching.choose(self._run, self._settings, algorithm, residuals)
-        switching.leave(self._window)
-        self._metering.settle()
-        self._run = switching.follow(self._run, following, residuals, from_start=from_start)
-        before, self._window = self._window, Window(self._run, self._hooks)
-        self._window.joining.follow(before.joining)
-        self._window.hook()
-        self._metering.follow(self._run)
-        self._course.follow(self._window)
+        self._session.loop.settle()  # or ranks that skipped their last step would be one behind
+        switching.check_between_steps(self._session.loop)
+        self._session.step.inputs.check_left()
+        self._session.switch(algorithm, residuals)
 
     def state_dict(self) -> dict[str, Any]:
         """All state of this rank: clock, slots, results on their way. Save one for every rank.
@@ -309,11 +259,7 @@ class Engine:
         With a server (`ssp`) every rank must call it, and waits for the others.
         """
         self._check_open()
-        self._window.settle()
-        served.meet(self._run)
-        self._window.step.meet()
-        parts = checkpoint.export(self._window), self._course.export()
-        return {**parts[0], **parts[1], "loaders": self._loaders.export()}
+        return self._session.export()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first. Every rank must call it.
@@ -322,11 +268,7 @@ class Engine:
             moment.
         """
         self._check_open()
-        checkpoint.check_together(self._run, state)
-        with replicas.kept(self._run):  # they were loaded; a switch would average them
-            self._course.resume(state)
-        checkpoint.restore(self._window, state)
-        self._loaders.restore(state.get("loaders", ()))
+        self._session.restore(state)
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.
@@ -343,21 +285,13 @@ class Engine:
         """
         if self._closed:
             return
+        self._closed = True
         try:
-            self._window.settle()
-            self._detach()
-            idle.warn_of_idle(self._run, self._course.to_come)
-            switching.come_to_rest(self._window)
-            buffers = any(True for _ in self._run.model.buffers())
-            if average or (average is None and (self.algorithm.lets_replicas_differ or buffers)):
-                with self._run.statistics.evaluating():
-                    replicas.average(self._run, EVALUATION)
-            elif average is None:
-                replicas.check(self._run)
+            self._session.finish(average=average)
         except BaseException as error:
             self._fail(error)
             raise
-        self._give_back(f"closed at step {self._run.step}")
+        self._release(f"closed at step {self._session.bound.clock.step}")
 
     def __enter__(self) -> Engine:
         return self
@@ -371,8 +305,8 @@ class Engine:
             self._fail(error)
 
     def __repr__(self) -> str:
-        membership = self._run.transport.membership
-        place = f"rank {membership.rank} of {membership.world_size}, step {self._run.step}"
+        world = self._session.world
+        place = f"rank {world.rank} of {world.size}, step {self._session.bound.clock.step}"
         return f"Engine({self.algorithm!r}, {place})"
 
     def _check_open(self) -> None:
@@ -380,21 +314,11 @@ class Engine:
             raise UsageError("the engine is closed; attach again")
 
     def _fail(self, error: BaseException) -> None:
-        self._detach()
-        self._give_back(f"failed: {type(error).__name__}: {error}")
-
-    def _detach(self) -> None:
         self._closed = True
-        self._window.unhook()
-        self._hooks.remove()
-        with _attaching:
-            _attached.discard(self._run.model)
+        self._session.detach()
+        self._release(f"failed: {type(error).__name__}: {error}")
 
-    def _give_back(self, status: str) -> None:
-        self._metering.close(status)
-        self._window.backward.release()
-        self._run.transport.announce(status)
-        self._run.transport.close()
-        buffer_pool.release()
+    def _release(self, status: str) -> None:
+        self._session.release(status)
         if self._owns_default_group and not status.startswith("failed"):
             dist.destroy_process_group()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from relaxcomm.engine.world import World
 from relaxcomm.errors import CommunicationError, NonFiniteError
-from relaxcomm.network.transport import Transport
 from relaxcomm.tensors.buckets import Bucket
 
 GRADIENT = "the gradient of"  # before names, where gradients are spoken of
@@ -46,7 +46,7 @@ def spoilt(bucket: Bucket, flat: Tensor, kind: str = "") -> list[str]:
 
 
 def non_finite_error(
-    transport: Transport,
+    world: World,
     put_in: Sequence[str],
     came: Sequence[str],
     step: int,
@@ -58,14 +58,14 @@ def non_finite_error(
     They ask each other only now, so that a step in which all is well has no message more.
 
     Args:
-        transport: to the other ranks.
+        world: the ranks.
         put_in: what of this rank's own was not finite when it was sent.
         came: what was not finite when it came.
         step: in which.
         so: what follows.
     """
     try:
-        everyone = transport.gather_objects(_listed(put_in))
+        everyone = world.gather(_listed(put_in))
     except CommunicationError as error:
         where = f"{_listed(put_in or came)} (on which ranks they arose could not be asked: {error})"
         return _error(f"step {step}: NaN or infinity in {where}; {so}")

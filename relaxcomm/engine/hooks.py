@@ -1,64 +1,97 @@
-"""What hangs on the model and its optimizers."""
+"""The only room that knows torch's hooks: it tells of what the training loop does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+
+from relaxcomm.tensors.buckets import Item
 
 
 class Follower(Protocol):
     """Who is told of what the training loop does."""
 
-    def forward_begins(self, module: nn.Module, inputs: Any) -> None:
+    def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
 
-    def forward_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def forward_ends(self, module: nn.Module, output: Any) -> None:
         """It has returned something."""
 
-    def part_begins(self, module: nn.Module, inputs: Any) -> None:
+    def part_begins(self) -> None:
         """A part of it is about to be called; told only after `watch_parts`."""
 
-    def gradient_arrives(self, parameter: torch.Tensor) -> None:
+    def part_gradient_arrives(self) -> None:
         """A parameter has its gradient; told only after `watch_parts`."""
 
-    def step_begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def backward_begins(self) -> None:
+        """A backward has reached what `watch_output` watches."""
+
+    def gradient_arrives(self, index: int) -> None:
+        """A trained parameter has its gradient."""
+
+    def backward_ends(self) -> None:
+        """The outermost backward has ended; told after `watch_end_of_backward`."""
+
+    def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
 
-    def step_ends(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def step_ends(self, optimizer: Optimizer) -> None:
         """It has stepped."""
 
 
 class Hooks:
     """The hooks on a model and its optimizers, which stay while the algorithms behind them change.
 
-    A switch may happen in one of them: there torch allows none to be added or removed.
+    A switch may happen in one of them: there torch allows none on modules to be added or removed.
+    Hooks on the root's output find the end of the outermost backward: under reentrant
+    checkpointing, a callback queued from inside fires when the nested backward ends.
 
     Args:
         model: whose forward is followed.
+        parameters: whose gradients are.
         optimizers: whose steps are.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        self._model, self._optimizers = model, optimizers
-        self.follower: Follower | None = None
-        """Whom they tell; None while nobody follows the loop."""
+    def __init__(self, model: nn.Module, parameters: Sequence[Item], optimizers: Sequence[Optimizer]) -> None:
+        self._model, self._parameters, self._optimizers = model, parameters, optimizers
+        self._follower: Follower | None = None
         self._handles: list[RemovableHandle] = []
         self._of_parts: list[RemovableHandle] = []
+        self._of_gradients: list[RemovableHandle] = []
+        self._end_of_backward = uncompiled(self._backward_ends)
 
     def hang(self) -> None:
         """Register all."""
         add = self._handles.append
-        add(self._model.register_forward_pre_hook(self._telling("forward_begins"), prepend=True))
-        add(self._model.register_forward_hook(self._telling("forward_ends")))
+        add(self._model.register_forward_pre_hook(Hook(self._forward_begins), prepend=True))
+        add(self._model.register_forward_hook(Hook(self._forward_ends)))
         for optimizer in self._optimizers:
-            add(optimizer.register_step_pre_hook(self._telling("step_begins")))
-            add(optimizer.register_step_post_hook(self._telling("step_ends")))
+            add(optimizer.register_step_pre_hook(Hook(self._step_begins)))
+            add(optimizer.register_step_post_hook(Hook(self._step_ends)))
+
+    def follow(self, follower: Follower | None, *, gradients: bool) -> None:
+        """Tell somebody from now on, or nobody.
+
+        Args:
+            follower: whom.
+            gradients: whether of the gradients, one by one, too.
+        """
+        self._follower = follower
+        _remove(self._of_gradients)
+        if gradients and follower is not None:
+            for index, item in enumerate(self._parameters):
+                hook = partial(self._gradient_arrives, index)
+                # torch leaves this method without types
+                self._of_gradients.append(item.tensor.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     def watch_parts(self) -> None:
         """Follow the model's parts and gradients, too: the training loop may not call the model itself."""
@@ -66,29 +99,68 @@ class Hooks:
             return
         parts = [module for module in self._model.modules() if module is not self._model]
         for part in parts:
-            self._of_parts.append(part.register_forward_pre_hook(self._telling("part_begins"), prepend=True))
-        for parameter in self._model.parameters():
-            if parameter.requires_grad:
-                hook = self._telling("gradient_arrives")
-                # torch leaves this method without types
-                self._of_parts.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+            self._of_parts.append(part.register_forward_pre_hook(Hook(self._part_begins), prepend=True))
+        for item in self._parameters:
+            hook = Hook(self._part_gradient_arrives)
+            # torch leaves this method without types
+            self._of_parts.append(item.tensor.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     def unwatch_parts(self) -> None:
         """Follow them no more: the model is called."""
-        if self._of_parts:
-            _remove(self._of_parts)
+        _remove(self._of_parts)
+
+    def watch_output(self, output: Any) -> None:
+        """Tell when a backward reaches what the model has returned."""
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]  # torch's
+
+    def watch_end_of_backward(self) -> None:
+        """Tell when the backward that is under way has ended."""
+        Variable._execution_engine.queue_callback(self._end_of_backward)
 
     def remove(self) -> None:
         """Remove all, as before attach."""
+        self.follow(None, gradients=False)
         _remove(self._handles)
-        self.unwatch_parts()
+        _remove(self._of_parts)
 
-    def _telling(self, event: str) -> Hook:
-        def tell(*args: Any) -> None:
-            if self.follower is not None:
-                getattr(self.follower, event)(*args)
+    def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
+        if self._follower is not None:
+            self._follower.forward_begins(module)
 
-        return Hook(tell)
+    def _forward_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._follower is not None:
+            self._follower.forward_ends(module, output)
+
+    def _part_begins(self, module: nn.Module, inputs: Any) -> None:
+        if self._follower is not None:
+            self._follower.part_begins()
+
+    def _part_gradient_arrives(self, parameter: Tensor) -> None:
+        if self._follower is not None:
+            self._follower.part_gradient_arrives()
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if self._follower is not None:
+            self._follower.backward_begins()
+
+    def _gradient_arrives(self, index: int, parameter: Tensor) -> None:
+        if self._follower is not None:
+            self._follower.gradient_arrives(index)
+
+    def _backward_ends(self) -> None:
+        if self._follower is not None:
+            self._follower.backward_ends()
+
+    def _step_begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._follower is not None:
+            closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
+            self._follower.step_begins(optimizer, closure)
+
+    def _step_ends(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._follower is not None:
+            self._follower.step_ends(optimizer)
 
 
 class Hook:
@@ -109,13 +181,28 @@ class Hook:
         return getattr, (nullcontext(), "__exit__")
 
 
+def uncompiled(callback: Callable[..., None]) -> Callable[..., None]:
+    """Keep `torch.compile` from tracing a hook: it breaks the graph in front of the model instead."""
+    kept = torch.compiler.disable(callback)  # type: ignore[no-untyped-call]  # torch's
+    return cast("Callable[..., None]", kept)
+
+
 def _remove(handles: list[RemovableHandle]) -> None:
     for handle in handles:
         handle.remove()
     handles.clear()
 
 
-def uncompiled(callback: Callable[..., None]) -> Callable[..., None]:
-    """Keep `torch.compile` from tracing a hook: it breaks the graph in front of the model instead."""
-    kept = torch.compiler.disable(callback)  # type: ignore[no-untyped-call]  # torch's
-    return cast("Callable[..., None]", kept)
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """The tensors in a module's output, however it is nested."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from _tensors(value)
+    elif isinstance(output, list | tuple):
+        for value in output:
+            yield from _tensors(value)
+    elif is_dataclass(output):
+        for field in fields(output):
+            yield from _tensors(getattr(output, field.name))

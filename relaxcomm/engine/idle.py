@@ -7,22 +7,22 @@ from collections.abc import Iterator, Sequence
 
 from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.config import Phase
-from relaxcomm.engine.run import Run
+from relaxcomm.engine.bound import Bound
 from relaxcomm.roles import VotingTrigger
 
 LOGGER = logging.getLogger("relaxcomm")
 """Warnings of a run, of rank 0; without any configuration Python shows them on stderr."""
 
 
-def warn_of_idle(run: Run, phases_to_come: Sequence[Phase]) -> None:
+def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase]) -> None:
     """At the end: name the rules that have never exchanged, and the phases that never began."""
-    if run.transport.membership.rank or run.transport.membership.world_size == 1:
+    if bound.world.rank or bound.world.size == 1:
         return
-    steps = run.statistics.steps
-    for index, rule in enumerate(run.algorithm.rules):
-        if run.step and not any(count for (of, _), count in run.rounds.items() if of == index):
-            name = _name(run.algorithm, index)
-            LOGGER.warning(f"relaxcomm: {name} has never exchanged in {run.step} steps: {_reason(rule)}")
+    steps, lived = bound.world.statistics.steps, bound.clock.step
+    for index, rule in enumerate(bound.algorithm.rules):
+        if lived and not any(count for (of, _), count in bound.state.rounds.items() if of == index):
+            name = _name(bound.algorithm, index)
+            LOGGER.warning(f"relaxcomm: {name} has never exchanged in {lived} steps: {_reason(rule)}")
     for phase in phases_to_come if steps else ():
         LOGGER.warning(f"relaxcomm: {_phase(phase)} never began: the run had {steps} steps")
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, Progress, ShareLoader
-from relaxcomm.engine.run import Run
 from relaxcomm.engine.step import Step
 from relaxcomm.errors import UsageError
 from relaxcomm.primitives.controllers.norm_test import BATCH_SIZE
+from relaxcomm.replica.replica import Replica
 
 
 @dataclass(eq=False)
@@ -60,27 +61,29 @@ class Loaders:
         return Data(_finder(dataset), kind, batch_size)
 
     def attach(
-        self, run: Run, step: Step, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
+        self, step: Step, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
     ) -> ShareLoader | ClientLoader:
         """Let a loader count samples, follow the batch size and report clients and rounds.
 
         Raises: UsageError for a loader of other data, or another first batch size, where one is followed.
         """
-        if isinstance(loader, ClientLoader) or BATCH_SIZE in run.algorithm.needs:
-            self._follow(run, data, batch_size)
+        bound, algorithm = step.bound, step.bound.algorithm
+        if isinstance(loader, ClientLoader) or BATCH_SIZE in algorithm.needs:
+            self._follow(algorithm, data, batch_size)
+            bound.controllers.follow_loader()
         data.find = _finder(loader.dataset)
         if data not in self._known:
             self._known.append(data)
             self._go_on(data)
-        loader.on_batch = run.statistics.consumed
+        loader.on_batch = bound.world.statistics.consumed
         if isinstance(loader, ClientLoader):
-            players = _Players(run)
+            players = _Players(bound.replica)
             loader.on_client_begin = players.begin
-            loader.on_client_end = lambda samples: step.mark("client", {"samples": samples})
-            loader.on_round_end = lambda: step.mark("round", {})
-        elif BATCH_SIZE in run.algorithm.needs:
-            run.control.follow(BATCH_SIZE, batch_size, loader.sizes.resize)
-            loader.on_given = run.control.given
+            loader.on_client_end = lambda samples: step.event("client", {"samples": samples})
+            loader.on_round_end = lambda: step.event("round", {})
+        elif BATCH_SIZE in algorithm.needs:
+            bound.controllers.follow(BATCH_SIZE, batch_size, loader.sizes.resize)
+            loader.on_given = bound.controllers.given
         return loader
 
     def export(self) -> list[dict[str, Any]]:
@@ -101,18 +104,18 @@ class Loaders:
                 self._saved.remove(saved)
                 return
 
-    def _follow(self, run: Run, data: Data, batch_size: int) -> None:
+    def _follow(self, algorithm: Algorithm, data: Data, batch_size: int) -> None:
         if self._followed not in (None, data):
             raise UsageError(
-                f"{run.algorithm.name} follows the training data's loader, and this is a second one, for "
+                f"{algorithm.name} follows the training data's loader, and this is a second one, for "
                 "other data; use a plain DataLoader for evaluation"
             )
-        if BATCH_SIZE in run.algorithm.needs and batch_size != data.batch_size:
+        if BATCH_SIZE in algorithm.needs and batch_size != data.batch_size:
             raise UsageError(
-                f"{run.algorithm.name} chooses the batch size itself, beginning with {data.batch_size}, and "
+                f"{algorithm.name} chooses the batch size itself, beginning with {data.batch_size}, and "
                 f"a loader for the same data has batch_size={batch_size}; give the first one"
             )
-        self._followed, run.follows_loader = data, True
+        self._followed = data
 
 
 def _finder(dataset: object) -> Callable[[], object]:
@@ -130,10 +133,10 @@ def _kind(dataset: Any) -> tuple[str, int]:
 class _Players:
     """Each client's own optimizer state, of which one is in use at a time."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
 
     def begin(self, client: int) -> None:
         """Put a client's state into the optimizers."""
-        for optimizer, state in zip(self._run.optimizers, self._run.states_of(client), strict=True):
+        for optimizer, state in zip(self._replica.optimizers, self._replica.states_of(client), strict=True):
             optimizer.state = state

@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from torch import Tensor
 
-from relaxcomm.engine.run import Run
+from relaxcomm.engine.bound import Bound
 from relaxcomm.errors import MetricsWarning, UsageError
 from relaxcomm.monitoring.addresses import name_run, open_exporters
 from relaxcomm.monitoring.collector import Labelled, RunCollector, check_name
@@ -26,14 +26,14 @@ class Metering:
     """The exporter and the run log of one rank; made on every rank at the same time.
 
     Args:
-        run: what is shown.
+        bound: what is shown.
         settings: None for neither.
         folder: of the run log, or None.
     """
 
-    def __init__(self, run: Run, settings: MetricsConfig | None, folder: str | None) -> None:
-        self._run = run
-        self._membership = run.transport.membership  # which a closed transport has no more
+    def __init__(self, bound: Bound, settings: MetricsConfig | None, folder: str | None) -> None:
+        self._bound = bound
+        self._membership = bound.world.membership  # which a closed transport has no more
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(RunCollector(self.snapshot))
         self._known: set[str] = set()
@@ -42,16 +42,16 @@ class Metering:
         self.url: str | None = None
         if settings is None:
             return
-        run.samples.enabled = True
+        bound.norms.enable()
         membership = self._membership
-        name = str(run.transport.gather_objects(name_run(settings, run.algorithm.name))[0])
+        name = str(bound.world.gather(name_run(settings, bound.algorithm.name))[0])
         # Ranks whose settings differ in this must not leave the others waiting.
-        ports = run.transport.gather_objects(settings.port)
+        ports = bound.world.gather(settings.port)
         if None not in ports:
             shown = CollectorRegistry(auto_describe=False)
             labels = {"rank": str(membership.rank), "run": name}
             shown.register(Labelled(self.registry, labels))
-            self._exporter = open_exporters(settings, run.transport, shown, name)
+            self._exporter = open_exporters(settings, bound.world.transport, shown, name)
             if self._exporter is not None:
                 self.url = self._exporter.url
         if settings.log and folder is not None:
@@ -63,7 +63,7 @@ class Metering:
         except OSError as error:
             warnings.warn(f"there is no run log: {error}; see the key output", MetricsWarning, stacklevel=2)
             return
-        membership, algorithm = self._membership, self._run.algorithm
+        membership, algorithm = self._membership, self._bound.algorithm
         self._log.write(
             {
                 "run": name,
@@ -73,22 +73,20 @@ class Metering:
                 "composition": repr(algorithm),
             }
         )
-        self._run.on_synchronised = self._synchronised
 
     def settle(self) -> None:
         """Keep what the rules have moved under their primitives' names: other rules get their numbers."""
-        counters, flights = self._run.transport.counters, self._run.statistics.in_flight
+        counters, flights = self._bound.world.transport.counters, self._bound.world.statistics.in_flight
         counters.by_rule = self._by_primitive(counters.by_rule)
         flights.by_rule = self._by_primitive(flights.by_rule)
 
-    def follow(self, run: Run) -> None:
-        """Show another run in the place of the one before, from which an algorithm was switched."""
-        run.samples.enabled, run.on_synchronised = self._run.samples.enabled, self._run.on_synchronised
-        self._run = run
+    def follow(self, bound: Bound) -> None:
+        """Show another algorithm in the place of the one before."""
+        self._bound, seen = bound, bound.world.statistics
         if self._log is not None:
-            switched = {"time": time.time(), "samples": run.statistics.samples, "steps": run.statistics.steps}
+            switched = {"time": time.time(), "samples": seen.samples, "steps": seen.steps}
             self._log.write(
-                {"switched_to": run.algorithm.name, "composition": repr(run.algorithm), **switched}
+                {"switched_to": bound.algorithm.name, "composition": repr(bound.algorithm), **switched}
             )
 
     def observe(self, values: Mapping[str, float | Tensor]) -> None:
@@ -97,23 +95,23 @@ class Metering:
             if name not in self._known:
                 check_name(name)
                 self._known.add(name)
-            self._run.statistics.latest[name] = _number(name, value)
+            self._bound.world.statistics.latest[name] = _number(name, value)
 
     def observe_evaluation(self, measures: Mapping[str, float | Tensor]) -> None:
         """Keep the latest evaluation, and write a line of each."""
         known = {name: _number(name, value) for name, value in measures.items()}
-        self._run.statistics.evaluations.update(known)
+        self._bound.world.statistics.evaluations.update(known)
         if self._log is not None:
-            self._log.write({"evaluation": known, "time": time.time(), "step": self._run.step})
+            self._log.write({"evaluation": known, "time": time.time(), "step": self._bound.clock.step})
 
     def snapshot(self) -> Snapshot:
         """The run as it is now; also called from other threads."""
-        run, seen = self._run, self._run.statistics
-        moved = self._by_primitive(run.transport.counters.by_rule)
+        bound, seen = self._bound, self._bound.world.statistics
+        moved = self._by_primitive(bound.world.transport.counters.by_rule)
         evaluation = moved.pop(EVALUATION, (0, 0))
         return Snapshot(
-            algorithm=run.algorithm.name,
-            keeps_step=run.algorithm.keeps_step,
+            algorithm=bound.algorithm.name,
+            keeps_step=bound.plan.keeps_step,
             world_size=self._membership.world_size,
             steps=seen.steps,
             synchronisations=seen.synchronisations,
@@ -140,16 +138,17 @@ class Metering:
             self._log.close({"summary": {"status": status, **self.snapshot().as_json()}})
         if self._exporter is not None:
             self._exporter.close()
-        self._log = self._exporter = self._run.on_synchronised = None
+        self._log = self._exporter = None
 
-    def _synchronised(self) -> None:
-        """One line; the thread that writes it makes numbers of tensors."""
-        assert self._log is not None
-        seen, counters = self._run.statistics, self._run.transport.counters
+    def synchronised(self) -> None:
+        """Something was exchanged: one line; the thread that writes it makes numbers of tensors."""
+        if self._log is None:
+            return
+        seen, counters = self._bound.world.statistics, self._bound.world.transport.counters
         self._log.write(
             {
                 "time": time.time(),
-                "step": self._run.step,
+                "step": self._bound.clock.step,
                 "synchronisations": seen.synchronisations,
                 "samples": seen.samples,
                 "bytes_sent": counters.sent,
@@ -167,9 +166,9 @@ class Metering:
 
     def _triggers(self) -> dict[str, tuple[float | Tensor, float]]:
         """What the voting triggers compared, by the first rule that has each."""
-        rules = [rule.trigger for rule in self._run.algorithm.rules]
+        rules = [rule.trigger for rule in self._bound.algorithm.rules]
         found: dict[str, tuple[float | Tensor, float]] = {}
-        for trigger, slots in self._run.votes.slots.items():
+        for trigger, slots in self._bound.votes.slots.items():
             measured = trigger.measured(slots)
             if measured is not None:
                 found[str(rules.index(trigger))] = measured
@@ -177,15 +176,15 @@ class Metering:
 
     def _values(self) -> dict[str, float | Tensor]:
         """The latest values; how late what is applied is only where it can be late."""
-        late = max((r.delay for r in self._run.algorithm.rules if isinstance(r.delay, int)), default=0)
-        return {**({"staleness_steps": late} if late else {}), **self._run.statistics.latest}
+        late = max((r.delay for r in self._bound.algorithm.rules if isinstance(r.delay, int)), default=0)
+        return {**({"staleness_steps": late} if late else {}), **self._bound.world.statistics.latest}
 
     def _by_primitive(self, by_rule: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
         """Pairs of numbers, which rules with the same exchange share."""
         found: dict[str, tuple[Any, Any]] = {}
         for name, (first, second) in dict(by_rule).items():
             if name.isdigit():
-                primitive = type(self._run.algorithm.rules[int(name)].exchange).__name__
+                primitive = type(self._bound.algorithm.rules[int(name)].exchange).__name__
             else:
                 primitive = name.replace(" ", "_")
             before = found.get(primitive, (0, 0))

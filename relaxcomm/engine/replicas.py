@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.engine import served
+from relaxcomm.engine.bound import Bound
 from relaxcomm.engine.finite import non_finite_error, own_error, spoilt
-from relaxcomm.engine.model import float_buffers, named_parameters
-from relaxcomm.engine.run import Run
+from relaxcomm.engine.world import tensor_of
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.network.transport import EVALUATION, Transport
+from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.tensors.buckets import Bucket, Item, build_buckets
 
 AVERAGE = "average"
@@ -34,100 +35,94 @@ def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root
             bucket.scatter(flat)
 
 
-def average(run: Run, purpose: str = AVERAGE) -> None:
+def average(bound: Bound, purpose: str = AVERAGE) -> None:
     """Replace trainable parameters and floating-point buffers by their mean, or by what servers hold.
 
     Raises: NonFiniteError on all ranks if it is not finite, and before anything has changed.
     """
-    _replace(run, means(run, purpose))
+    _replace(bound, means(bound, purpose))
 
 
-def equalise(run: Run, *, moments: bool) -> None:
+def equalise(bound: Bound, *, moments: bool) -> None:
     """Average replicas that differ, and with `moments` what their optimizers hold of each parameter.
 
     Rules that keep replicas equal need equal optimizers too. What is equal bit for bit is not sent, unless
     servers hold the model, who may have more.
     """
-    if served.hold_model(run) or not _are_equal(run, mean_buckets(run)):
-        average(run)
+    if served.hold_model(bound) or not _are_equal(bound, mean_buckets(bound)):
+        average(bound)
     if moments:
-        buckets = _moment_buckets(run)
-        if not _are_equal(run, buckets):
-            _replace(run, _all_reduced(run, _gathered(buckets), AVERAGE), "the optimizer's")
+        buckets = _moment_buckets(bound)
+        if not _are_equal(bound, buckets):
+            _replace(bound, _all_reduced(bound, _gathered(buckets), AVERAGE), "the optimizer's")
 
 
-def check(run: Run) -> None:
+def check(bound: Bound) -> None:
     """Raise NonFiniteError on ranks whose own parameters or floating-point buffers are not finite."""
-    if bad := [name for bucket, flat in _gathered(mean_buckets(run)) for name in spoilt(bucket, flat)]:
-        raise own_error(bad, run.transport.membership.rank, run.step, "the model is left as it is")
+    if bad := [name for bucket, flat in _gathered(mean_buckets(bound)) for name in spoilt(bucket, flat)]:
+        raise own_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
 
 
-def _replace(run: Run, found: Sequence[tuple[Bucket, Tensor]], kind: str = "") -> None:
+def _replace(bound: Bound, found: Sequence[tuple[Bucket, Tensor]], kind: str = "") -> None:
     """Write means that are the same on all ranks, if all of them are finite."""
     if came := [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]:
         own = _gathered(bucket for bucket, _ in found)
         put_in = [name for bucket, flat in own for name in spoilt(bucket, flat, kind)]
         so = "no mean was taken, and every rank's model is left as it is"
-        raise non_finite_error(run.transport, put_in, came, run.step, so=so)
+        raise non_finite_error(bound.world, put_in, came, bound.clock.step, so=so)
     for bucket, mean in found:
         bucket.scatter(mean)
 
 
-def _are_equal(run: Run, buckets: Sequence[Bucket]) -> bool:
+def _are_equal(bound: Bound, buckets: Sequence[Bucket]) -> bool:
     """Whether all ranks hold the same in these, bit for bit."""
     digest = hashlib.blake2b(digest_size=16)
     for bucket in buckets:
         digest.update(bucket.gather(bucket.empty()).view(torch.uint8).cpu().numpy().tobytes())
-    return len(set(run.transport.gather_objects(digest.hexdigest()))) == 1
+    return len(set(bound.world.gather(digest.hexdigest()))) == 1
 
 
-def _moment_buckets(run: Run) -> list[Bucket]:
+def _moment_buckets(bound: Bound) -> list[Bucket]:
     """What all ranks' optimizers hold, a number for each entry of a parameter; some may not have begun."""
     items = [
         Item(f"{name} of {item.name}", value)
-        for item in run.parameters
-        for optimizer in run.optimizers
+        for item in bound.replica.parameters
+        for optimizer in bound.replica.optimizers
         for name, value in sorted(optimizer.state.get(item.tensor, {}).items())
         if isinstance(value, Tensor) and value.is_floating_point() and value.shape == item.tensor.shape
     ]
-    held = cast("list[list[str]]", run.transport.gather_objects([item.name for item in items]))
+    held = cast("list[list[str]]", bound.world.gather([item.name for item in items]))
     everywhere = set(held[0]).intersection(*held)
-    return build_buckets((i for i in items if i.name in everywhere), bucket_bytes=run.bucket_bytes)
+    return bound.replica.pack(item for item in items if item.name in everywhere)
 
 
-def means(run: Run, purpose: str = AVERAGE) -> list[tuple[Bucket, Tensor]]:
+def means(bound: Bound, purpose: str = AVERAGE) -> list[tuple[Bucket, Tensor]]:
     """The mean over all ranks of what an average replaces; this rank's distance from it is measured.
 
     A server's parameters take the place of the mean of workers that have read them at different times.
     Messages are labelled with their purpose.
     """
-    found = served.models(run, purpose)
-    mine = [flat for _, flat in _gathered(bucket for bucket, _ in found)] if run.samples.enabled else []
-    flats = _gathered(mean_buckets(run, {name for bucket, _ in found for name in bucket.names}))
-    mine += [flat.clone() for _, flat in flats] if run.samples.enabled else []
-    found += _all_reduced(run, flats, purpose)
-    run.samples.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
+    found = served.models(bound, purpose)
+    mine = [flat for _, flat in _gathered(bucket for bucket, _ in found)] if bound.norms.enabled else []
+    flats = _gathered(mean_buckets(bound, {name for bucket, _ in found for name in bucket.names}))
+    mine += [flat.clone() for _, flat in flats] if bound.norms.enabled else []
+    found += _all_reduced(bound, flats, purpose)
+    bound.norms.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
     return found
 
 
 def _all_reduced(
-    run: Run, flats: Iterable[tuple[Bucket, Tensor]], purpose: str
+    bound: Bound, flats: Iterable[tuple[Bucket, Tensor]], purpose: str
 ) -> list[tuple[Bucket, Tensor]]:
     """The mean over all ranks of each bucket's contents; all are on their way before one is waited for."""
     pending = [
         (
             bucket,
-            run.transport.issue(AllReduce(flat, "mean"), Label(run.common_step, purpose, bucket.index)),
+            bound.world.issue(AllReduce(flat, "mean"), Label(bound.common_step, purpose, bucket.index)),
         )
         for bucket, flat in flats
     ]
-    found = []
-    for bucket, operation in pending:
-        with run.statistics.waiting():
-            received = operation.wait()
-        assert isinstance(received, Tensor)
-        found.append((bucket, received))
-    return found
+    return [(bucket, tensor_of(bound.world.receive(operation))) for bucket, operation in pending]
 
 
 def _gathered(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Tensor]]:
@@ -135,16 +130,19 @@ def _gathered(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Tensor]]:
     return [(bucket, bucket.gather(bucket.empty())) for bucket in buckets]
 
 
-def mean_buckets(run: Run, without: Collection[str] = ()) -> list[Bucket]:
+def mean_buckets(bound: Bound, without: Collection[str] = ()) -> list[Bucket]:
     """Buckets of what an average replaces, but for parameters that servers hold."""
-    items = [*(item for item in run.parameters if item.name not in without), *float_buffers(run.model)]
-    return build_buckets(items, bucket_bytes=run.bucket_bytes)
+    items = [
+        *(item for item in bound.replica.parameters if item.name not in without),
+        *bound.replica.buffers(),
+    ]
+    return bound.replica.pack(items)
 
 
 @contextmanager
-def kept(run: Run) -> Iterator[None]:
+def kept(bound: Bound) -> Iterator[None]:
     """Have afterwards what was there before, bit for bit, of what an average replaces."""
-    before = _gathered(mean_buckets(run))
+    before = _gathered(mean_buckets(bound))
     try:
         yield
     finally:
@@ -153,8 +151,8 @@ def kept(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def held_at_mean(run: Run) -> Iterator[None]:
+def held_at_mean(bound: Bound) -> Iterator[None]:
     """Have the mean inside, and afterwards what was there before, bit for bit."""
-    with kept(run):
-        average(run, EVALUATION)
+    with kept(bound):
+        average(bound, EVALUATION)
         yield

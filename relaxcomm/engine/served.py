@@ -5,81 +5,72 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.engine.run import Run
+from relaxcomm.engine.bound import Bound
 from relaxcomm.network.operations import AllGather, AllReduce, Label
 from relaxcomm.network.transport import EVALUATION
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.shards import piece_sizes
 
 
-def meet(run: Run, *, evaluates: bool = False) -> None:
+def meet(bound: Bound, *, evaluates: bool = False) -> None:
     """Wait until every rank is here and all its pushes are in; who waits here holds up no other rank.
 
     What it costs a rank, which asks all others and answers all, is training's, or evaluation's.
     """
-    pending, counters = [], run.transport.counters
-    for index, unit in run.services:
-        rule, bucket = run.algorithm.rules[index], _bucket(run, unit)
-        request = rule.exchange.meeting(run.context(rule), bucket, rule.compressor)
+    pending, transport = [], bound.world.transport
+    for index, unit in bound.state.services:
+        rule, bucket = bound.algorithm.rules[index], _bucket(bound, unit)
+        request = rule.exchange.meeting(bound.context(index), bucket, rule.compressor)
         if request is not None:
-            pending.append(run.transport.issue(request, Label(run.common_step, str(index), unit)))
+            pending.append(transport.issue(request, Label(bound.common_step, str(index), unit)))
             if evaluates:
-                moved = sum(run.transport.traffic(request))
-                counters.relabel(str(index), EVALUATION, moved, moved)
+                moved = sum(transport.traffic(request))
+                transport.counters.relabel(str(index), EVALUATION, moved, moved)
     for one in pending:
-        with run.statistics.waiting():
-            one.wait()
+        bound.world.receive(one)
 
 
-def hold_model(run: Run) -> bool:
+def hold_model(bound: Bound) -> bool:
     """Whether services hold parameters for all ranks."""
-    return any(service.part() is not None for service in run.services.values())
+    return any(service.part() is not None for service in bound.state.services.values())
 
 
-def models(run: Run, purpose: str) -> list[tuple[Bucket, Tensor]]:
+def models(bound: Bound, purpose: str) -> list[tuple[Bucket, Tensor]]:
     """What servers hold of each bucket, less what ranks have moved and not pushed yet; all ranks call it.
 
     Messages are labelled with their purpose. Nobody may be pushing: all have met, or all have left.
     """
     found = []
-    for (index, unit), service in run.services.items():
+    for (index, unit), service in bound.state.services.items():
         part = service.part()
         if part is not None:
-            bucket = _bucket(run, unit)
+            bucket = _bucket(bound, unit)
             found.append(
-                (bucket, _less_unpushed(run, index, bucket, _whole(run, bucket, part, purpose), purpose))
+                (bucket, _less_unpushed(bound, index, bucket, _whole(bound, bucket, part, purpose), purpose))
             )
     return found
 
 
-def _whole(run: Run, bucket: Bucket, part: Tensor, purpose: str) -> Tensor:
+def _whole(bound: Bound, bucket: Bucket, part: Tensor, purpose: str) -> Tensor:
     """The parts of all ranks as one tensor."""
-    sizes = piece_sizes(bucket.numel, run.transport.membership.world_size)
+    sizes = piece_sizes(bucket.numel, bound.world.size)
     padded = part.new_zeros(max(sizes))
     padded[: part.numel()] = part
-    label = Label(run.common_step, purpose, bucket.index)
-    with run.statistics.waiting():
-        rows = run.transport.issue(AllGather(padded.to(bucket.device)), label).wait()
-    assert isinstance(rows, Tensor)
+    label = Label(bound.common_step, purpose, bucket.index)
+    rows = bound.world.run(AllGather(padded.to(bucket.device)), label)
     return torch.cat([row[:size] for row, size in zip(rows, sizes, strict=True)])
 
 
-def _less_unpushed(run: Run, index: int, bucket: Bucket, whole: Tensor, purpose: str) -> Tensor:
+def _less_unpushed(bound: Bound, index: int, bucket: Bucket, whole: Tensor, purpose: str) -> Tensor:
     """The server's model with the mean of what ranks would push now: nothing where they push every step."""
-    rule, state = run.algorithm.rules[index], run.state[index, bucket.index]
-    left = rule.payload.read(run.context(rule), bucket, state["payload"], bucket.temporary())
-    with run.statistics.waiting():
-        anyone = run.anyone(bool(torch.count_nonzero(left)), purpose).wait()
-    assert isinstance(anyone, Tensor)
-    if anyone.item():
-        label = Label(run.common_step, purpose, bucket.index)
-        with run.statistics.waiting():
-            mean = run.transport.issue(AllReduce(left.to(whole.dtype), "mean"), label).wait()
-        assert isinstance(mean, Tensor)
-        whole = whole.sub_(mean)
+    rule, slots = bound.algorithm.rules[index], bound.state.slots[index, bucket.index]
+    left = rule.payload.read(bound.context(index), bucket, slots["payload"], bucket.temporary())
+    if bound.agreements.any(bool(torch.count_nonzero(left)), purpose, bound.common_step):
+        label = Label(bound.common_step, purpose, bucket.index)
+        whole = whole.sub_(bound.world.run(AllReduce(left.to(whole.dtype), "mean"), label))
     return whole.to(bucket.dtype)
 
 
-def _bucket(run: Run, unit: int) -> Bucket:
-    assert run.buckets is not None, "services are made with the buckets"
-    return run.buckets[unit]
+def _bucket(bound: Bound, unit: int) -> Bucket:
+    assert bound.plan.buckets is not None, "services are made with the buckets"
+    return bound.plan.buckets[unit]

@@ -1,137 +1,129 @@
-"""The rules that run after the optimizer's step, on parameters or what they have moved."""
+"""What happens in one step of the training loop, and in which order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from relaxcomm.engine.run import Run
-from relaxcomm.engine.step_exchanges import Exchange, StepExchanges
-from relaxcomm.roles import Payload
-from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.config import DriftGuard
+from relaxcomm.engine.backward import Backward
+from relaxcomm.engine.bound import Bound
+from relaxcomm.engine.drift import Drift
+from relaxcomm.engine.parameter_exchange import ParameterExchange
+from relaxcomm.engine.uneven_inputs import UnevenInputs
 
 
 class Step:
-    """Runs step rules in declared order; each reads what the one before wrote."""
+    """The timeline of a step; its methods are called in the order in which they stand here.
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.rules = run.algorithm.at("step")
-        self._changing = [
-            (index, rule)
-            for index, rule in self.rules
-            if type(rule.payload).before_step is not Payload.before_step
-        ]
-        self.exchanges = StepExchanges(run)
-        self.late: list[Exchange] = []
+    Args:
+        bound: the algorithm on a model.
+        guard: how replicas are compared now and then; None for never.
+        debug: whether gradients are looked at for NaN where nothing is kept that it would spoil, too.
+        report: called when something was exchanged.
+    """
 
-    def is_due(self) -> bool:
-        """Whether anything is exchanged in this step, the same on all ranks where they keep step."""
-        return any(
-            self.run.firing(rule, bucket) for index, rule in self.rules for bucket in self.run.covered(index)
-        )
+    def __init__(
+        self, bound: Bound, guard: DriftGuard | None, report: Callable[[], None], *, debug: bool
+    ) -> None:
+        self.bound = bound
+        self.backward = Backward(bound, debug=debug)
+        self.parameters = ParameterExchange(bound)
+        self.inputs = UnevenInputs(bound, self.backward, self.parameters)
+        self._drift = Drift(bound, guard)
+        self._report = report
+        self._exchanged = False
 
-    def lands(self) -> bool:
-        """Whether a late result is applied or goes on in this step, the same on all ranks that keep step."""
-        return any(late.due <= self.run.step or late.goes_on(self.run.step) for late in self.late)
+    @property
+    def synchronised(self) -> bool:
+        """Whether a backward of this step was exchanged, or voted on."""
+        return self.backward.synchronised
+
+    def begin_backward(self) -> None:
+        """The first gradient of a backward has come."""
+        self.inputs.check_first_backward()
+        self.inputs.take_part(self.backward.is_due)
+        self.backward.begin()
+
+    def ready(self, index: int) -> None:
+        """A parameter has its gradient."""
+        self.backward.ready(index)
+
+    def end_backward(self) -> None:
+        """Every gradient is there; afterwards `.grad` is final."""
+        with self.bound.world.statistics.busy():
+            self.backward.end()
+
+    def before_step(self) -> None:
+        """The optimizers are about to step."""
+        self.apply_due()
+        self.parameters.before_step()
 
     def apply_due(self) -> None:
-        """Apply late results that are due, and let others go on."""
-        is_due = [late.is_due(self.run.step) for late in self.late]  # asked once: it may arrive in between
-        due = [late for late, now in zip(self.late, is_due, strict=True) if now]
-        self.late = [late for late, now in zip(self.late, is_due, strict=True) if not now]
-        self.exchanges.apply(due)
-        for late in self.late:
-            if late.goes_on(self.run.step):
-                late.flight.advance(self.run.transport, self.run.statistics)
+        """Apply late results that are due, also where a GradScaler has skipped the step."""
+        self.inputs.take_part(self.parameters.lands)
+        self.parameters.apply_due()
 
-    def before(self) -> None:
-        """Let payloads change the gradients just before the optimizer's step."""
-        for index, rule in self._changing:
-            for bucket in self.run.covered(index):
-                if rule.is_active(self.run.step):
-                    state = self.run.state[index, bucket.index]
-                    rule.payload.before_step(self.run.context(rule), bucket, state["payload"])
+    def after_step(self) -> None:
+        """The optimizers have stepped, or a GradScaler has skipped it."""
+        fired = self.parameters.fired()
+        self.inputs.take_part(lambda: bool(fired))
+        self.exchange_parameters(fired)
+        if self._drift.is_due() and self.parameters.makes_equal(fired):
+            self._drift.check()
+        self.tick()
 
-    def mark(self, event: str, facts: Mapping[str, float]) -> None:
-        """Tell the payloads of an event and run the rules that wait for it."""
-        for index, rule in self.rules:
-            for bucket in self.run.covered(index):
-                state = self.run.state[index, bucket.index]
-                rule.payload.event(self.run.context(rule), bucket, state["payload"], event, facts)
-                state.commit(True)
-        before, self.run.event = self.run.exchanged, event
-        try:
-            self.run.exchanged = False
-            if self.is_due():
-                self.exchange()
-            if self.run.exchanged:
-                self.run.statistics.synchronised()
-                self.run.report()
-        finally:
-            self.run.event, self.run.exchanged = None, before
+    def has_work_after(self) -> bool:
+        """Whether anything is exchanged or applied after the optimizers' step."""
+        return self.parameters.lands() or bool(self.parameters.fired())
 
-    def exchange(self) -> None:
-        """Run the rules that fire in this step."""
-        if not self.rules:
-            return
-        for index, rule in self.rules:
-            fired = [bucket for bucket in self.run.covered(index) if self.run.firing(rule, bucket)]
-            if fired and not (rule.delay == "unbounded" and self._out(index)):
-                self._launch(index, fired)
+    def exchange_parameters(self, fired: frozenset[int]) -> None:
+        """Run the step rules that fire."""
+        self._exchanged = self.parameters.run(fired) or self._exchanged
 
-    def made_equal(self) -> bool:
-        """Whether all replicas should be equal after this step, the same on all ranks."""
-        if not self.run.algorithm.keeps_step:
+    def tick(self) -> None:
+        """Close the step: the clock goes on."""
+        bound = self.bound
+        exchanged = self._exchanged or self.backward.exchanged
+        bound.votes.close(bound.clock.step)
+        bound.controllers.decide(bound.context)
+        bound.controllers.close()
+        bound.world.statistics.tick(exchanged, bound.uncompressed_bytes)
+        bound.clock.tick()
+        self.backward.tick()
+        self._exchanged = False
+        if exchanged:
+            self._tell()
+
+    def event(self, event: str, facts: Mapping[str, float]) -> None:
+        """Something has happened that no hook sees: tell payloads, and run the rules that wait for it."""
+        self.parameters.tell(event, facts)
+        fired = self.parameters.waiting_for(event)
+        if self.parameters.run(fired):
+            self.bound.world.statistics.synchronised()
+            self._tell()
+
+    def shadow(self) -> bool:
+        """Take part in all that the others exchange in this step; False when nobody trains any more."""
+        for is_due, follow in (
+            (self.backward.is_due, self.backward.shadow),
+            (self.parameters.lands, self.parameters.apply_due),
+        ):
+            if is_due():
+                if not self.inputs.agree(trains=False):
+                    return False
+                follow()
+        fired = self.parameters.fired()
+        if fired and not self.inputs.agree(trains=False):
             return False
-        if not self.run.algorithm.lets_replicas_differ:
-            return True
-        return any(
-            rule.select is None
-            and not rule.delay
-            and rule.exchange.same_result
-            and not rule.payload.keeps_local
-            and all(self.run.firing(rule, bucket) for bucket in self.run.buckets or [])
-            for _, rule in self.rules
-        )
+        self.exchange_parameters(fired)
+        return True
 
-    def drain(self) -> None:
-        """Apply everything that is on its way."""
-        late, self.late = self.late, []
-        self.exchanges.apply(late)
+    def rewind(self, steps: int) -> None:
+        """Set the clock back by steps in which nothing was trained or exchanged."""
+        clock, statistics = self.bound.clock, self.bound.world.statistics
+        statistics.rewind(steps, self.bound.uncompressed_bytes)
+        clock.set(clock.step - steps)
 
-    def meet(self) -> None:
-        """Let every rank send as often as the one that sent most, so that all results can arrive.
-
-        The model stays as it is: results are applied in the next step.
-        """
-        unbounded = [index for index, rule in self.rules if rule.delay == "unbounded"]
-        if not unbounded:
-            return
-        ours = [self._sent(index) for index in unbounded]
-        theirs = zip(*self.run.transport.gather_objects(ours), strict=True)
-        for index, sent, most in zip(unbounded, ours, map(max, theirs), strict=True):
-            if sent < most:
-                self._land(index)
-                self._launch(index, self.run.covered(index))
-            self._land(index)
-
-    def _land(self, index: int) -> None:
-        for late in self._out(index):
-            late.flight.land(self.run.transport, self.run.statistics)
-
-    def _out(self, index: int) -> list[Exchange]:
-        return [late for late in self.late if late.index == index]
-
-    def _sent(self, index: int) -> int:
-        """How often a rule has sent its buckets."""
-        return max((self.run.rounds[index, bucket.index] for bucket in self.run.covered(index)), default=0)
-
-    def _launch(self, index: int, buckets: list[Bucket]) -> None:
-        self.run.check_parameters()
-        self.run.exchanged = True
-        # Two averages of the same buffers under way would correct them twice.
-        made = self.exchanges.launch(index, buckets, buffers=not any(one.of_buffers for one in self.late))
-        if self.run.algorithm.rules[index].delay:
-            self.late += made
-        else:
-            self.exchanges.apply(made)
+    def _tell(self) -> None:
+        self.bound.norms.residual(self.bound.state.slots.values())
+        self._report()

@@ -13,47 +13,48 @@ import torch
 from relaxcomm.composition.algorithm import Algorithm, Rule
 from relaxcomm.config import Config
 from relaxcomm.engine import replicas
-from relaxcomm.engine.agreement import compare, share
-from relaxcomm.engine.fitting import check_model, check_switchable, fitted
-from relaxcomm.engine.moving import Kept, moved
-from relaxcomm.engine.run import Run
-from relaxcomm.engine.window import Window
+from relaxcomm.engine.bound import Bound
+from relaxcomm.engine.carry_over import Kept, carried_over
+from relaxcomm.engine.consistency import compare, share
+from relaxcomm.engine.loop import Loop
+from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
+from relaxcomm.engine.step import Step
 from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
 from relaxcomm.roles import Payload, is_buffer
 
 Residuals: TypeAlias = Literal["carry", "drop"]
 
 
-def check_between_steps(window: Window) -> None:
+def check_between_steps(loop: Loop) -> None:
     """Raise UsageError inside a step, on this rank: it may have issued what the others have not."""
-    if not window.is_between_steps:
+    if not loop.is_between_steps:
         raise UsageError(
-            f"the algorithm is switched in the middle of step {window.run.step}; switch after "
+            f"the algorithm is switched in the middle of step {loop.step.bound.clock.step}; switch after "
             "optimizer.step()"
         )
 
 
-def choose(run: Run, settings: Config, algorithm: object, residuals: Residuals) -> Algorithm:
+def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residuals) -> Algorithm:
     """The algorithm to go on with, made for the model; or the same error on all ranks."""
-    problem: RelaxcommError | None = None
+    replica, problem = bound.replica, None
     following: Algorithm | None = None
     graphs: dict[str, str] = {}
     try:
         if residuals not in get_args(Residuals):
             raise ConfigError(f"residuals={residuals!r} is not allowed; give 'carry' or 'drop'")
         settings = settings.with_algorithm(algorithm)
-        world_size = run.transport.membership.world_size
+        world_size = bound.world.size
         settings.check_world_size(world_size)
         graphs = settings.describe_topologies(world_size)
-        following = fitted(run.model, settings.algorithm)
-        run.roster.check()
-        run.check_parameters()
-        check_model(run.model, run.optimizers, following)
-        for one in (run.algorithm, following):
+        following = fitted(replica.model, settings.algorithm)
+        replica.check_parameters()
+        replica.check_frozen()
+        check_model(replica.model, replica.optimizers, following)
+        for one in (bound.algorithm, following):
             check_switchable(one)
     except RelaxcommError as error:
         problem = error
-    reports = share(run.transport, problem, (f"{following!r}, residuals={residuals}", graphs))
+    reports = share(bound.world.transport, problem, (f"{following!r}, residuals={residuals}", graphs))
     wanted = [text for text, _ in reports]
     if len(set(wanted)) > 1:
         shown = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(wanted))
@@ -63,39 +64,40 @@ def choose(run: Run, settings: Config, algorithm: object, residuals: Residuals) 
     return following
 
 
-def leave(window: Window) -> None:
-    """Follow the loop no more, and apply everything that is on its way; `.grad` stays as it is."""
-    window.unhook()
-    with _gradients_kept(window.run):
-        come_to_rest(window)
-        window.backward.release()
+def leave(loop: Loop) -> None:
+    """Follow the training loop no more, and apply everything that is on its way; `.grad` stays as it is."""
+    loop.leave()
+    with _gradients_kept(loop.step.bound):
+        come_to_rest(loop.step)
+        loop.step.backward.release()
 
 
-def come_to_rest(window: Window) -> None:
+def come_to_rest(step: Step) -> None:
     """Apply everything that is on its way; the hooks must be off."""
-    window.backward.check_last()
-    window.run.votes.drain()
-    window.step.drain()
-    window.run.transport.leave()
-    window.run.take_rest()
-    window.run.gradient_scale = None  # no GradScaler unscales what is late
-    while window.backward.drain():
-        for optimizer in window.run.optimizers:
+    bound = step.bound
+    step.backward.check_last()
+    bound.votes.drain()
+    step.parameters.drain()
+    bound.world.transport.leave()
+    bound.state.take_rest(bound.plan)
+    bound.replica.forget_scale()  # no GradScaler unscales what is late
+    while step.backward.drain():
+        for optimizer in bound.replica.optimizers:
             optimizer.step()
 
 
 @contextmanager
-def _gradients_kept(run: Run) -> Iterator[None]:
+def _gradients_kept(bound: Bound) -> Iterator[None]:
     """Have `.grad` afterwards as it was before: late gradients pass through it."""
-    tensors = [item.tensor for item in run.parameters]
+    tensors = [item.tensor for item in bound.replica.parameters]
     kept = [None if tensor.grad is None else tensor.grad.clone() for tensor in tensors]
     yield
     for tensor, gradient in zip(tensors, kept, strict=True):
         tensor.grad = gradient
 
 
-def follow(old: Run, algorithm: Algorithm, residuals: Residuals, *, from_start: bool = False) -> Run:
-    """A run of another algorithm on the same model, with what it takes over from the old one.
+def follow(old: Bound, algorithm: Algorithm, residuals: Residuals, *, from_start: bool = False) -> Bound:
+    """Another algorithm on the same model, with what it takes over from the old one; its clock begins at 0.
 
     Args:
         old: which has come to rest.
@@ -106,11 +108,11 @@ def follow(old: Run, algorithm: Algorithm, residuals: Residuals, *, from_start: 
     goes_on = from_start and _could_have_run(old, algorithm)
     if old.algorithm.lets_replicas_differ and not goes_on:
         replicas.equalise(old, moments=not algorithm.lets_replicas_differ)
-    new = old.succeeded_by(algorithm)
-    if old.buckets is not None and new.buckets is None:
-        new.lay_out([name for bucket in old.buckets for name in bucket.names])
+    new = Bound(algorithm, old.replica, old.world, old.norms)
+    if old.plan.buckets is not None and new.plan.buckets is None:
+        new.lay_out([name for bucket in old.plan.buckets for name in bucket.names])
     if goes_on:
-        new.step = old.step
+        new.clock.set(old.clock.step)
         _move(old, new, "payload")
     left = _residuals(old)
     if residuals == "carry":
@@ -125,20 +127,20 @@ def follow(old: Run, algorithm: Algorithm, residuals: Residuals, *, from_start: 
     return new
 
 
-def _could_have_run(old: Run, algorithm: Algorithm) -> bool:
+def _could_have_run(old: Bound, algorithm: Algorithm) -> bool:
     """Whether nothing was exchanged yet, and all that other rules build on is there: local progress alone."""
     return (
         algorithm.lets_replicas_differ
-        and not old.has_exchanged
+        and not old.state.has_exchanged
         and all(
             _has_base(old, item.name, algorithm.rules[index])
-            for item in old.parameters
+            for item in old.replica.parameters
             for index in algorithm.covering(item.name)
         )
     )
 
 
-def _has_base(old: Run, name: str, rule: Rule) -> bool:
+def _has_base(old: Bound, name: str, rule: Rule) -> bool:
     """Whether a rule could begin with a parameter as it is, or as it was kept since the start."""
     payloads = {type(old.algorithm.rules[index].payload) for index in old.algorithm.covering(name)}
     payload = rule.payload
@@ -147,37 +149,37 @@ def _has_base(old: Run, name: str, rule: Rule) -> bool:
     )
 
 
-def _move(old: Run, new: Run, role: str) -> set[str]:
+def _move(old: Bound, new: Bound, role: str) -> set[str]:
     """Move slots of a role between rules of the same payload; names of the parameters whose slots are."""
     before: dict[type[Payload], list[Kept]] = defaultdict(list)
     for rule, kept in _kept(old, role):
         before[type(rule.payload)].append(kept)
     carried = set()
-    for (index, unit), state in new.state.items():
-        assert new.buckets is not None, "state is made with the buckets"
+    for (index, unit), state in new.state.slots.items():
+        assert new.plan.buckets is not None, "state is made with the buckets"
         same = before[type(new.algorithm.rules[index].payload)]
-        bucket, slots = new.buckets[unit], state[role]
+        bucket, slots = new.plan.buckets[unit], state[role]
         for name in slots:
             if is_buffer(name):
                 continue
-            slots[name], found = moved(name, slots[name], bucket, same)
+            slots[name], found = carried_over(name, slots[name], bucket, same)
             carried |= found
         state.commit(True)
     return carried
 
 
-def _kept(run: Run, role: str) -> Iterator[tuple[Rule, Kept]]:
+def _kept(bound: Bound, role: str) -> Iterator[tuple[Rule, Kept]]:
     """The slots of a role, which mean the same under another algorithm."""
-    for (index, unit), state in run.state.items():
-        assert run.buckets is not None, "state is made with the buckets"
-        yield run.algorithm.rules[index], (run.buckets[unit], state[role])
+    for (index, unit), state in bound.state.slots.items():
+        assert bound.plan.buckets is not None, "state is made with the buckets"
+        yield bound.algorithm.rules[index], (bound.plan.buckets[unit], state[role])
 
 
-def _residuals(run: Run) -> set[str]:
+def _residuals(bound: Bound) -> set[str]:
     """Names of the parameters of which something is left to send."""
     return {
         name
-        for rule, (bucket, slots) in _kept(run, "compressor")
+        for rule, (bucket, slots) in _kept(bound, "compressor")
         if rule.compressor.keeps_rest
         for slot, value in slots.items()
         if not is_buffer(slot) and value.numel() == bucket.numel

@@ -1,25 +1,22 @@
-"""Triggers whose answer is known after backward: in each step the ranks agree on them."""
+"""Triggers whose answer is known after backward: in each step the ranks vote on them."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 
+from relaxcomm.engine.agreements import Agreements, Answer
 from relaxcomm.engine.finite import GRADIENT, is_finite, non_finite_error
-from relaxcomm.engine.slots import Slots
+from relaxcomm.engine.state import Slots
+from relaxcomm.engine.world import World
 from relaxcomm.errors import UsageError
-from relaxcomm.network.operations import Agree, Label
-from relaxcomm.network.transport import Pending
+from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context, Observation, VotingTrigger, agreed
-
-if TYPE_CHECKING:
-    from relaxcomm.engine.run import Run
 
 
 @dataclass(frozen=True)
@@ -29,16 +26,14 @@ class _Ballot:
     Args:
         step: in which they were cast.
         triggers: that were voted on, in order.
-        pending: brings how many voters there are, how many saw what is not finite, and each trigger's yeses.
-        finite: whether this rank's gradients were.
-        spoilt: which of them were not.
+        answer: how many voters there are, how many saw what is not finite, and each trigger's yeses.
+        not_finite: which of this rank's gradients are not.
     """
 
     step: int
     triggers: tuple[VotingTrigger, ...]
-    pending: Pending
-    finite: bool
-    spoilt: tuple[str, ...]
+    answer: Answer
+    not_finite: tuple[str, ...]
 
 
 class Votes:
@@ -49,13 +44,17 @@ class Votes:
     trigger's `vote_delay` says.
 
     Args:
-        run: the run.
+        triggers: on which the ranks vote.
+        replica: whose gradients they look at.
+        world: the ranks.
+        agreements: that carry the ballots.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        voting = (rule.trigger for rule in run.algorithm.rules)
-        self.slots = {t: Slots(t.init_vote()) for t in voting if isinstance(t, VotingTrigger)}
+    def __init__(
+        self, triggers: Sequence[VotingTrigger], replica: Replica, world: World, agreements: Agreements
+    ) -> None:
+        self._replica, self._world, self._agreements = replica, world, agreements
+        self.slots = {trigger: Slots(trigger.init_vote()) for trigger in triggers}
         self._out: deque[_Ballot] = deque()
         self._answers: dict[tuple[VotingTrigger, int], bool] = {}  # by the step of the votes
         self._last: int | None = None  # step in which votes were cast
@@ -63,21 +62,24 @@ class Votes:
     def __bool__(self) -> bool:
         return bool(self.slots)
 
-    def due(self) -> bool:
-        """Whether a ballot is cast in this step, the same on all ranks."""
-        return bool(self._active())
+    def cast(self, contexts: Mapping[VotingTrigger, Context], step: int, *, abstain: bool = False) -> None:
+        """Look at the gradients as they are now, and ask with this rank's ballot; a shadow abstains.
 
-    def cast(self, *, abstain: bool = False) -> None:
-        """Look at the gradients as they are now and send this rank's ballot; a shadow abstains."""
-        active, step = self._active(), self._run.step
-        if not active:
-            return
+        Args:
+            contexts: of the triggers that are active.
+            step: the clock.
+            abstain: whether this rank has no gradients of its own.
+        """
+        active = tuple(contexts)
         if self._last == step:
             raise UsageError(
                 f"a second synchronising backward in step {step}: {active[0]!r} has voted on the "
                 "first one; accumulate under engine.no_sync() and leave it for the last backward"
             )
-        observation = Observation(self._gradients(), self._run.scale(), self._run.statistics.latest)
+        parameters = self._replica.parameters
+        gradients = [p.tensor.grad for p in parameters if p.tensor.grad is not None]
+        latest = self._world.statistics.latest
+        observation = Observation(gradients, self._replica.scale(), latest)
         finite = math.isfinite(observation.squared_norm)
         ballot = torch.zeros(2 + len(active), dtype=torch.float64)
         if not finite:
@@ -85,36 +87,40 @@ class Votes:
         elif not abstain:
             ballot[0] = 1
             for place, trigger in enumerate(active):
-                ballot[2 + place] = trigger.vote(self._context(trigger), self.slots[trigger], observation)
+                ballot[2 + place] = trigger.vote(contexts[trigger], self.slots[trigger], observation)
         for trigger in active:
             if trigger.vote_delay:  # the next vote comes before this one is counted
                 self.slots[trigger].commit(finite)
-        self._run.synchronised = True
-        pending = self._run.transport.issue(Agree(ballot, "sum"), Label(step, "vote"))
-        self._out.append(_Ballot(step, active, pending, finite, () if finite else self._spoilt()))
+        answer = self._agreements.ask("vote", ballot)
+        self._out.append(_Ballot(step, active, answer, () if finite else self._not_finite()))
         self._last = step
 
-    def decided(self, trigger: VotingTrigger) -> bool:
-        """What the ranks have agreed on for this step; before the first votes count, to exchange.
+    def read(self, triggers: Sequence[VotingTrigger], step: int) -> None:
+        """Have the answers for this step; waits for ballots that have not come.
 
-        Raises: NonFiniteError on all ranks if one has seen a gradient that is not finite.
+        Raises: UsageError if none was cast in this step; NonFiniteError on all ranks if one has seen a
+            gradient that is not finite.
         """
-        step = self._run.step
-        if self._last != step:
-            raise UsageError(
-                f"optimizer.step() in step {step} without a synchronising backward, so "
-                f"{trigger!r} had no gradient to vote on; run each step's last backward outside no_sync()"
-            )
-        asked = step - trigger.vote_delay
-        while self._out and self._out[0].step <= asked:
-            self._read()
-        return self._answers.get((trigger, asked), True)
+        for trigger in triggers:
+            if self._last != step:
+                raise UsageError(
+                    f"optimizer.step() in step {step} without a synchronising backward, so "
+                    f"{trigger!r} had no gradient to vote on; run each step's last backward outside no_sync()"
+                )
+            while self._out and self._out[0].step <= step - trigger.vote_delay:
+                self._count()
 
-    def close(self) -> None:
+    def decided(self, trigger: VotingTrigger, step: int) -> bool | None:
+        """What the ranks have voted for in a step; before the first votes count, to exchange."""
+        cast = step - trigger.vote_delay
+        if any(ballot.step == cast for ballot in self._out):
+            return None
+        return self._answers.get((trigger, cast), True)
+
+    def close(self, step: int) -> None:
         """The step has ended: what decided in it is done with."""
-        step = self._run.step
         while self._out and any(self._out[0].step + t.vote_delay <= step for t in self._out[0].triggers):
-            self._read()
+            self._count()
         self._answers = {
             (trigger, cast): answer
             for (trigger, cast), answer in self._answers.items()
@@ -123,12 +129,12 @@ class Votes:
 
     def drain(self) -> None:
         """Wait for all votes, and forget them: the next steps exchange as the first ones do."""
-        self._read_all()
+        self._count_all()
         self._answers, self._last = {}, None
 
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps: the slots, and answers whose step has not come yet."""
-        self._read_all()
+        self._count_all()
         order = list(self.slots)
         answers = [[order.index(trigger), cast, answer] for (trigger, cast), answer in self._answers.items()]
         return {"slots": [slots.export() for slots in self.slots.values()], "answers": answers}
@@ -141,41 +147,29 @@ class Votes:
         order = list(self.slots)
         self._answers = {(order[index], cast): answer for index, cast, answer in saved["answers"]}
 
-    def _read_all(self) -> None:
+    def _count_all(self) -> None:
         while self._out:
-            self._read()
+            self._count()
 
-    def _read(self) -> None:
+    def _count(self) -> None:
         """Count the oldest ballot."""
         ballot = self._out.popleft()
-        with self._run.statistics.waiting():
-            total = ballot.pending.wait()
-        assert isinstance(total, Tensor)
-        voters, spoilt, *yes = total.tolist()
-        good = ballot.finite and (not spoilt or self._run.scaler is not None)
+        voters, not_finite, *yes = ballot.answer.read().tolist()
+        scaler = self._replica.scaler
+        good = not ballot.not_finite and (not not_finite or scaler is not None)
         for trigger, count in zip(ballot.triggers, yes, strict=True):
             if not trigger.vote_delay:
                 self.slots[trigger].commit(good)
             self._answers[trigger, ballot.step] = agreed(trigger.agree, count, voters)
-        if spoilt and self._run.scaler is None:
+        if not_finite and scaler is None:
             so = "the ranks cannot vote, and nothing of this step was exchanged"
-            raise non_finite_error(self._run.transport, ballot.spoilt, (), ballot.step, so=so)
+            raise non_finite_error(self._world, ballot.not_finite, (), ballot.step, so=so)
 
-    def _spoilt(self) -> tuple[str, ...]:
+    def _not_finite(self) -> tuple[str, ...]:
         """Which of this rank's gradients are not finite, when together they are not."""
         named = tuple(
             f"{GRADIENT} {p.name}"
-            for p in self._run.parameters
+            for p in self._replica.parameters
             if p.tensor.grad is not None and not is_finite(p.tensor.grad)
         )
         return named or ("gradients whose squares overflow",)
-
-    def _active(self) -> tuple[VotingTrigger, ...]:
-        rules = [rule for rule in self._run.algorithm.rules if rule.is_active(self._run.step)]
-        return tuple(t for t in self.slots if any(rule.trigger == t for rule in rules))
-
-    def _context(self, trigger: VotingTrigger) -> Context:
-        return self._run.context(next(rule for rule in self._run.algorithm.rules if rule.trigger == trigger))
-
-    def _gradients(self) -> list[Tensor]:
-        return [p.tensor.grad for p in self._run.parameters if p.tensor.grad is not None]

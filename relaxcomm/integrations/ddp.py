@@ -13,12 +13,15 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch 
 from torch.futures import Future
 
 from relaxcomm.composition.algorithm import Rule
+from relaxcomm.engine.carry_over import carried_over
 from relaxcomm.engine.finite import is_finite
-from relaxcomm.engine.flights import Flight, Pipeline, Program
-from relaxcomm.engine.moving import moved
-from relaxcomm.engine.slots import Slots
-from relaxcomm.engine.statistics import Statistics
+from relaxcomm.engine.flight import Pipeline
+from relaxcomm.engine.plan import Task
+from relaxcomm.engine.state import RuleState
+from relaxcomm.engine.transfer import Transfer
+from relaxcomm.engine.world import World
 from relaxcomm.errors import CompositionError
+from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import TorchTransport, Transport
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.primitives.payloads.gradients import gradients
@@ -93,10 +96,10 @@ def ddp_hook(
 
 @dataclass
 class _Unit:
-    """What is coded at once: a bucket of DDP's, or all of them, with the state of its compressor."""
+    """What is coded at once, a bucket of DDP's or all of them, with its state."""
 
-    bucket: Bucket
-    slots: Slots
+    task: Task
+    slots: RuleState
 
 
 @dataclass
@@ -114,12 +117,13 @@ class _Averager:
     def __init__(
         self, rule: Rule, transport: Transport, names: Mapping[Tensor, str], scaler: GradScaler | None
     ) -> None:
-        self._rule, self._transport, self._names, self._scaler = rule, transport, names, scaler
+        self._rule, self._names, self._scaler = rule, names, scaler
         self._whole = rule.compressor.coding_scope == "model"
-        self._pipeline = Pipeline(transport, Statistics(transport.counters))
+        self._world = World(transport, Statistics(transport.counters))
+        self._pipeline = Pipeline()
         self._units: dict[int, _Unit] = {}
         self._waiting: list[_Waiting] = []
-        self._flights: list[tuple[_Unit, Flight, list[_Waiting]]] = []
+        self._sent: list[tuple[Transfer, list[_Waiting]]] = []
         self._before: list[_Unit] = []
         self._step = 0
 
@@ -128,7 +132,7 @@ class _Averager:
         future: Future[Tensor] = Future(devices=None if device.type == "cpu" else [device])
         self._waiting.append(_Waiting(bucket.parameters(), bucket.buffer(), future))
         if not self._whole:
-            self._launch(len(self._flights), self._waiting[-1:])
+            self._launch(len(self._sent), self._waiting[-1:])
         if bucket.is_last():
             self._finish()
         return future
@@ -136,23 +140,11 @@ class _Averager:
     def _launch(self, index: int, content: Sequence[_Waiting]) -> None:
         unit = self._unit(index, [p for one in content for p in one.parameters])
         flat = content[0].flat if len(content) == 1 else torch.cat([one.flat for one in content])
-        cx = self._context(unit)
-        program = self._program(unit, cx, self._rule.payload.read(cx, unit.bucket, {}, flat))
-        operations = self._rule.compressor.rounds * self._rule.exchange.operations
-        flight = Flight(program, step=self._step, unit=index, operations=operations)
-        self._pipeline.launch(flight)
-        self._flights.append((unit, flight, list(content)))
-
-    def _program(self, unit: _Unit, cx: Context, flat: Tensor) -> Program:
-        running = self._rule.exchange.run(cx, flat, self._rule.compressor, unit.slots)
-        try:
-            operation = next(running)
-            while True:
-                received = yield "ddp", operation
-                operation = running.send(received)
-        except StopIteration as stop:
-            result: Tensor = stop.value
-            return result
+        transfer = Transfer(
+            unit.task, unit.slots, self._context, self._world, step=self._step, round=self._step
+        )
+        transfer.launch(transfer.exchange(transfer.read(flat)), self._step, self._pipeline)
+        self._sent.append((transfer, list(content)))
 
     def _finish(self) -> None:
         """The last bucket is here: land everything, keep the state, answer DDP in its order."""
@@ -160,18 +152,18 @@ class _Averager:
             for index, content in enumerate(_by_dtype(self._waiting)):
                 self._launch(index, content)
         self._pipeline.finish()
-        good = self._is_good([flight.result for _, flight, _ in self._flights])
-        for unit, flight, content in self._flights:
-            unit.slots.commit(good)
-            self._rule.payload.write(self._context(unit), unit.bucket, {}, flight.result, None)
+        good = self._is_good([transfer.result for transfer, _ in self._sent])
+        for transfer, content in self._sent:
+            result = transfer.apply(transfer.finalize(transfer.result))
+            transfer.commit(good)
             sizes = [one.flat.numel() for one in content]
-            for one, result in zip(content, torch.split(flight.result, sizes), strict=True):
+            for one, part in zip(content, torch.split(result, sizes), strict=True):
                 # DDP reads a result from the start of its memory, whatever part of it a view shows.
-                if result.data_ptr() != one.flat.data_ptr():
-                    one.flat.copy_(result)
+                if part.data_ptr() != one.flat.data_ptr():
+                    one.flat.copy_(part)
         for one in self._waiting:
             one.future.set_result(one.flat)
-        self._waiting, self._flights, self._before = [], [], []
+        self._waiting, self._sent, self._before = [], [], []
         self._step += 1
 
     def _is_good(self, results: Sequence[Tensor]) -> bool | Tensor:
@@ -184,30 +176,32 @@ class _Averager:
         """The unit of these parameters; DDP makes other buckets once, and residuals move to them."""
         known = self._units.get(index)
         if known is not None:
-            if known.bucket.holds(parameters):
+            if known.task.bucket.holds(parameters):
                 return known
             self._before, self._units = list(self._units.values()), {}
         items = [Item(self._names.get(p, f"parameter {at}"), p) for at, p in enumerate(parameters)]
         bucket = Bucket(index, items)
-        coding = self._rule.exchange.coding_slots(bucket, self._rule.compressor, self._transport.membership)
-        before = [(unit.bucket, unit.slots) for unit in self._before]
-        slots = {name: moved(name, slot, bucket, before)[0] for name, slot in coding.items()}
-        made = self._units[index] = _Unit(bucket, Slots(slots))
+        state = RuleState(self._rule, bucket, self._world.membership)
+        slots, before = state["compressor"], [(u.task.bucket, u.slots["compressor"]) for u in self._before]
+        for name in slots:
+            slots[name] = carried_over(name, slots[name], bucket, before)[0]
+        state.commit(True)
+        made = self._units[index] = _Unit(Task(0, self._rule, bucket, "ddp"), state)
         return made
 
-    def _context(self, unit: _Unit) -> Context:
+    def _context(self, rule: Rule, task: Task | None = None, round: int = 0) -> Context:
         scale = None
         if self._scaler is not None and self._scaler.is_enabled():
-            scale = self._scaler.scale(torch.ones((), device=unit.bucket.device))
+            scale = self._scaler.scale(torch.ones((), device=self._waiting[0].flat.device))
         return Context(
             step=self._step,
             start=0,
-            membership=self._transport.membership,
+            membership=self._world.membership,
             learning_rate=_no_rate,
             gradient_scale=scale,
-            round=self._step,
-            layout=unit.bucket.layout,
-            place=(unit.bucket.index,),
+            round=round,
+            layout=None if task is None else task.bucket.layout,
+            place=() if task is None else (task.bucket.index,),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -13,9 +13,6 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.topology import Topology, complete
-
-if TYPE_CHECKING:
-    from relaxcomm.roles.trigger import VotingTrigger
 
 State: TypeAlias = MutableMapping[str, Tensor]
 """Slots of one primitive for one bucket. Assign a new tensor to change a slot, never write into the
@@ -27,10 +24,6 @@ that is called `residual` holds what is still to be sent; its norm is among the 
 def is_buffer(slot: str) -> bool:
     """Whether a slot has no meaning, which its name says; slots of parts and inner ones are called `a.b`."""
     return slot.rpartition(".")[2].startswith("_")
-
-
-def _nobody_voted(trigger: VotingTrigger) -> bool:
-    raise AssertionError(f"{trigger!r} is asked outside a run")
 
 
 def _unnoted(name: str, value: float) -> None:
@@ -52,10 +45,11 @@ class Context:
         note: takes a named number for the statistics, such as the staleness that was seen.
         event: what the engine was told of just now, such as "round", or None in a step.
         topology: the configured graph of the ranks.
-        decided: what the workers agreed on for a voting trigger in this step.
+        decided: what the workers have voted for, if the rule's trigger votes and they have.
         layout: which tensors lie in what is exchanged, or None if that is not known.
         place: tells apart what is exchanged in the same step: the bucket, and the part of it.
         measured: what an outer's `measure` has found, `[k]` float64, added over all buckets of its rule.
+        divided: whether what is exchanged is divided by the number of workers already.
     """
 
     step: int
@@ -68,10 +62,11 @@ class Context:
     event: str | None = None
     note: Callable[[str, float], None] = _unnoted
     topology: Topology = field(default_factory=complete)
-    decided: Callable[[VotingTrigger], bool] = _nobody_voted
+    decided: bool | None = None
     layout: Layout | None = None
     place: tuple[int, ...] = ()
     measured: Tensor | None = None
+    divided: bool = False
 
     def layout_of(self, numel: int) -> Layout:
         """Which tensors lie in a flat tensor of `numel` entries."""

@@ -45,6 +45,7 @@ class Exchange(Primitive):
         needs_fixed_graph: what neighbours have sent is kept, so they must stay the same.
         follows_parameters: what it keeps begins at the parameters, so that it can exchange nothing else.
         sends_rest: what a message leaves out is in a later one.
+        takes_divided: it combines by a mean, and only adds up what is divided already, see `Context.divided`.
     """
 
     role: ClassVar[str] = "exchange"
@@ -59,6 +60,7 @@ class Exchange(Primitive):
     needs_fixed_graph: ClassVar[bool] = False
     follows_parameters: ClassVar[bool] = False
     sends_rest: ClassVar[bool] = False
+    takes_divided: ClassVar[bool] = False
 
     @property
     def plain(self) -> Exchange:

@@ -15,7 +15,6 @@ from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Share
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.roles.context import Context, Primitive, State
-from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.norms import squared_norm
 
 Agreement: TypeAlias = Literal["any", "all", "majority"] | Share
@@ -99,8 +98,8 @@ class Trigger(Primitive):
         return frozenset()
 
     @abstractmethod
-    def fires(self, cx: Context, bucket: Bucket) -> bool:
-        """Whether the rule exchanges `bucket` in this step; the same on all ranks by construction."""
+    def fires(self, cx: Context) -> bool:
+        """Whether the rule exchanges in this step; the same on all ranks by construction."""
 
 
 class VotingTrigger(Trigger):
@@ -121,8 +120,9 @@ class VotingTrigger(Trigger):
     def period_steps(self) -> int:
         return 1
 
-    def fires(self, cx: Context, bucket: Bucket) -> bool:
-        return cx.decided(self)
+    def fires(self, cx: Context) -> bool:
+        assert cx.decided is not None, f"{self!r} is asked before the ranks have voted"
+        return cx.decided
 
     def init_vote(self) -> Mapping[str, Tensor]:
         """The slots that this trigger keeps, at their first values; CPU tensors."""

@@ -64,6 +64,11 @@ class Bucket:
         return Layout(self.names, tuple(item.tensor.shape for item in self.items))
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of a flat buffer."""
+        return self.numel * self.dtype.itemsize
+
+    @property
     def tensors(self) -> list[Tensor]:
         """The tensors themselves, in flat order, outside autograd."""
         return [item.tensor.detach() for item in self.items]

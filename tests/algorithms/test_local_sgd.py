@@ -130,4 +130,4 @@ def in_between(world):
 
 def test_a_step_in_between_asks_only_whether_its_rule_fires():
     """What it costs is felt on small models: it is most of the steps."""
-    assert in_process(in_between, 1) == [{"fires": 8 * 2, "covering": 0}]
+    assert in_process(in_between, 1) == [{"fires": 8, "covering": 0}]

@@ -8,9 +8,9 @@ from tests.ranks import launch_script
 
 SCRIPT = """
 import torch, relaxcomm
-from relaxcomm.engine import step_exchanges
+from relaxcomm.engine import parameter_exchange
 
-step_exchanges.ASKED_BYTES = 8 << 20  # as little beside this model as the real bound is beside large ones
+parameter_exchange.REQUESTED_BYTES = 8 << 20  # beside a small model, as the real one beside large ones
 
 
 def most():

@@ -121,7 +121,7 @@ def broken() -> Algorithm:
 class never(Trigger):
     '''Waits for something that does not come.'''
     period_steps: ClassVar[int] = 8
-    def fires(self, cx, bucket):
+    def fires(self, cx):
         return False
 
 def broken() -> Algorithm:
@@ -189,7 +189,7 @@ ENDLESS = {
 class broken(Trigger):
     '''Looks for something that is not there.'''
     period_steps: ClassVar[int] = 1
-    def fires(self, cx, bucket):
+    def fires(self, cx):
         while cx.membership.rank == 1:
             pass
         return True

@@ -57,7 +57,7 @@ def trained(algorithm, where: str, **settings):
 
 
 OF_GRADIENTS = {
-    "bsp": ("bsp", {}),
+    "bsp": ("bsp", {"debug": True}),
     "powersgd": ("powersgd", {}),
     "topk_sgd": ({"name": "topk_sgd", "density": 0.5}, {}),
     "bytegrad": ("bytegrad", {}),
@@ -74,6 +74,29 @@ def test_a_gradient_is_named_with_its_rank(name):
     text = told_to_all(trained(algorithm, "gradient", **settings))
     assert "the gradient of 2.bias on rank 1;" in text
     assert text.startswith("step ")
+
+
+def test_in_full_precision_nan_shows_on_all_ranks_as_in_ddp():
+    """Nothing is kept that it would spoil, so nobody looks for it, until the engine closes."""
+
+    def train(world: World) -> list[bool]:
+        case = CASES["toy"]
+        model = case.model()
+        engine = world.attach(model, make_optimizer("plain", model), {"algorithm": "bsp"})
+        loss = case.local_loss(model, 0, world.rank)
+        (loss + NAN * model[2].bias.sum() if world.rank == BAD_RANK else loss).backward()
+        shown = [bool(parameter.grad.isfinite().all()) for parameter in model.parameters()]
+        engine.close()
+        return shown
+
+    expected = [name != "2.bias" for name, _ in CASES["toy"].model().named_parameters()]
+    assert in_process(train, 3) == [expected] * 3
+
+
+def test_the_drift_guard_looks_for_nan():
+    guard = {"drift_guard": {"every_steps": 2, "policy": "error"}}
+    for text in in_process(told, 3, trained("bsp", "gradient", **guard)):
+        assert text.startswith(f"step {BAD_STEP}: NaN or infinity in parameter 2.bias"), text
 
 
 OF_PARAMETERS = {

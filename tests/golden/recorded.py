@@ -57,7 +57,13 @@ def differences() -> Iterator[str]:
             continue
         now, single = trajectory(name, loop), trajectory(name, loop, torch.float32)
         if [one.counts for one in now] != before["counts"]:
-            yield f"{name}, {loop}: counts were {before['counts']}, are {[one.counts for one in now]}"
+            changed = [
+                f"{key} {old[key]} -> {one.counts[key]}"
+                for one, old in zip(now, before["counts"], strict=True)
+                for key in old
+                if old[key] != one.counts[key]
+            ]
+            yield f"{name}, {loop}: {', '.join(changed)}"
         for kind, ranks in (("float64", now), ("float32", single)):
             steps = [
                 next(

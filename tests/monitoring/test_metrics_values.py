@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm.engine import samples
+from relaxcomm.engine import replica_norms
 from relaxcomm.monitoring.observations import Histogram, InFlight
 from tests.engine.harness import in_process, on_gloo, values
 from tests.models import CASES, make_optimizer
@@ -20,7 +20,7 @@ from tests.monitoring.harness import fetch, parse, read_log, value
 
 def trained(world, config, steps, observe=True):
     """The series after training, the statistics then, and the parameters before each step's exchange."""
-    samples._SHARE = math.inf  # no budget: every synchronisation is sampled
+    replica_norms._SHARE = math.inf  # no budget: every synchronisation is sampled
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)
     config = {"metrics": {"port": 0}, **config}
@@ -42,7 +42,7 @@ def trained(world, config, steps, observe=True):
         series = parse(fetch(f"{engine.metrics_url}/metrics"))
         residual = [
             slot
-            for state in engine._run.state.values()
+            for state in engine._session.bound.state.slots.values()
             for name, slot in state["compressor"].items()
             if name == "residual"
         ]

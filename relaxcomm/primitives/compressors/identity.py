@@ -26,6 +26,9 @@ class identity(Compressor):
     elementwise: ClassVar[bool] = True
     keeps_finite: ClassVar[bool] = True
 
+    def contraction(self, numel: int) -> float:
+        return 0.0
+
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         parts = yield Dense(tensor.clone() if keep_own else tensor)  # an exchange may overwrite it
         return sum_dense(parts), tensor if keep_own else None

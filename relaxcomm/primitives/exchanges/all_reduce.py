@@ -28,6 +28,7 @@ class all_reduce(Exchange):
     """
 
     accepts: ClassVar[frozenset[str]] = SUMMABLE | {MAXIMUM}
+    takes_divided: ClassVar[bool] = True
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         coding = compressor.code(cx, tensor, state, keep_own=False)
@@ -38,7 +39,7 @@ class all_reduce(Exchange):
                 if isinstance(message, Maximum):
                     received = yield AllReduce(message.ordered(), "max")
                 else:
-                    received = yield AllReduce(message.tensor, "mean")
+                    received = yield AllReduce(message.tensor, "sum" if cx.divided else "mean")
                 assert isinstance(received, Tensor)
                 parts: Parts = ((1.0, replace(message, tensor=received)),)
                 message = coding.send(parts)

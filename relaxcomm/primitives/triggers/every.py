@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from relaxcomm.fields.frozen import Steps, frozen
 from relaxcomm.roles import Context, Trigger
-from relaxcomm.tensors.buckets import Bucket
 
 
 @frozen
@@ -29,5 +28,5 @@ class every(Trigger):
     def period_steps(self) -> int:
         return self.steps
 
-    def fires(self, cx: Context, bucket: Bucket) -> bool:
+    def fires(self, cx: Context) -> bool:
         return (cx.step - cx.start + 1) % self.steps == 0

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.fields.frozen import Share, Steps, frozen
 from relaxcomm.roles import Context, Trigger
-from relaxcomm.tensors.buckets import Bucket
 
 
 @frozen
@@ -43,5 +42,5 @@ class every_round(Trigger):
     def plan(self) -> RoundPlan | None:
         return RoundPlan(self.epochs, self.fraction, self.clients)
 
-    def fires(self, cx: Context, bucket: Bucket) -> bool:
+    def fires(self, cx: Context) -> bool:
         return cx.event == "round"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.roles import Context, Trigger
-from relaxcomm.tensors.buckets import Bucket
 
 
 @frozen
@@ -20,5 +19,5 @@ class every_step(Trigger):
     def period_steps(self) -> int:
         return 1
 
-    def fires(self, cx: Context, bucket: Bucket) -> bool:
+    def fires(self, cx: Context) -> bool:
         return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.roles import Context, Trigger
-from relaxcomm.tensors.buckets import Bucket
 
 
 @frozen
@@ -43,5 +42,5 @@ class while_below(Trigger):
     def needs(self) -> frozenset[str]:
         return self.trigger.needs | {self.value}
 
-    def fires(self, cx: Context, bucket: Bucket) -> bool:
-        return cx.values[self.value] < self.limit and self.trigger.fires(cx, bucket)
+    def fires(self, cx: Context) -> bool:
+        return cx.values[self.value] < self.limit and self.trigger.fires(cx)

@@ -69,6 +69,11 @@ class Statistics(Mapping[str, float]):
         if synchronised:
             self.synchronised()
 
+    def rewind(self, steps: int, uncompressed: int) -> None:
+        """Take back steps in which nothing was trained or exchanged."""
+        self.steps -= steps
+        self.bytes_uncompressed -= steps * uncompressed
+
     def synchronised(self) -> None:
         """Count a synchronisation."""
         self.synchronisations += 1

@@ -6,47 +6,54 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from relaxcomm.composition.algorithm import Rule
+from relaxcomm.engine.state import RuleState
+from relaxcomm.roles import VotingTrigger
 from relaxcomm.roles.trigger import REPLICA_DISTANCE
-from relaxcomm.tensors.buckets import Bucket
-
-if TYPE_CHECKING:
-    from relaxcomm.engine.run import Run
+from relaxcomm.tensors.buckets import Bucket, Item
 
 _SHARE = 1 / 1000
 
 
-class Samples:
+class ReplicaNorms:
     """Norms of the residual, of the parameters and of the distance between replicas.
 
     Each is taken at a synchronisation, if the last one's cost is by then less than a thousandth of the
     time that has passed. On a GPU the norms stay tensors, so that the host does not wait.
 
     Args:
-        run: the run.
+        parameters: of this rank.
+        latest: where they are kept, by name.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, parameters: Sequence[Item], latest: dict[str, float | Tensor]) -> None:
+        self._parameters, self._latest = parameters, latest
         self.enabled = False
         self._residual = _Budget()
         self._distance = _Budget()
 
-    def wants_distance(self, rule: Rule) -> bool:
-        """Whether to take the distance at the exchange of a rule that begins."""
+    def enable(self) -> None:
+        """Somebody looks at them."""
+        self.enabled = True
+
+    def wants_distance(self, rule: Rule, triggers: Iterable[VotingTrigger]) -> bool:
+        """Whether to take the distance at the exchange of a rule that begins.
+
+        Args:
+            rule: that exchanges.
+            triggers: some of which may look at the distance.
+        """
         if not rule.payload.averages_buffers or rule.payload.has_weight:  # it does not carry the model
             return False
-        triggers = self._run.votes.slots
         return any(REPLICA_DISTANCE in trigger.looks_at for trigger in triggers) or (
             self.enabled and self._distance.allows()
         )
 
-    def keep(self, rule: Rule, bucket: Bucket, sent: Tensor) -> Tensor:
+    def side(self, rule: Rule, bucket: Bucket, sent: Tensor) -> Tensor:
         """This rank's side of an exchange, to be compared with its result."""
         with self._distance.spending():
             return bucket.gather(bucket.empty()) if rule.exchange.returns_base else sent.clone()
@@ -56,24 +63,23 @@ class Samples:
         if not pairs:
             return
         with self._distance.spending():
-            latest = self._run.statistics.latest
-            latest[REPLICA_DISTANCE] = _norm(mine - combined for mine, combined in pairs)
-            latest["parameter_norm"] = _norm(item.tensor.detach() for item in self._run.parameters)
+            self._latest[REPLICA_DISTANCE] = _norm(mine - combined for mine, combined in pairs)
+            self._latest["parameter_norm"] = _norm(item.tensor.detach() for item in self._parameters)
 
-    def residual(self) -> None:
+    def residual(self, states: Iterable[RuleState]) -> None:
         """Keep the norm of all residuals, if it is time."""
         if not self.enabled or not self._residual.allows():
             return
         with self._residual.spending():
             held = [
                 slots[slot]
-                for state in self._run.state.values()
+                for state in states
                 for slots in state.roles.values()
                 for slot in slots
                 if slot.rpartition(".")[2] == "residual"
             ]
             if held:
-                self._run.statistics.latest["residual_norm"] = _norm(held)
+                self._latest["residual_norm"] = _norm(held)
             else:
                 self._residual.give_up()
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine.model import named_parameters, param_groups, trainable
 from relaxcomm.errors import CompositionError, UsageError
+from relaxcomm.replica.named_parameters import named_parameters, param_groups, trainable
 
 
 def fitted(model: nn.Module, algorithm: Algorithm) -> Algorithm:

@@ -1,4 +1,4 @@
-"""What of a model is exchanged, and by which names."""
+"""Parameters of a model by name."""
 
 from __future__ import annotations
 
@@ -24,8 +24,3 @@ def trainable(model: nn.Module) -> list[Item]:
 def param_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
     """The groups of all optimizers, one after the other."""
     return [group for optimizer in optimizers for group in optimizer.param_groups]
-
-
-def float_buffers(model: nn.Module) -> list[Item]:
-    """Floating-point buffers (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
-    return [Item(name, b) for name, b in model.named_buffers() if b.is_floating_point()]

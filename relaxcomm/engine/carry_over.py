@@ -13,7 +13,7 @@ Kept: TypeAlias = tuple[Bucket, Mapping[str, Tensor]]
 """A bucket and slots for it."""
 
 
-def moved(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> tuple[Tensor, set[str]]:
+def carried_over(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept]) -> tuple[Tensor, set[str]]:
     """A slot with what older ones of that name hold for the same parameters.
 
     Only a slot with an entry for each of the bucket's can be moved.

@@ -9,15 +9,15 @@ from operator import is_
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from relaxcomm.engine.model import named_parameters, param_groups, trainable
-from relaxcomm.engine.wrappers import check_unwrapped
 from relaxcomm.errors import CompositionError, UsageError
+from relaxcomm.replica.named_parameters import named_parameters, param_groups, trainable
+from relaxcomm.replica.wrappers import check_unwrapped
 from relaxcomm.tensors.buckets import Item
 
 _REMEDY = "close the engine, and attach the model anew"
 
 
-class Roster:
+class TrainedParameters:
     """Looks in every step whether model and optimizers hold the parameters that they held at attach.
 
     Args:
@@ -38,6 +38,15 @@ class Roster:
         if not self._is_unchanged():
             self._look()
             self._remember()
+
+    def check_frozen(self) -> None:
+        """Raise UsageError if a parameter was unfrozen since attach."""
+        for item in self.frozen:
+            if item.tensor.requires_grad:
+                raise UsageError(
+                    f"{item.name} was frozen when the engine was attached and now requires a gradient, which "
+                    "nothing would exchange; close the engine and attach again after unfreezing"
+                )
 
     def _remember(self) -> None:
         """What every step compares, without a loop in Python: it has to cost microseconds."""

@@ -9,35 +9,38 @@ from typing import Any
 
 from relaxcomm.composition.planner import Measured
 from relaxcomm.config import Phase
-from relaxcomm.engine.choosing import FirstSteps
-from relaxcomm.engine.window import Window
+from relaxcomm.engine.first_steps import FirstSteps
+from relaxcomm.engine.loop import Loop
+from relaxcomm.engine.step import Step
 from relaxcomm.errors import UsageError
 
 
-class Course:
+class AlgorithmSchedule:
     """Switches where a step ends, when a phase is due or enough steps are measured.
 
     Without an optimizer the step's end is not seen, so the next forward switches.
 
     Args:
-        window: of the first algorithm.
+        loop: that follows the training loop.
         phases: in the order in which they begin.
-        switch: goes on with an algorithm, and tells the course by `follow`.
+        switch: goes on with an algorithm, and tells the schedule by `follow`.
     """
 
-    def __init__(self, window: Window, phases: tuple[Phase, ...], switch: Callable[..., None]) -> None:
-        self._phases, self._switch = phases, switch
+    def __init__(
+        self, loop: Loop, step: Step, phases: tuple[Phase, ...], switch: Callable[..., None]
+    ) -> None:
+        self._loop, self._phases, self._switch = loop, phases, switch
         self._num_begun = 0
-        self.follow(window)
+        self.follow(step)
 
-    def follow(self, window: Window) -> None:
+    def follow(self, step: Step) -> None:
         """Begin anew with another algorithm; where nothing can follow it, steps cost nothing more."""
-        self._window = window
-        self._first_steps = FirstSteps(window.run)
+        self._step = step
+        self._first_steps = FirstSteps(step.bound)
         self._measured: Measured | None = None
         self.choice: str | None = None
         """What was chosen and why."""
-        window.course = self if self.is_ahead() else None
+        self._loop.follow(step, self if self.is_ahead() else None)
 
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -52,7 +55,7 @@ class Course:
         num_begun, measured = saved.get("phase", 0), saved.get("measured")
         if num_begun != self._num_begun and 0 < num_begun <= len(self._phases):
             self._begin(num_begun)
-        if measured is not None and self._window.run.algorithm.chooser is not None:
+        if measured is not None and self._step.bound.algorithm.chooser is not None:
             self._choose(Measured(**measured))
         self._first_steps.resume(saved.get("step_times", ()))
 
@@ -63,7 +66,7 @@ class Course:
 
     def is_ahead(self) -> bool:
         """Whether a switch is still to come."""
-        return self._num_begun < len(self._phases) or self._window.run.algorithm.chooser is not None
+        return self._num_begun < len(self._phases) or self._step.bound.algorithm.chooser is not None
 
     def is_due(self, ahead: int = 0) -> bool:
         """Whether it is time for one, or will be in so many steps."""
@@ -83,12 +86,12 @@ class Course:
     def step_ends(self) -> None:
         """A step was closed."""
         self._first_steps.step_ends()
-        if self._window.run.optimizers:
+        if self._step.bound.replica.optimizers:
             self._go_on_if_due()
 
     def forward_begins(self) -> None:
         """The model is about to be called."""
-        if not self._window.run.optimizers and self._window.is_between_steps:
+        if not self._step.bound.replica.optimizers and self._loop.is_between_steps:
             self._go_on_if_due()
 
     def backward_begins(self, *, skipped: bool) -> None:
@@ -100,19 +103,20 @@ class Course:
         Raises: UsageError if the others switch, or have done so.
         """
         if self.is_due(ahead=int(skipped)):
+            step = self._step.bound.clock.step
             raise UsageError(
-                f"another algorithm is due after step {self._window.run.step}, but a backward has begun "
+                f"another algorithm is due after step {step}, but a backward has begun "
                 "before it was seen where the step ends; pass the optimizers to attach, and train "
                 "through the model itself: its forward may call what computes the loss"
             )
 
     def _go_on_if_due(self) -> None:
         while self.is_due():
-            self._window.joining.take_part(self.is_due)
+            self._step.inputs.take_part(self.is_due)
             self.go_on()
 
     def _is_phase_due(self, ahead: int) -> bool:
-        steps = self._window.run.statistics.steps + ahead
+        steps = self._step.bound.world.statistics.steps + ahead
         return self._num_begun < len(self._phases) and steps >= self._phases[self._num_begun].after_steps
 
     def _begin(self, num_begun: int) -> None:
@@ -123,11 +127,11 @@ class Course:
 
     def _choose(self, measured: Measured) -> None:
         """Go on with what the chooser says; the same on all ranks."""
-        before = self._window.run.algorithm
+        before = self._step.bound.algorithm
         assert before.chooser is not None, "nothing is measured without one"
         algorithm, reason = before.chooser.choose(measured)
         self._switch(algorithm, from_start=True)
-        run = self._window.run
-        self._measured, self.choice = measured, f"{before.name} chose {run.algorithm!r}: {reason}"
-        if run.transport.membership.rank == 0:
+        bound = self._step.bound
+        self._measured, self.choice = measured, f"{before.name} chose {bound.algorithm!r}: {reason}"
+        if bound.world.rank == 0:
             print(f"relaxcomm: {self.choice}", file=sys.stderr, flush=True)

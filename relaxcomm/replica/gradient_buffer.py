@@ -27,8 +27,16 @@ class GradientBuffer:
         self.views = bucket.views(self.main)
         self.unused: list[int] = []
 
-    def collect(self) -> None:
-        """Copy gradients that do not lie in the buffer yet, and make `.grad` the views into it."""
+    def expect_all(self) -> None:
+        """Nothing is exchanged yet, so that no parameter is known to have no gradient."""
+        self.unused = []
+
+    def collect(self, factor: float | None = None) -> None:
+        """Copy gradients that do not lie in the buffer yet, and make `.grad` the views into it.
+
+        Args:
+            factor: by which all are multiplied on the way, while they are in the cache; None for 1.
+        """
         fresh: list[int] = []
         self.unused = []
         for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
@@ -39,21 +47,22 @@ class GradientBuffer:
                 self.unused.append(index)
             else:
                 fresh.append(index)
+        if factor is not None and len(fresh) + len(self.unused) < len(self.views):
+            moved = {*fresh, *self.unused}
+            torch._foreach_mul_([v for i, v in enumerate(self.views) if i not in moved], factor)
         if fresh:
-            self._adopt(fresh)
+            self._adopt(fresh, factor)
         self.flags.fill_(1)
         for index in self.unused:
             self.views[index].zero_()
             self.flags[index] = 0
 
-    def take(self, value: Tensor, flags: Tensor) -> None:
-        """Copy an exchange's result, and the flags that came with it, unless they lie here already."""
-        if value.data_ptr() != self.main.data_ptr():
-            self.main.copy_(value)
+    def take_flags(self, flags: Tensor) -> None:
+        """Copy the flags that came behind a result, unless they lie here already."""
         if flags.numel() and flags.data_ptr() != self.flags.data_ptr():
             self.flags.copy_(flags)
 
-    def settle(self, used: Sequence[float]) -> None:
+    def expose_used(self, used: Sequence[float]) -> None:
         """Give locally unused parameters a `.grad` where `used` says that some rank has a gradient."""
         self.expose([index for index in self.unused if used[index] > 0])
 
@@ -68,7 +77,7 @@ class GradientBuffer:
             if parameter.grad is view:
                 parameter.grad = view.clone(memory_format=torch.preserve_format)
 
-    def _adopt(self, fresh: list[int]) -> None:
+    def _adopt(self, fresh: list[int], factor: float | None) -> None:
         gradients = []
         for index in fresh:
             gradient = self.parameters[index].grad
@@ -80,5 +89,10 @@ class GradientBuffer:
                 )
             gradients.append(gradient)
         self.bucket.check_unchanged()
-        torch._foreach_copy_([self.views[index] for index in fresh], gradients)
+        views = [self.views[index] for index in fresh]
+        if factor is None:
+            torch._foreach_copy_(views, gradients)
+        else:
+            for view, gradient in zip(views, gradients, strict=True):
+                torch.mul(gradient, factor, out=view)
         self.expose(fresh)

@@ -14,9 +14,9 @@ from relaxcomm import topology
 from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_algorithm
-from relaxcomm.engine.footprint import footprint
 from relaxcomm.fields import docstrings
 from relaxcomm.network.transport import Membership
+from relaxcomm.planner.footprint import footprint
 from relaxcomm.tensors.buckets import Item
 
 SIZE, RANKS, STEPS = 48, 4, 4

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from relaxcomm.engine.model import named_parameters
 from relaxcomm.errors import CompositionError, UsageError
+from relaxcomm.replica.named_parameters import named_parameters
 
 _DDP = (
     "attach the model inside it (`model.module`) and train that one, or keep {name} and give it "

@@ -10,8 +10,8 @@ import torch
 from torch.optim import Optimizer
 
 from relaxcomm.composition.planner import Measured
-from relaxcomm.engine.run import Run
-from relaxcomm.network.operations import Agree, AllReduce, Label, Operation
+from relaxcomm.engine.bound import Bound
+from relaxcomm.network.operations import AllReduce, Label
 
 _SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 22
 _PROBE_SECONDS = 0.02  # what a probe of the link has to take
@@ -21,10 +21,14 @@ _NORMAL = 1.4826  # median deviations in a standard deviation
 
 
 class FirstSteps:
-    """Times the first steps of a run whose algorithm has a chooser."""
+    """Times the first steps of an algorithm that has a chooser.
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    Args:
+        bound: the algorithm on a model.
+    """
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound, self._world = bound, bound.world
         self.step_times: list[tuple[float, float]] = []
         """Seconds of the steps so far but the first, which makes what later ones only use, and this thread's
         processor seconds in them."""
@@ -36,11 +40,11 @@ class FirstSteps:
 
     def step_ends(self) -> None:
         """Time a step."""
-        if self._run.algorithm.chooser is None:
+        if self._bound.algorithm.chooser is None:
             return
-        now, busy = self._now(), self._run.transport.processor_seconds()
+        now, busy = self._now(), self._world.transport.processor_seconds()
         # Only the last of the steps may have an exchange in it.
-        if self._last is not None and not self._run.has_exchanged:
+        if self._last is not None and not self._bound.state.has_exchanged:
             self.step_times.append((now - self._last[0], busy - self._last[1]))
         self._last = now, busy
 
@@ -50,37 +54,37 @@ class FirstSteps:
 
     def are_over(self, ahead: int = 0) -> bool:
         """Whether enough steps are timed, or will be in so many steps."""
-        chooser = self._run.algorithm.chooser
+        chooser = self._bound.algorithm.chooser
         timed = bool(self.step_times)
-        return chooser is not None and timed and self._run.step + ahead >= chooser.after_steps
+        return chooser is not None and timed and self._bound.clock.step + ahead >= chooser.after_steps
 
     def measure(self) -> Measured:
         """The slowest worker's step and the slowest link; every rank calls this in the same step."""
-        run = self._run
+        replica = self._bound.replica
         times, busy = [wall for wall, _ in self.step_times], sum(busy for _, busy in self.step_times)
         usual = statistics.median(times)
         jitter = _NORMAL * statistics.median(abs(one - usual) for one in times)
         latency = self._largest(min(self._probe(4) for _ in range(5)))
-        tensors = [item.tensor for item in run.parameters]
+        tensors = [item.tensor for item in replica.parameters]
         return Measured(
             step_seconds=self._largest(usual),
             jitter_seconds=self._largest(jitter),
             num_parameters=sum(tensor.numel() for tensor in tensors),
             parameter_bytes=sum(tensor.nbytes for tensor in tensors),
-            world_size=run.transport.membership.world_size,
+            world_size=self._world.size,
             latency_seconds=latency,
             bytes_per_second=self._speed(latency),
             # A worker whose GradScaler skipped all steps so far keeps nothing yet.
-            adaptive_optimizer=self._largest(any(map(_is_adaptive, run.optimizers))) > 0,
-            num_buckets=len(run.buckets or ()) or 1,
+            adaptive_optimizer=self._largest(any(map(_is_adaptive, replica.optimizers))) > 0,
+            num_buckets=len(self._bound.plan.buckets or ()) or 1,
             crowding=self._largest(sum(times) / busy if busy and tensors[0].device.type == "cpu" else 0.0),
         )
 
     def _now(self) -> float:
-        device = self._run.parameters[0].tensor.device
+        device = self._bound.replica.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return self._run.transport.now()
+        return self._world.transport.now()
 
     def _speed(self, latency: float) -> float:
         """Bytes a second on the slowest link."""
@@ -89,30 +93,23 @@ class FirstSteps:
             # Links let a burst pass faster than they can go on, so a probe has to take a while.
             num_bytes *= 2
             seconds = self._largest(self._probe(num_bytes))
-        sent = self._run.transport.traffic(AllReduce(_message(num_bytes, self._run)))[0]
+        sent = self._world.transport.traffic(AllReduce(self._message(num_bytes)))[0]
         return sent / max(seconds - latency, 1e-9) if sent else math.inf
 
     def _largest(self, mine: float) -> float:
         """Of all workers' numbers."""
-        operation = Agree(torch.tensor([mine], dtype=torch.float64), "max")
-        return float(self._waited(operation).item())
+        numbers = torch.tensor([mine], dtype=torch.float64)
+        return float(self._bound.agreements.decide("probe", numbers, self._bound.common_step).item())
 
     def _probe(self, num_bytes: int) -> float:
         begin = self._now()
-        self._waited(AllReduce(_message(num_bytes, self._run)))
+        self._world.run(AllReduce(self._message(num_bytes)), Label(self._bound.common_step, "probe"))
         return self._now() - begin
 
-    def _waited(self, operation: Operation) -> torch.Tensor:
-        with self._run.statistics.waiting():
-            received = self._run.transport.issue(operation, Label(self._run.common_step, "probe")).wait()
-        assert isinstance(received, torch.Tensor)
-        return received
+    def _message(self, num_bytes: int) -> torch.Tensor:
+        return torch.zeros(num_bytes // 4, device=self._bound.replica.device)
 
 
 def _is_adaptive(optimizer: Optimizer) -> bool:
     """By what it keeps of each parameter, which those of other libraries call alike."""
     return any(not _ENTRY_SIZES.isdisjoint(state) for state in optimizer.state.values())
-
-
-def _message(num_bytes: int, run: Run) -> torch.Tensor:
-    return torch.zeros(num_bytes // 4, device=run.parameters[0].tensor.device)

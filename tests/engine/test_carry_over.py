@@ -2,7 +2,7 @@
 
 import torch
 
-from relaxcomm.engine.moving import moved
+from relaxcomm.engine.carry_over import carried_over
 from relaxcomm.tensors.buckets import Bucket, Item
 
 
@@ -17,7 +17,7 @@ def test_parameter_by_parameter():
         (Bucket(1, [third]), {"residual": torch.tensor([6.0])}),
     ]
     bucket = Bucket(0, [third, second])
-    slot, found = moved("residual", torch.zeros(4), bucket, before)
+    slot, found = carried_over("residual", torch.zeros(4), bucket, before)
     assert (slot.tolist(), found) == ([6, 3, 4, 5], {"p1", "p2"})
     assert before[0][1]["residual"].tolist() == [1, 2, 3, 4, 5]
 
@@ -26,19 +26,19 @@ def test_what_is_found_nowhere_stays_as_it_was_made():
     first, other = items(2, 2)
     before = [(Bucket(0, [first]), {"residual": torch.ones(2), "seed": torch.ones(1)})]
     fresh = torch.full((4,), 7.0)
-    slot, found = moved("residual", fresh, Bucket(0, [other, first]), before)
+    slot, found = carried_over("residual", fresh, Bucket(0, [other, first]), before)
     assert (slot.tolist(), found) == ([7, 7, 1, 1], {"p0"})
-    slot, found = moved("velocity", fresh, Bucket(0, [other, first]), before)
+    slot, found = carried_over("velocity", fresh, Bucket(0, [other, first]), before)
     assert (slot.tolist(), found) == ([7] * 4, set())
     seed = torch.zeros(1)
-    assert moved("seed", seed, Bucket(0, [first]), before) == (seed, set())
+    assert carried_over("seed", seed, Bucket(0, [first]), before) == (seed, set())
 
 
 def test_an_equal_bucket_takes_over_the_memory():
     both = items(2, 3)
     kept = torch.arange(5.0)
     before = [(Bucket(4, both), {"residual": kept})]
-    slot, found = moved("residual", torch.zeros(5), Bucket(0, both), before)
+    slot, found = carried_over("residual", torch.zeros(5), Bucket(0, both), before)
     assert slot is kept
     assert found == {"p0", "p1"}
 
@@ -46,7 +46,7 @@ def test_an_equal_bucket_takes_over_the_memory():
 def test_another_precision_is_converted():
     both = items(2, 3)
     before = [(Bucket(0, both), {"residual": torch.arange(5.0)})]
-    slot, found = moved("residual", torch.zeros(5, dtype=torch.float64), Bucket(0, both), before)
+    slot, found = carried_over("residual", torch.zeros(5, dtype=torch.float64), Bucket(0, both), before)
     assert (slot.dtype, slot.tolist(), len(found)) == (torch.float64, [0, 1, 2, 3, 4], 2)
 
 
@@ -54,4 +54,4 @@ def test_of_two_rules_the_later_one_counts():
     both = items(2, 3)
     before = [(Bucket(0, both), {"residual": torch.zeros(5)}), (Bucket(0, both), {"residual": torch.ones(5)})]
     for bucket in (Bucket(0, both), Bucket(0, both[::-1])):
-        assert moved("residual", torch.zeros(5), bucket, before)[0].tolist() == [1] * 5
+        assert carried_over("residual", torch.zeros(5), bucket, before)[0].tolist() == [1] * 5

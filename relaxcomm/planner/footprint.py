@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from relaxcomm.composition.algorithm import Algorithm, Rule
-from relaxcomm.engine.assignment import Assignment, assign
-from relaxcomm.engine.gradients import GradientBuffer
-from relaxcomm.engine.slots import RuleState
+from relaxcomm.engine.plan import Plan, fill_buckets
+from relaxcomm.engine.state import RuleState
 from relaxcomm.network.operations import AllGather, AllToAll
 from relaxcomm.network.transport import Membership
+from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.roles import Context, is_buffer
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology
@@ -51,13 +51,18 @@ def footprint(
         topology cannot have.
     """
     fitted = algorithm.over({item.name: item.tensor.numel() for item in items})
-    names = assign(items, [item.name for item in items], fitted, _BUCKET_BYTES)
-    assignment = Assignment(items, names, fitted)
+    plan = Plan(fitted, items)
+    buckets = plan.lay_out(fill_buckets(items, [item.name for item in items], fitted, _BUCKET_BYTES))
     counts = [
-        _of_bucket([fitted.rules[index] for index in covering], bucket, membership, topology)
-        for bucket, covering in zip(assignment.buckets, assignment.rules_of, strict=True)
+        _of_bucket(
+            [task.rule for tasks in plan.tasks for task in tasks if task.bucket is bucket],
+            bucket,
+            membership,
+            topology,
+        )
+        for bucket in buckets
     ]
-    numel = sum(bucket.numel for bucket in assignment.buckets)
+    numel = sum(bucket.numel for bucket in buckets)
     return Footprint(*(sum(column) / numel for column in zip(*counts, strict=True)))
 
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from relaxcomm.engine.statistics import Statistics
+from relaxcomm.engine.world import World
 from relaxcomm.network.operations import Label, Operation, Received
-from relaxcomm.network.transport import Pending, Transport
+from relaxcomm.network.transport import Pending
 
 Program: TypeAlias = Generator[tuple[str, Operation], Received, Tensor]
 """Yields `(rule, operation)`, is sent what was received, returns the result."""
@@ -21,25 +21,20 @@ class Flight:
     """The exchange of one bucket.
 
     Args:
-        program: what to issue; None if the result is there already.
-        operations: how many operations it will issue, as its primitives declare.
+        program: what to issue.
+        world: over which it goes.
+        step, unit: of its operations' labels.
+        operations: how many it will issue, as its primitives declare.
     """
 
-    def __init__(self, program: Program | None, *, step: int, unit: int, operations: int) -> None:
-        self._program = program
+    def __init__(self, program: Program, world: World, *, step: int, unit: int, operations: int) -> None:
+        self._program, self._world = program, world
         self._step, self._unit = step, unit
         self._stage = 0
         self._left, self._operations = operations, operations
         self._pending: Pending | None = None
         self._rule, self._departed = "", 0.0  # of the operation on its way
         self._result: Tensor | None = None
-
-    @classmethod
-    def landed(cls, result: Tensor) -> Flight:
-        """A flight that a checkpoint saved with its result."""
-        flight = cls(None, step=0, unit=0, operations=0)
-        flight._result = result
-        return flight
 
     @property
     def done(self) -> bool:
@@ -65,48 +60,52 @@ class Flight:
         """Whether landing would not have to wait."""
         return self.done or (self._left == 0 and self._pending is not None and self._pending.arrived())
 
-    def launch(self, transport: Transport, statistics: Statistics) -> None:
+    def launch(self) -> None:
         """Issue the first operation."""
-        self._resume(transport, statistics, None)
+        self._resume(None)
 
-    def advance(self, transport: Transport, statistics: Statistics) -> None:
+    def advance(self) -> None:
         """Wait for the operation on its way and issue the next, or take the result."""
         assert self._pending is not None, "advance before launch"
-        with statistics.waiting():
-            received = self._pending.wait()
-        statistics.in_flight.arrived(self._rule, self._departed)
-        self._resume(transport, statistics, received)
+        received = self._world.receive(self._pending)
+        self._world.statistics.in_flight.arrived(self._rule, self._departed)
+        self._resume(received)
 
-    def land(self, transport: Transport, statistics: Statistics) -> Tensor:
+    def land(self) -> Tensor:
         """Advance to the end."""
         while not self.done:
-            self.advance(transport, statistics)
+            self.advance()
         return self.result
 
-    def _resume(self, transport: Transport, statistics: Statistics, received: Received | None) -> None:
-        assert self._program is not None, "a landed flight does not run"
+    def _resume(self, received: Received | None) -> None:
         try:
             self._rule, operation = next(self._program) if received is None else self._program.send(received)
         except StopIteration as stop:
             self._pending, self._result = None, stop.value
             return
+        self._departed = self._world.statistics.in_flight.departed()
         label = Label(self._step, self._rule, self._unit, self._stage)
-        self._departed = statistics.in_flight.departed()
-        self._pending = transport.issue(operation, label)
+        self._pending = self._world.issue(operation, label)
         self._stage += 1
         self._left -= 1
+
+
+class Landed(Flight):
+    """A flight whose result is there, such as one that a checkpoint holds."""
+
+    def __init__(self, result: Tensor) -> None:
+        self._result = result
 
 
 class Pipeline:
     """Flights of one window: while a bucket is launched, the one before it goes on by one stage.
 
     Args:
-        transport, statistics: of the run.
         most_bytes: that may be on their way; a launch beyond waits until earlier flights have landed.
     """
 
-    def __init__(self, transport: Transport, statistics: Statistics, *, most_bytes: float = math.inf) -> None:
-        self._transport, self._statistics, self._most_bytes = transport, statistics, most_bytes
+    def __init__(self, most_bytes: float = math.inf) -> None:
+        self._most_bytes = most_bytes
         self._flights: list[Flight] = []
         self._sizes: deque[tuple[Flight, int]] = deque()
 
@@ -121,24 +120,24 @@ class Pipeline:
             num_bytes: of the bucket.
         """
         while self._sizes and sum(size for _, size in self._sizes) + num_bytes > self._most_bytes:
-            self._sizes.popleft()[0].land(self._transport, self._statistics)
+            self._sizes.popleft()[0].land()
         self._sizes.append((flight, num_bytes))
-        flight.launch(self._transport, self._statistics)
+        flight.launch()
         if self._flights and self._flights[-1].has_more_to_issue:
-            self._flights[-1].advance(self._transport, self._statistics)
+            self._flights[-1].advance()
         self._flights.append(flight)
 
     def finish(self) -> None:
         """Land all flights."""
-        land_all(self._flights, self._transport, self._statistics)
+        land_all(self._flights)
         self._flights.clear()
         self._sizes.clear()
 
 
-def land_all(flights: Iterable[Flight], transport: Transport, statistics: Statistics) -> None:
+def land_all(flights: Iterable[Flight]) -> None:
     """Advance flights in turn until every one has landed, so that their operations go on side by side."""
     flying = [flight for flight in flights if not flight.done]
     while flying:
         for flight in flying:
-            flight.advance(transport, statistics)
+            flight.advance()
         flying = [flight for flight in flying if not flight.done]

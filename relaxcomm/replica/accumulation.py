@@ -21,7 +21,7 @@ class Accumulation:
     def __init__(self, parameters: Sequence[Item]) -> None:
         self._parameters = [item.tensor for item in parameters]
         self._before: list[torch.Tensor] = []
-        self.arrived = False
+        self._arrived = False
         self.close()
 
     def close(self) -> None:
@@ -31,13 +31,19 @@ class Accumulation:
         self._expected: int | None = None
         self._are_known = True
 
+    def arrive(self) -> None:
+        """A parameter has got a gradient in the backward that is under way."""
+        self._arrived = True
+
     def expect(self, samples: int) -> None:
         """The next backward is of so many samples."""
         self._expected = samples
 
     def add(self) -> None:
-        """A backward has ended, and nothing was exchanged yet."""
-        self.arrived = False
+        """A backward has ended, and nothing was exchanged yet; nothing happens if it reached no parameter."""
+        if not self._arrived:
+            return
+        self._arrived = False
         now = [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in self._parameters]
         added = torch._foreach_sub(now, self._before) if self._before else now
         self._count += 1

@@ -1,0 +1,66 @@
+"""An algorithm bound to a model and the ranks: the parts that its exchanges share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.engine.agreements import Agreements
+from relaxcomm.engine.clock import Clock
+from relaxcomm.engine.controllers import Controllers
+from relaxcomm.engine.plan import Plan, fill_buckets
+from relaxcomm.engine.replica_norms import ReplicaNorms
+from relaxcomm.engine.state import State
+from relaxcomm.engine.votes import Votes
+from relaxcomm.engine.world import World
+from relaxcomm.network.operations import AllReduce
+from relaxcomm.replica.replica import Replica
+from relaxcomm.roles import Context
+
+
+class Bound:
+    """The leaves that an algorithm's exchanges are made of; a switch to another algorithm makes new ones.
+
+    Args:
+        algorithm: for this model, see `Algorithm.over`.
+        replica: what is trained.
+        world: the ranks.
+        norms: of the replica, taken now and then.
+    """
+
+    def __init__(self, algorithm: Algorithm, replica: Replica, world: World, norms: ReplicaNorms) -> None:
+        values: dict[str, float] = {}
+        self.algorithm, self.replica, self.world, self.norms = algorithm, replica, world, norms
+        self.plan = Plan(algorithm, replica.parameters)
+        self.state = State(world)
+        self.agreements = Agreements(world)
+        self.votes = Votes(self.plan.votes, replica, world, self.agreements)
+        self.controllers = Controllers(algorithm, replica, values, self.agreements)
+        self.clock = Clock(replica, world, values, self.votes.decided)
+        self.uncompressed_bytes = 0
+        """What BSP in full precision sends in a step."""
+        if not algorithm.at("backward"):
+            self.lay_out([item.name for item in replica.parameters])
+
+    def lay_out(self, order: Sequence[str]) -> None:
+        """Build the buckets in an order that all ranks have agreed on, and the state of every rule."""
+        replica = self.replica
+        self.lay_out_as(fill_buckets(replica.parameters, order, self.algorithm, replica.bucket_bytes))
+
+    def lay_out_as(self, names: Sequence[Sequence[str]]) -> None:
+        """Build buckets that hold just these parameters, and the state of every rule."""
+        buckets = self.plan.lay_out(names)
+        self.state.set_up(self.plan, self.clock.context)
+        shapes = [torch.empty(bucket.numel, dtype=bucket.dtype, device="meta") for bucket in buckets]
+        self.uncompressed_bytes = sum(self.world.transport.traffic(AllReduce(one))[0] for one in shapes)
+
+    def context(self, index: int) -> Context:
+        """What the primitives of a rule may know now, by its index."""
+        return self.clock.context(self.algorithm.rules[index])
+
+    @property
+    def common_step(self) -> int:
+        """The step that labels what all ranks do together; 0 where each has a clock of its own."""
+        return self.clock.step if self.plan.keeps_step else 0

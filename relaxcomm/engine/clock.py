@@ -1,0 +1,86 @@
+"""The clock of an algorithm, and what its primitives may know at each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Protocol
+
+from relaxcomm.composition.algorithm import Rule
+from relaxcomm.engine.plan import Task
+from relaxcomm.engine.world import World
+from relaxcomm.replica.replica import Replica
+from relaxcomm.roles import Context, VotingTrigger
+
+
+class ContextOf(Protocol):
+    """Makes what the primitives of a rule may know now, see `Clock.context`."""
+
+    def __call__(self, rule: Rule, task: Task | None = None, round: int = 0) -> Context: ...
+
+
+class Clock:
+    """Counts the steps of an algorithm, and makes the contexts of its primitives.
+
+    Args:
+        replica: whose learning rates and gradient scale they see.
+        world: whose ranks and graph they see.
+        values: what controllers write.
+        decided: what the ranks have voted for in a step.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        world: World,
+        values: Mapping[str, float],
+        decided: Callable[[VotingTrigger, int], bool | None],
+    ) -> None:
+        self._replica, self._world = replica, world
+        self._values, self._decided = MappingProxyType(values), decided
+        self._event: str | None = None
+        self.step = 0
+        """Optimizer steps that are complete."""
+
+    def tick(self) -> None:
+        """A step is complete."""
+        self.step += 1
+
+    def set(self, step: int) -> None:
+        """Go on from another step."""
+        self.step = step
+
+    @contextmanager
+    def during(self, event: str) -> Iterator[None]:
+        """Something happens that no step belongs to."""
+        self._event = event
+        try:
+            yield
+        finally:
+            self._event = None
+
+    def context(self, rule: Rule, task: Task | None = None, round: int = 0) -> Context:
+        """What the primitives of a rule may know now.
+
+        Args:
+            rule: whose.
+            task: which they work on, if it is known.
+            round: how often the rule has exchanged that before.
+        """
+        trigger = rule.trigger
+        return Context(
+            step=self.step,
+            start=rule.active[0],
+            membership=self._world.membership,
+            learning_rate=self._replica.learning_rate,
+            gradient_scale=self._replica.gradient_scale,
+            values=self._values,
+            topology=self._world.topology,
+            event=self._event,
+            round=round,
+            note=self._world.statistics.note,
+            decided=self._decided(trigger, self.step) if isinstance(trigger, VotingTrigger) else None,
+            layout=None if task is None else task.bucket.layout,
+            place=() if task is None else (task.bucket.index,),
+        )

@@ -1,0 +1,130 @@
+"""Controllers: what they see of their rules, added up over the ranks, becomes named values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.engine.agreements import Agreements, Answer
+from relaxcomm.errors import UsageError
+from relaxcomm.replica.accumulation import Accumulation
+from relaxcomm.replica.replica import Replica
+from relaxcomm.roles import Context, Seen
+
+
+class Controllers:
+    """Adds up what controllers see in a step, asks all ranks once, and lets them decide when the step ends.
+
+    Args:
+        algorithm: whose controllers.
+        replica: whose accumulated gradients some of them look at.
+        values: where they write, by name.
+        agreements: that carry what they have seen.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, replica: Replica, values: dict[str, float], agreements: Agreements
+    ) -> None:
+        self._algorithm, self._replica, self._agreements = algorithm, replica, agreements
+        self._controllers = algorithm.controllers
+        self._values = values
+        needs_micro = any(controller.needs_micro_gradients for controller in self._controllers)
+        self.accumulation = Accumulation(replica.parameters) if needs_micro else None
+        """The gradients that a step accumulates, if a controller looks at them one by one."""
+        self._seen: dict[int, Tensor] = {}
+        self._asked: list[tuple[int, Answer]] = []
+        self._listeners: dict[str, Callable[[float], None]] = {}
+        self._follows_loader = False
+        self._given = self._given_before = 0
+
+    def watches(self, rule: int) -> bool:
+        """Whether a controller watches a rule."""
+        return any(controller.rule == rule for controller in self._controllers)
+
+    def see(self, rule: int, cx: Context, unit: int, local: Tensor | None, result: Tensor) -> None:
+        """Show what became of a bucket to the controllers that watch its rule.
+
+        Args:
+            rule: its index.
+            cx: what the controllers may know.
+            unit: index of the bucket.
+            local: what this worker has put in, for rules of gradients.
+            result: the combined result.
+        """
+        for index, controller in enumerate(self._controllers):
+            if controller.rule == rule:
+                micro = None if self.accumulation is None else self.accumulation.seen(self._replica.scale())
+                samples = self._given or self._given_before or None
+                found = controller.observe(cx, Seen(unit, local, result, micro, samples)).double().cpu()
+                self._seen[index] = self._seen[index] + found if index in self._seen else found
+
+    def ask(self, context: Callable[[int], Context]) -> None:
+        """Ask for the sums of all that was seen since the last time, which the next `send` sends."""
+        if self._seen:
+            self.decide(context)
+            self._asked = [
+                (i, self._agreements.ask("control", seen)) for i, seen in sorted(self._seen.items())
+            ]
+            self._seen = {}
+
+    def decide(self, context: Callable[[int], Context]) -> None:
+        """Read the sums that were asked for, and let the controllers write their values.
+
+        Args:
+            context: what a controller may know, by its index.
+        """
+        asked, self._asked = self._asked, []
+        for index, answer in asked:
+            total = answer.read()
+            if bool(torch.isfinite(total).all()):  # else the window is not committed, and nothing was learnt
+                self._write(self._controllers[index].decide(context(self._controllers[index].rule), total))
+
+    def close(self) -> None:
+        """The step has ended."""
+        self._given_before, self._given = self._given or self._given_before, 0
+        if self.accumulation is not None:
+            self.accumulation.close()
+
+    def given(self, samples: int) -> None:
+        """The loader has given a batch."""
+        self._given += samples
+
+    def follow_loader(self) -> None:
+        """The training data come from the engine's loader."""
+        self._follows_loader = True
+
+    def follow(self, name: str, first: float, listener: Callable[[float], None]) -> None:
+        """Let a value exist, and tell a listener of it now and whenever it changes."""
+        self._listeners[name] = listener
+        self._write({name: self._values.get(name, first)})
+
+    def check_needs(self) -> None:
+        """Raise UsageError if a value does not exist that a controller needs."""
+        name = self._algorithm.name
+        if self._algorithm.plan is not None and not self._follows_loader:
+            raise UsageError(
+                f"{name} plays clients in turn, so the training data must come from "
+                "engine.loader(dataset, batch_size=…)"
+            )
+        missing = self._algorithm.needs - self._values.keys()
+        if missing:
+            raise UsageError(
+                f"{name} chooses {', '.join(sorted(missing))} itself, so the "
+                "training data must come from engine.loader(dataset, batch_size=…)"
+            )
+
+    def export(self) -> dict[str, float]:
+        """What a checkpoint keeps."""
+        return dict(self._values)
+
+    def restore(self, values: Mapping[str, float]) -> None:
+        """Put saved values back."""
+        self._write(values)
+
+    def _write(self, values: Mapping[str, float]) -> None:
+        self._values.update(values)
+        for name in values.keys() & self._listeners.keys():
+            self._listeners[name](values[name])

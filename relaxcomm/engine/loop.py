@@ -1,0 +1,249 @@
+"""Follows the training loop: which forward, backward and optimizer step belong to which step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from relaxcomm.engine.hooks import Hooks
+from relaxcomm.engine.loop_checks import check_closure, check_exchanged, check_turn, skipped_unseen
+from relaxcomm.engine.step import Step
+from relaxcomm.errors import UsageError
+from relaxcomm.replica.grad_scaler import check_scaler
+from relaxcomm.replica.wrappers import check_forward
+
+Callback = TypeVar("Callback", bound=Callable[..., None])
+
+
+def _telling_peers(callback: Callback) -> Callback:
+    """Tell waiting peers when a callback fails here."""
+
+    @wraps(callback)
+    def told(loop: Loop, *args: Any) -> None:
+        try:
+            callback(loop, *args)
+        except BaseException as error:
+            loop.step.bound.world.transport.announce(f"failed: {type(error).__name__}: {error}")
+            raise
+
+    return cast("Callback", told)
+
+
+class Between(Protocol):
+    """Who is told where a step ends, while another algorithm may follow."""
+
+    def step_ends(self) -> None:
+        """A step was closed."""
+
+    def forward_begins(self) -> None:
+        """The model is about to be called."""
+
+    def backward_begins(self, *, skipped: bool) -> None:
+        """A backward begins, and the model itself was not called before it."""
+
+
+class Loop:
+    """One step of an algorithm for each optimizer step.
+
+    Several optimizers make one step: it begins with the first one's and ends when each has stepped.
+    A step that a GradScaler skipped is closed by the next forward, which sees that the scale fell.
+
+    Args:
+        hooks: that tell of the training loop.
+        step: what is done in a step.
+    """
+
+    def __init__(self, hooks: Hooks, step: Step) -> None:
+        self._hooks = hooks
+        self.step = step
+        """What is done in a step."""
+        self._between: Between | None = None
+        self._paused = False
+        self._unsynchronised = False  # a backward of this step ran under no_sync
+        self._begun = False  # a backward that reaches parameters is under way
+        self._pending = False  # gradients are there for an optimizer step
+        self._awaiting_end = False
+        self._called = False  # the model itself was, in this step
+        self._stepped: list[Optimizer] = []
+        self._opened = False  # the first optimizer's step has begun, and not every one has ended
+
+    def follow(self, step: Step, between: Between | None) -> None:
+        """From now on do this in a step, and tell somebody of its end."""
+        self.step, self._between = step, between
+        bound = step.bound
+        needs_gradients = bound.algorithm.at("backward") or bound.votes or bound.algorithm.plan
+        self._hooks.follow(self, gradients=bool(needs_gradients or bound.controllers.accumulation))
+
+    def leave(self) -> None:
+        """Follow the training loop no more."""
+        self._hooks.follow(None, gradients=False)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exchange no gradients inside."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether no gradients are there that belong to the step that comes next."""
+        return not (self._begun or self._opened or self.step.synchronised or self._unsynchronised)
+
+    def settle(self) -> None:
+        """Close a step that a GradScaler skipped on this rank."""
+        if self._is_skipped():
+            self._close_step()
+
+    @_telling_peers
+    def forward_begins(self, module: nn.Module) -> None:
+        """The model is about to be called."""
+        with self.step.bound.world.statistics.busy():
+            if self._begun:
+                raise UsageError(
+                    "the last backward did not end: it raised an error, and peers wait for its gradients"
+                )
+            self._awaiting_end = False
+            if torch.is_grad_enabled():
+                self._called = True
+                self._hooks.unwatch_parts()
+                self._check_forward(module)
+                self.settle()
+                if self._between is not None:
+                    self._between.forward_begins()
+
+    @_telling_peers
+    def forward_ends(self, module: nn.Module, output: Any) -> None:
+        """It has returned something, on which a backward may begin."""
+        if torch.is_grad_enabled():
+            self._check_forward(module)
+            self._hooks.watch_output(output)
+
+    @_telling_peers
+    def part_begins(self) -> None:
+        """A part of the model is about to be called."""
+        if torch.is_grad_enabled():
+            with self.step.bound.world.statistics.busy():
+                self.settle()
+
+    @_telling_peers
+    def part_gradient_arrives(self) -> None:
+        """A parameter has its gradient, and the model itself was not called."""
+        if not self._awaiting_end:
+            with self.step.bound.world.statistics.busy():
+                self.backward_begins()
+                self._begin_uncalled()
+
+    def backward_begins(self) -> None:
+        """A backward has reached the model's output, or a parameter."""
+        if not self._awaiting_end:
+            self._awaiting_end = True
+            self._hooks.watch_end_of_backward()
+
+    def gradient_arrives(self, index: int) -> None:
+        """A parameter has its gradient."""
+        accumulation = self.step.bound.controllers.accumulation
+        if accumulation is not None:
+            accumulation.arrive()
+        if self._paused:
+            self._unsynchronised = True
+            return
+        if not self._begun:
+            self._begin()
+        self.step.ready(index)
+
+    @_telling_peers
+    def backward_ends(self) -> None:
+        """The outermost backward has ended."""
+        bound = self.step.bound
+        with bound.world.statistics.busy():
+            self._awaiting_end = False
+            if bound.controllers.accumulation is not None:
+                bound.controllers.accumulation.add()
+            if not self._paused:
+                if not self._pending and not self._begun:
+                    bound.replica.remember_scale()
+                self._pending = True
+            if self._begun:
+                self._begun = False
+                self.step.end_backward()
+            if not bound.replica.optimizers and not self._paused:
+                bound.replica.check_parameters()
+                self._pending = self._called = self._unsynchronised = False
+                self.step.tick()
+                self._tell_end()
+
+    @_telling_peers
+    def step_begins(self, optimizer: Optimizer, closure: object) -> None:
+        """An optimizer is about to step."""
+        replica = self.step.bound.replica
+        with self.step.bound.world.statistics.busy():
+            check_scaler(replica.scaler)
+            check_closure(closure)
+            check_turn(self.step, optimizer, self._stepped)
+            if replica.scaler is not None and not self._called:
+                self._hooks.watch_parts()
+            if not self._opened:
+                replica.check_parameters()
+                check_exchanged(self.step, unsynchronised=self._unsynchronised)
+                self._opened = True
+                self.step.before_step()
+
+    @_telling_peers
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """It has stepped."""
+        with self.step.bound.world.statistics.busy():
+            self._stepped.append(optimizer)
+            if len(self._stepped) == len(self.step.bound.replica.optimizers):
+                self._close_step()
+
+    def _begin(self) -> None:
+        """A backward that reaches parameters; `autograd.grad` does not come here."""
+        if torch.is_grad_enabled():
+            raise UsageError(
+                "backward(create_graph=True) is not supported: exchanged gradients carry no graph"
+            )
+        self._begun = True
+        self.backward_begins()
+        if not self._called:
+            self._begin_uncalled()
+        self.step.bound.replica.remember_scale()
+        self.step.begin_backward()
+
+    def _begin_uncalled(self) -> None:
+        """The training loop calls parts of the model, or methods other than its forward."""
+        skipped = self._is_skipped()
+        if self._between is not None:
+            self._between.backward_begins(skipped=skipped)
+        if skipped and self.step.has_work_after():
+            raise skipped_unseen(self.step)
+        self.settle()
+
+    def _check_forward(self, module: nn.Module) -> None:
+        replica = self.step.bound.replica
+        check_forward(replica.model, module, replica.parameters[0].tensor)
+
+    def _close_step(self) -> None:
+        """Every optimizer has stepped, or a GradScaler has skipped those that have not."""
+        if not self._opened:
+            self.step.apply_due()
+        self._opened, self._stepped = False, []
+        self._pending = self._called = self._unsynchronised = False
+        self.step.after_step()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self._between is not None:
+            self._between.step_ends()
+
+    def _is_skipped(self) -> bool:
+        """Whether a GradScaler has skipped this step, or a part of it, on this rank."""
+        return self._pending and self.step.bound.replica.has_skipped()

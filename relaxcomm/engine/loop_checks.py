@@ -1,0 +1,63 @@
+"""What a training loop may not do, with what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.optim import Optimizer
+
+from relaxcomm.engine.step import Step
+from relaxcomm.errors import UsageError
+
+
+def check_closure(closure: object) -> None:
+    """Refuse an optimizer step that runs backward inside."""
+    if closure is not None:
+        raise UsageError(
+            "step(closure) is not supported: it runs backward inside the step; call backward, then step()"
+        )
+
+
+def check_turn(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer]) -> None:
+    """Refuse an optimizer that steps for the second time before each has done so."""
+    if optimizer not in stepped:
+        return
+    bound = step.bound
+    left = [type(one).__name__ for one in bound.replica.optimizers if one not in stepped]
+    raise UsageError(
+        f"{type(optimizer).__name__} steps again in step {bound.clock.step}, before {', '.join(left)} has: "
+        "a step ends when each optimizer that was given to attach has stepped once. Step all of them "
+        "equally often, or attach an engine of its own to the part of the model that is trained less"
+    )
+
+
+def check_exchanged(step: Step, *, unsynchronised: bool) -> None:
+    """Refuse a step whose gradients a rule should have exchanged, and has not.
+
+    Args:
+        step: that is about to end.
+        unsynchronised: whether a backward of it ran under no_sync.
+    """
+    if step.synchronised or not step.backward.is_due():
+        return
+    number, name = step.bound.clock.step, step.bound.algorithm.name
+    cause = (
+        "optimizer.step() after backward under no_sync() only"
+        if unsynchronised
+        else f"optimizer.step() in step {number} without a backward that reached the model's parameters"
+    )
+    raise UsageError(
+        f"{cause}: {name} exchanges gradients as backward makes them, so those of this "
+        "step were never exchanged. Run the last backward of each step outside no_sync(); where "
+        "gradients are made otherwise (torch.func, by hand), use an algorithm that exchanges parameters, "
+        "such as {name: local_sgd, steps: 1}"
+    )
+
+
+def skipped_unseen(step: Step) -> UsageError:
+    """An error for a step that the GradScaler skipped, where its exchange is missed only afterwards."""
+    return UsageError(
+        f"step {step.bound.clock.step} was skipped by the GradScaler, and its exchange is seen to be missing "
+        "only now, in the next backward, since neither the model nor a part of it was called; train "
+        "through the model itself: its forward may call what computes the loss"
+    )

@@ -1,0 +1,215 @@
+"""The rules that run after the optimizer's step, on parameters or what they have moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from relaxcomm.engine.agreements import Answer
+from relaxcomm.engine.bound import Bound
+from relaxcomm.engine.flight import Pipeline, land_all
+from relaxcomm.engine.parameter_results import Sent, apply, check_alone
+from relaxcomm.engine.plan import Task
+from relaxcomm.engine.transfer import Transfer
+from relaxcomm.roles import Payload
+
+REQUESTED_BYTES = 64 << 20  # of parameters on their way to services at a time
+
+
+class ParameterExchange:
+    """Runs step rules in declared order; each reads what the one before wrote.
+
+    Args:
+        bound: the algorithm on a model.
+    """
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self._plan, self._clock = bound.plan, bound.clock
+        self._rules = bound.algorithm.at("step")
+        self._changing = [
+            index for index, rule in self._rules if type(rule.payload).before_step is not Payload.before_step
+        ]
+        self.late: list[Sent] = []
+
+    def fired(self) -> frozenset[int]:
+        """The rules that exchange in this step; waits for votes that have not come."""
+        step, context = self._clock.step, self._clock.context
+        fired = self._plan.at("step", step, context)
+        voting = self._plan.voting("step", step)
+        if voting:
+            self._bound.votes.read(voting, step)
+            fired |= self._plan.at("step", step, context, known="backward")
+        return self._covering(fired)
+
+    def waiting_for(self, event: str) -> frozenset[int]:
+        """The rules that exchange when something happens."""
+        with self._clock.during(event):
+            return self._covering(self._plan.at("step", self._clock.step, self._clock.context, known="event"))
+
+    def lands(self) -> bool:
+        """Whether a late result is applied or goes on in this step, the same on all ranks that keep step."""
+        step = self._clock.step
+        return any(t.due <= step or t.goes_on(step) for sent in self.late for t in sent.transfers)
+
+    def apply_due(self) -> None:
+        """Apply late results that are due, and let others go on."""
+        step, due, left = self._clock.step, [], []
+        for sent in self.late:
+            arrived, waiting = sent.split(step)  # asked once: one may arrive in between
+            due += [arrived] if arrived.transfers else []
+            left += [waiting] if waiting.transfers else []
+        self.late = left
+        apply(self._bound, due)
+        for transfer in (one for sent in left for one in sent.transfers):
+            if transfer.goes_on(step):
+                transfer.flight.advance()
+
+    def before_step(self) -> None:
+        """Let payloads change the gradients just before the optimizer's step."""
+        for index in self._changing:
+            if self._bound.algorithm.rules[index].is_active(self._clock.step):
+                for task in self._plan.tasks[index]:
+                    payload, slots = task.rule.payload, self._bound.state.of(task)["payload"]
+                    payload.before_step(self._bound.context(index), task.bucket, slots)
+
+    def tell(self, event: str, facts: Mapping[str, float]) -> None:
+        """Tell the payloads of something that has happened."""
+        for index, rule in self._rules:
+            for task in self._plan.tasks[index]:
+                slots, cx = self._bound.state.of(task), self._bound.context(index)
+                rule.payload.event(cx, task.bucket, slots["payload"], event, facts)
+                slots.commit(True)
+
+    def run(self, fired: Collection[int]) -> bool:
+        """Exchange by some rules; whether anything was exchanged."""
+        running = [
+            index
+            for index, rule in self._rules
+            if index in fired and not (rule.delay == "unbounded" and self._out(index))
+        ]
+        for index in running:
+            self._launch(index)
+        return bool(running)
+
+    def makes_equal(self, fired: Collection[int]) -> bool:
+        """Whether all replicas should be equal after this step, the same on all ranks."""
+        if not self._plan.keeps_step:
+            return False
+        if not self._bound.algorithm.lets_replicas_differ:
+            return True
+        return any(
+            index in fired
+            and rule.select is None
+            and not rule.delay
+            and rule.exchange.same_result
+            and not rule.payload.keeps_local
+            for index, rule in self._rules
+        )
+
+    def drain(self) -> None:
+        """Apply everything that is on its way."""
+        late, self.late = self.late, []
+        apply(self._bound, late)
+
+    def meet(self) -> None:
+        """Let every rank send as often as the one that sent most, so that all results can arrive.
+
+        The model stays as it is: results are applied in the next step.
+        """
+        unbounded = [index for index, rule in self._rules if rule.delay == "unbounded"]
+        if not unbounded:
+            return
+        ours = [self._num_sent(index) for index in unbounded]
+        theirs = zip(*self._bound.world.gather(ours), strict=True)
+        for index, sent, most in zip(unbounded, ours, map(max, theirs), strict=True):
+            if sent < most:
+                land_all(transfer.flight for transfer in self._out(index))
+                self._launch(index)
+            land_all(transfer.flight for transfer in self._out(index))
+
+    def export(self) -> list[list[Any]]:
+        """Late results as a checkpoint keeps them; waits for them."""
+        return [transfer.export() for sent in self.late for transfer in sent.transfers]
+
+    def restore(self, saved: Iterable[list[Any]]) -> None:
+        """Put back what a checkpoint has saved."""
+        bound, found = self._bound, []
+        for due, index, of_buffers, unit, result, snapshot in saved:
+            tasks = self._buffer_tasks(index) if of_buffers else self._plan.tasks[index]
+            task = next(task for task in tasks if task.bucket.index == unit)
+            slots, context = bound.state.of(task), bound.clock.context
+            made = Transfer.landed(
+                task, slots, context, bound.world, due=due, result=result, snapshot=snapshot
+            )
+            found.append(Sent([made]))
+        self.late = found
+
+    def _covering(self, fired: Iterable[int]) -> frozenset[int]:
+        """Those of some rules that cover anything."""
+        return frozenset(index for index in fired if self._plan.tasks[index])
+
+    def _out(self, index: int) -> list[Transfer]:
+        return [t for sent in self.late for t in sent.transfers if t.task.index == index]
+
+    def _num_sent(self, index: int) -> int:
+        """How often a rule has sent its buckets."""
+        return max((self._bound.state.rounds[task.place] for task in self._plan.tasks[index]), default=0)
+
+    def _buffer_tasks(self, index: int) -> Sequence[Task]:
+        replica = self._bound.replica
+        return self._plan.for_buffers(index, replica.buffers(), replica.bucket_bytes)
+
+    def _launch(self, index: int) -> None:
+        """Send what a rule covers, and buffers with it; without a delay, apply what comes."""
+        self._bound.replica.check_frozen()
+        rule, tasks = self._bound.algorithm.rules[index], self._plan.tasks[index]
+        # Two averages of the same buffers under way would correct them twice.
+        out = any(one.task.of_buffers for sent in self.late for one in sent.transfers)
+        buffers = () if out else self._buffer_tasks(index)
+        # Each rank holds what it asks and what it is answered; those who take part together fill their link.
+        pipeline = Pipeline(math.inf if rule.exchange.collective else REQUESTED_BYTES)
+        round = self._bound.state.rounds[tasks[0].place]
+        measured = self._bound.norms.wants_distance(rule, self._bound.votes.slots)
+        made = [
+            self._send(task, self._bound.state.next_round(task), pipeline, measured=measured)
+            for task in tasks
+        ]
+        made += [self._send(task, round, pipeline, measured=False) for task in buffers]
+        sent = Sent(made, self._ask_finite(tasks[0], made))
+        if rule.delay:
+            self.late.append(sent)
+        else:
+            pipeline.finish()
+            apply(self._bound, [sent])
+
+    def _ask_finite(self, task: Task, made: Sequence[Transfer]) -> Answer | None:
+        """Ask whether a rank has put in NaN, beside the exchange, where ranks get different results."""
+        if not (task.parts and task.rule.compressor.keeps_finite):
+            return None
+        bad = any(transfer.not_finite for transfer in made)
+        answer = self._bound.agreements.ask("not finite", torch.tensor([float(bad)]))
+        self._bound.agreements.send(self._bound.common_step)
+        return answer
+
+    def _send(self, task: Task, round: int, pipeline: Pipeline, *, measured: bool) -> Transfer:
+        bound, rule, bucket = self._bound, task.rule, task.bucket
+        late, alone = bool(rule.delay), not rule.exchange.collective
+        slots, step = bound.state.of(task), self._clock.step
+        transfer = Transfer(task, slots, self._clock.context, bound.world, step=step, round=round)
+        tensor = transfer.read(bucket.temporary() if late or alone else bucket.scratch())
+        not_finite = check_alone(bound, task, tensor)
+        if measured:
+            transfer.keep(bound.norms.side(rule, bucket, tensor))
+        transfer.launch(
+            transfer.exchange(tensor),
+            # Ranks that play clients or ask a server are not in the same step.
+            step if self._plan.keeps_step else round + 1,
+            None if late else pipeline,
+            snapshot=bucket.gather(bucket.temporary()) if late else None,
+            not_finite=not_finite,
+        )
+        return transfer

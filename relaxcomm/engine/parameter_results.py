@@ -1,0 +1,126 @@
+"""What exchanges of parameters bring: written to the model and kept, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from relaxcomm.engine.agreements import Answer
+from relaxcomm.engine.bound import Bound
+from relaxcomm.engine.finite import is_finite, non_finite_error, own_error, spoilt
+from relaxcomm.engine.flight import land_all
+from relaxcomm.engine.plan import Task
+from relaxcomm.engine.transfer import Transfer
+from relaxcomm.errors import NonFiniteError
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Transfers of a rule that were sent together.
+
+    Args:
+        transfers: on their way.
+        others: whether any rank has put in what is not finite; on its way with them.
+    """
+
+    transfers: Sequence[Transfer]
+    others: Answer | None = None
+
+    def split(self, step: int) -> tuple[Sent, Sent]:
+        """Those that are applied in a step, and the others."""
+        due = [transfer.is_due(step) for transfer in self.transfers]
+        parts = [
+            [t for t, now in zip(self.transfers, due, strict=True) if now is want] for want in (True, False)
+        ]
+        return Sent(parts[0], self.others), Sent(parts[1], self.others)
+
+
+def check_alone(bound: Bound, task: Task, tensor: Tensor) -> list[str]:
+    """What of a bucket is not finite before it is sent, where results do not show it on all ranks.
+
+    Raises: NonFiniteError where nobody waits for this rank, so that it must not reach those who go on.
+    """
+    exchange = task.rule.exchange
+    if exchange.same_result and exchange.collective:
+        return []
+    found = spoilt(task.bucket, tensor) or ([] if is_finite(tensor) else ["what is sent"])
+    if found and not exchange.collective:
+        so = "nothing was sent, and no other rank has it"
+        raise own_error(found, bound.world.rank, bound.clock.step, so)
+    return found
+
+
+def apply(bound: Bound, sent: Sequence[Sent]) -> None:
+    """Write results to the model and keep state, all or nothing.
+
+    Raises: NonFiniteError if a result is not finite here, or, where ranks get different ones, on any rank.
+    """
+    made = [transfer for one in sent for transfer in one.transfers]
+    if not made:
+        return
+    land_all(transfer.flight for transfer in made)
+    bad = [transfer for transfer in made if not is_finite(transfer.result)]
+    if _is_any_bad(bound, sent, bool(bad)):
+        for transfer in made:
+            transfer.commit(False)
+        raise _error(bound, made, bad)
+    for transfer in made:
+        if transfer.sent is not None:
+            bound.world.statistics.latest["staleness_steps"] = bound.clock.step - transfer.sent
+    bound.norms.distance([(t.side, t.result) for t in made if t.side is not None])
+    finalized, sums = _measure(made)
+    for place, transfer in enumerate(made):
+        task = transfer.task
+        if not task.of_buffers and bound.controllers.watches(task.index):
+            cx = bound.context(task.index)
+            bound.controllers.see(task.index, cx, task.bucket.index, None, transfer.result)
+        known = finalized.get(place)
+        transfer.apply(
+            transfer.finalize(transfer.result) if known is None else known,
+            measured=None if known is None else sums[task.index, transfer.due],
+        )
+        transfer.commit(True)
+    bound.controllers.ask(bound.context)
+    bound.agreements.send(bound.common_step)
+
+
+def _measure(made: Sequence[Transfer]) -> tuple[dict[int, Tensor], dict[tuple[int, float], Tensor]]:
+    """What outers that measure want to know before anything is written.
+
+    Returns: finalized results by place in `made`, and the sums over the buckets of each rule's exchange.
+    """
+    finalized: dict[int, Tensor] = {}
+    sums: dict[tuple[int, float], Tensor] = {}
+    for place, transfer in enumerate(made):
+        if transfer.task.rule.outer.measures:
+            result = transfer.finalize(transfer.result)
+            numbers, key = transfer.measure(result).double(), (transfer.task.index, transfer.due)
+            finalized[place] = result
+            sums[key] = sums[key] + numbers if key in sums else numbers
+    return finalized, sums
+
+
+def _is_any_bad(bound: Bound, sent: Sequence[Sent], bad: bool) -> bool:
+    """Whether a result is bad here or, where ranks get different results, on any rank."""
+    for one in sent:
+        if not any(transfer.task.parts for transfer in one.transfers):
+            continue
+        # Without an answer on its way it is made of what came back: a compressor may overflow, a checkpoint
+        # keeps results only.
+        if one.others is None:
+            bad = bound.agreements.any(bad, "not finite", bound.common_step)
+        else:
+            bad = bool(one.others.read().item()) or bad
+    return bad
+
+
+def _error(bound: Bound, made: Sequence[Transfer], bad: Sequence[Transfer]) -> NonFiniteError:
+    """Who has put in what is not finite: nothing was written yet, so all still have what they sent."""
+    step = bound.clock.step
+    came = [name for one in bad for name in spoilt(one.task.bucket, one.result)]
+    if not all(one.task.rule.exchange.collective for one in made):  # the others do not wait for a question
+        return own_error(came, bound.world.rank, step, "the exchange gave it back")
+    put_in = [name for one in made for name in spoilt(one.task.bucket, one.sent_values())]
+    return non_finite_error(bound.world, put_in, came, step)

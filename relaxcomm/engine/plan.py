@@ -1,0 +1,198 @@
+"""What an algorithm does to a model, worked out once: every rule on every bucket, and what a step does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.primitives.payloads.parameters import parameters
+from relaxcomm.primitives.triggers.every import every
+from relaxcomm.primitives.triggers.every_step import every_step
+from relaxcomm.roles import Context, VotingTrigger
+from relaxcomm.tensors.buckets import Bucket, Item, build_buckets
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One rule on one bucket.
+
+    Args:
+        index: of the rule.
+        rule: with its primitives.
+        bucket: of parameters, or of the model's buffers.
+        label: of its operations.
+    """
+
+    index: int
+    rule: Rule
+    bucket: Bucket
+    label: str
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its state is kept: the rule and the bucket."""
+        return self.index, self.bucket.index
+
+    @property
+    def of_buffers(self) -> bool:
+        """Whether it averages buffers, beside a rule of parameters."""
+        return self.label == _BUFFERS
+
+    @cached_property
+    def operations(self) -> int:
+        """How many operations one exchange issues."""
+        return self.rule.compressor.rounds * self.rule.exchange.operations
+
+    @cached_property
+    def carries_flags(self) -> bool:
+        """Whether entries behind the bucket's own come through; a server knows the bucket alone."""
+        return self.rule.compressor.elementwise and self.rule.exchange.collective
+
+    @cached_property
+    def moves_gradient(self) -> bool:
+        """Whether its result takes the gradient's place, which an outer that only observes leaves alone."""
+        return bool(self.rule.outer.target)
+
+    @cached_property
+    def parts(self) -> bool:
+        """Whether ranks take part together and get different results."""
+        return self.rule.exchange.collective and not self.rule.exchange.same_result
+
+
+_BUFFERS = "buffers"
+
+
+class Plan:
+    """The rules of an algorithm on the buckets of a model, which may only be known after the first backward.
+
+    Args:
+        algorithm: whose rules.
+        items: the trainable parameters.
+    """
+
+    def __init__(self, algorithm: Algorithm, items: Sequence[Item]) -> None:
+        self.algorithm = algorithm
+        self.keeps_step = algorithm.keeps_step
+        self.votes = tuple(
+            dict.fromkeys(r.trigger for r in algorithm.rules if isinstance(r.trigger, VotingTrigger))
+        )
+        """The triggers on which the ranks vote; equal ones vote once."""
+        self.buckets: list[Bucket] | None = None
+        self.tasks: tuple[tuple[Task, ...], ...] = ((),) * len(algorithm.rules)
+        """By rule, in the order of the buckets."""
+        self._items = {item.name: item for item in items}
+        self._buffer_rules = {
+            index: _buffer_rule(rule)
+            for index, rule in enumerate(algorithm.rules)
+            if rule.payload.averages_buffers and rule.exchange.collective
+        }
+        self._buffer_tasks: dict[int, list[Task]] = {}
+
+    def lay_out(self, names: Sequence[Sequence[str]]) -> list[Bucket]:
+        """Make buckets that hold just these parameters, and every rule's tasks.
+
+        Args:
+            names: of each bucket's parameters, the same on all ranks.
+        """
+        made = [Bucket(place, [self._items[name] for name in held]) for place, held in enumerate(names)]
+        covering = [self.algorithm.covering(bucket.names[0]) for bucket in made]
+        self.tasks = tuple(
+            tuple(Task(index, rule, bucket, str(index)) for bucket in made if index in covering[bucket.index])
+            for index, rule in enumerate(self.algorithm.rules)
+        )
+        self.buckets = made
+        return made
+
+    def of_bucket(self, bucket: Bucket, site: str) -> list[Task]:
+        """The tasks of one bucket at a site, in declared order."""
+        return [
+            task
+            for tasks in self.tasks
+            for task in tasks
+            if task.bucket is bucket and task.rule.payload.site == site
+        ]
+
+    def for_buffers(self, index: int, items: Sequence[Item], bucket_bytes: int) -> list[Task]:
+        """The tasks that average buffers together with a rule of parameters.
+
+        Args:
+            index: of the rule.
+            items: the buffers as they are now: `.to()` replaces them.
+            bucket_bytes: a bucket's capacity.
+        """
+        if index not in self._buffer_rules:
+            return []
+        known = self._buffer_tasks.get(index, [])
+        held = [item.tensor for task in known for item in task.bucket.items]
+        if len(held) != len(items) or any(a is not b.tensor for a, b in zip(held, items, strict=True)):
+            buckets = build_buckets(items, bucket_bytes=bucket_bytes)
+            rule = self._buffer_rules[index]
+            known = self._buffer_tasks[index] = [Task(index, rule, one, _BUFFERS) for one in buckets]
+        return known
+
+    def at(
+        self, site: str, step: int, context: Callable[[Rule], Context], *, known: str = "start"
+    ) -> frozenset[int]:
+        """The rules of a site that exchange now.
+
+        Args:
+            site: "backward" or "step".
+            step: the clock.
+            context: what a rule's primitives may know; with the ranks' answer where they have voted.
+            known: of which rules, by when their triggers know it.
+        """
+        return frozenset(
+            index
+            for index, rule in self.algorithm.at(site)
+            if rule.is_active(step) and rule.trigger.known == known and rule.trigger.fires(context(rule))
+        )
+
+    def voting(self, site: str, step: int) -> list[VotingTrigger]:
+        """The triggers whose votes decide on rules of a site in a step."""
+        rules = (rule for _, rule in self.algorithm.at(site) if rule.is_active(step))
+        return list(dict.fromkeys(r.trigger for r in rules if isinstance(r.trigger, VotingTrigger)))
+
+    def ballot(self, step: int) -> dict[VotingTrigger, Rule]:
+        """The triggers on which a ballot is cast in a step, the same on all ranks, each with a rule."""
+        found: dict[VotingTrigger, Rule] = {}
+        for trigger in self.votes:
+            for rule in self.algorithm.rules:
+                if rule.trigger == trigger and rule.is_active(step):
+                    found.setdefault(trigger, rule)
+        return found
+
+
+def fill_buckets(
+    items: Iterable[Item], order: Sequence[str], algorithm: Algorithm, bucket_bytes: int
+) -> list[tuple[str, ...]]:
+    """Names of the parameters of each bucket: rules that differ, or look at whole models, part them.
+
+    Args:
+        items: the trainable parameters.
+        order: their names, as they go into buckets.
+        algorithm: whose rules cover them.
+        bucket_bytes: a bucket's capacity.
+    """
+
+    def is_whole(item: Item) -> bool:
+        """Whether a compressor looks at the whole model when it codes a parameter's entries."""
+        rules = (algorithm.rules[index] for index in algorithm.covering(item.name))
+        return any(rule.compressor.coding_scope == "model" for rule in rules)
+
+    by_name = {item.name: item for item in items}
+    buckets = build_buckets(
+        (by_name[name] for name in order),
+        bucket_bytes=bucket_bytes,
+        key=lambda item: algorithm.covering(item.name),
+        whole=is_whole,
+    )
+    return [bucket.names for bucket in buckets]
+
+
+def _buffer_rule(rule: Rule) -> Rule:
+    """How the buffers that go with a rule are averaged: in full precision, over the same exchange."""
+    # When it runs is decided by the rule that it goes with.
+    trigger = every(steps=max(1, rule.delay)) if isinstance(rule.delay, int) else every_step()
+    return Rule(payload=parameters(), exchange=rule.exchange.plain, trigger=trigger, delay=rule.delay)

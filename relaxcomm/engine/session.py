@@ -1,0 +1,132 @@
+"""An attached run: what is done in a step now, who follows the training loop, and who shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+from weakref import WeakSet
+
+from torch import nn
+
+from relaxcomm.config import Config
+from relaxcomm.engine import checkpoint, idle, replicas, served, switching
+from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
+from relaxcomm.engine.bound import Bound
+from relaxcomm.engine.hooks import Hooks
+from relaxcomm.engine.loading import Loaders
+from relaxcomm.engine.loop import Loop
+from relaxcomm.engine.metering import Metering
+from relaxcomm.engine.step import Step
+from relaxcomm.network.transport import EVALUATION
+from relaxcomm.tensors import buffer_pool
+
+_attached: WeakSet[nn.Module] = WeakSet()
+_attaching = Lock()
+
+
+def attached() -> list[nn.Module]:
+    """Models that an open engine follows."""
+    with _attaching:
+        return list(_attached)
+
+
+class Session:
+    """Holds the parts of a run from attach to close; a switch replaces the step, and nothing else.
+
+    Args:
+        bound: the first algorithm on the model.
+        settings: of the run.
+        metering: shows it.
+    """
+
+    def __init__(self, bound: Bound, settings: Config, metering: Metering) -> None:
+        self.settings, self.metering = settings, metering
+        self.replica, self.world = bound.replica, bound.world
+        self.step = self._make_step(bound)
+        """What is done in a step now."""
+        self._hooks = Hooks(self.replica.model, self.replica.parameters, self.replica.optimizers)
+        self.loop = Loop(self._hooks, self.step)
+        self.loaders = Loaders()
+        try:
+            self._hooks.hang()
+            if self.replica.scaler is not None:
+                self._hooks.watch_parts()  # until the model is called: a step that is skipped must be seen
+            self.schedule = AlgorithmSchedule(self.loop, self.step, settings.phases, self.switch)
+        except BaseException:
+            self.detach()
+            raise
+        with _attaching:
+            _attached.add(self.replica.model)
+
+    @property
+    def bound(self) -> Bound:
+        """The algorithm that runs now, on the model."""
+        return self.step.bound
+
+    def switch(
+        self, algorithm: object, residuals: switching.Residuals = "carry", *, from_start: bool = False
+    ) -> None:
+        """Go on with another algorithm.
+
+        Args:
+            algorithm: as YAML has it, or made in Python.
+            residuals: whether compressors' are carried over.
+            from_start: go on as if it had run all the time, where that can be.
+        """
+        before = self.step
+        following = switching.choose(before.bound, self.settings, algorithm, residuals)
+        switching.leave(self.loop)
+        self.metering.settle()
+        bound = switching.follow(before.bound, following, residuals, from_start=from_start)
+        self.step = self._make_step(bound)
+        self.step.inputs.follow(before.inputs)
+        self.metering.follow(bound)
+        self.schedule.follow(self.step)
+
+    def export(self) -> dict[str, Any]:
+        """All state of this rank."""
+        self.loop.settle()
+        served.meet(self.bound)
+        self.step.parameters.meet()
+        parts = {**checkpoint.export(self.step), **self.schedule.export()}
+        return {**parts, "loaders": self.loaders.export()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that this rank has exported."""
+        checkpoint.check_together(self.bound, state)
+        with replicas.kept(self.bound):  # they were loaded; a switch would average them
+            self.schedule.resume(state)
+        checkpoint.restore(self.step, state)
+        self.loaders.restore(state.get("loaders", ()))
+
+    def finish(self, *, average: bool | None) -> None:
+        """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""
+        self.loop.settle()
+        self.detach()
+        idle.warn_of_idle(self.bound, self.schedule.to_come)
+        switching.come_to_rest(self.step)
+        has_buffers = any(True for _ in self.replica.model.buffers())
+        if average or (average is None and (self.bound.algorithm.lets_replicas_differ or has_buffers)):
+            with self.world.statistics.evaluating():
+                replicas.average(self.bound, EVALUATION)
+        elif average is None:
+            replicas.check(self.bound)
+
+    def detach(self) -> None:
+        """Follow the training loop no more."""
+        self._hooks.remove()
+        with _attaching:
+            _attached.discard(self.replica.model)
+
+    def release(self, status: str) -> None:
+        """Give back everything, and tell the other ranks what became of this one."""
+        self.metering.close(status)
+        self.step.backward.release()
+        self.world.transport.announce(status)
+        self.world.transport.close()
+        buffer_pool.release()
+
+    def _make_step(self, bound: Bound) -> Step:
+        settings = self.settings
+        return Step(bound, settings.drift_guard, self.metering.synchronised, debug=settings.debug)

@@ -1,0 +1,173 @@
+"""What rules keep from step to step: written in a window, kept only if the whole window is good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from relaxcomm.composition.algorithm import Rule
+from relaxcomm.engine.plan import Plan, Task
+from relaxcomm.engine.world import World
+from relaxcomm.network.transport import Membership, Service
+from relaxcomm.roles import Context, is_buffer
+from relaxcomm.tensors.buckets import Bucket
+
+
+class Slots(MutableMapping[str, Tensor]):
+    """The slots of one primitive for one bucket; assignments wait for `commit`."""
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        self._kept = dict(values)
+        self._staged: dict[str, Tensor] = {}
+
+    def __getitem__(self, slot: str) -> Tensor:
+        return self._staged[slot] if slot in self._staged else self._kept[slot]
+
+    def __setitem__(self, slot: str, value: Tensor) -> None:
+        if slot not in self._kept:
+            raise KeyError(f"slot {slot!r} was not made by init, which made {sorted(self._kept)}")
+        self._staged[slot] = value
+
+    def __delitem__(self, slot: str) -> None:
+        raise TypeError("slots live as long as the rule")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def export(self) -> dict[str, Tensor]:
+        """A copy of every slot."""
+        return {slot: self[slot].clone() for slot in self if not is_buffer(slot)}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Put exported values back."""
+        for slot, value in saved.items():
+            self[slot] = value.to(self[slot].device).clone()
+        self.commit(True)
+
+    def commit(self, good: bool | Tensor) -> None:
+        """Keep what was assigned if `good`; a tensor decides on its device, without waiting for it."""
+        for slot, value in self._staged.items():
+            if isinstance(good, Tensor):
+                self._kept[slot] = torch.where(good, value, self._kept[slot])
+            elif good:
+                self._kept[slot] = value
+        self._staged.clear()
+
+
+class RuleState:
+    """The slots of all primitives of one rule for one bucket.
+
+    Args:
+        rule: whose primitives.
+        bucket: the bucket.
+        membership: of the ranks among whom parts may be shared out.
+    """
+
+    def __init__(self, rule: Rule, bucket: Bucket, membership: Membership) -> None:
+        coding = rule.exchange.coding_slots(bucket, rule.compressor, membership)
+        others = {role: made for role, made in rule.primitives.items() if role != "compressor"}
+        self.roles = {role: Slots(made.init(bucket)) for role, made in others.items()}
+        self.roles["compressor"] = Slots(coding)
+
+    def __getitem__(self, role: str) -> Slots:
+        return self.roles[role]
+
+    def commit(self, good: bool | Tensor) -> None:
+        """Keep or drop the assignments of all primitives."""
+        for slots in self.roles.values():
+            slots.commit(good)
+
+    def export(self) -> dict[str, dict[str, Tensor]]:
+        """A copy of every slot by role and name."""
+        exported = {role: slots.export() for role, slots in self.roles.items()}
+        return {role: slots for role, slots in exported.items() if slots}
+
+    def restore(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Put exported slots back."""
+        for role, slots in saved.items():
+            self.roles[role].restore(slots)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether a result that is not finite would spoil what is kept."""
+        return any(not is_buffer(slot) for slots in self.roles.values() for slot in slots)
+
+
+Place: TypeAlias = tuple[int, int]
+"""A rule and a bucket."""
+
+
+class State:
+    """What all rules keep: slots, how often each has exchanged, and the services that answer for it.
+
+    Args:
+        world: the ranks.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.slots: dict[Place, RuleState] = {}
+        self.rounds: dict[Place, int] = {}
+        self.services: dict[Place, Service] = {}
+
+    def set_up(self, plan: Plan, context: Callable[[Rule], Context]) -> None:
+        """Make the slots of every task anew, and its service if there is none."""
+        for task in (one for tasks in plan.tasks for one in tasks):
+            rule, bucket, place = task.rule, task.bucket, task.place
+            self.slots[place] = RuleState(rule, bucket, self._world.membership)
+            self.rounds.setdefault(place, 0)
+            served = rule.exchange.serve(context(rule), bucket, rule.compressor)
+            if served is not None and place not in self.services:
+                self.services[place] = served.service
+                where = str(task.index), bucket.index
+                self._world.transport.serve(where, served.service, served.request, served.reply)
+
+    def of(self, task: Task) -> RuleState:
+        """The slots of a task; buffers are averaged without a memory."""
+        return (
+            RuleState(task.rule, task.bucket, self._world.membership)
+            if task.of_buffers
+            else self.slots[task.place]
+        )
+
+    def next_round(self, task: Task) -> int:
+        """How often a rule has exchanged a bucket before; from now on once more."""
+        before = self.rounds[task.place]
+        self.rounds[task.place] = before + 1
+        return before
+
+    @property
+    def has_exchanged(self) -> bool:
+        """Whether a rule has exchanged anything since this algorithm began."""
+        return any(self.rounds.values())
+
+    def take_rest(self, plan: Plan) -> None:
+        """Add to the parameters what services still hold for this rank, when nobody asks them any more."""
+        for (_, unit), service in self.services.items():
+            rest = service.rest()
+            if rest is not None and plan.buckets is not None:
+                bucket = plan.buckets[unit]
+                bucket.add(rest.to(bucket.device, bucket.dtype))
+
+    def export(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "slots": [[*place, state.export()] for place, state in self.slots.items()],
+            "rounds": [[*place, count] for place, count in self.rounds.items()],
+            "services": [[*place, service.export()] for place, service in self.services.items()],
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Put exported state back."""
+        for rule, unit, slots in saved["slots"]:
+            self.slots[rule, unit].restore(slots)
+        for rule, unit, count in saved["rounds"]:
+            self.rounds[rule, unit] = count
+        for rule, unit, service in saved["services"]:
+            self.services[rule, unit].restore(service)

@@ -1,0 +1,186 @@
+"""One task on its way: read, exchange, finalize, move by the outer optimizer, write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from relaxcomm.engine.clock import ContextOf
+from relaxcomm.engine.flight import Flight, Landed, Pipeline, Program
+from relaxcomm.engine.plan import Task
+from relaxcomm.engine.state import RuleState
+from relaxcomm.engine.world import World
+
+
+class Transfer:
+    """What becomes of one task: the only code that brings a result into a model.
+
+    Args:
+        task: a rule on a bucket.
+        slots: of its primitives.
+        context: what they may know now, whenever it is called.
+        world: over which it goes.
+        step: in which it is read.
+        round: how often the rule has exchanged the bucket before.
+    """
+
+    def __init__(
+        self, task: Task, slots: RuleState, context: ContextOf, world: World, *, step: int, round: int
+    ) -> None:
+        self.task, self.slots = task, slots
+        self._context, self._world = context, world
+        self._read_in = context(task.rule, task, round)
+        self._flight: Flight | None = None
+        self.due: float = task.rule.due(step)
+        """The step in which the result is applied; infinity if that is when it has come."""
+        self.sent: int | None = step if task.rule.delay else None
+        """The step in which it was sent, if it is late and no checkpoint lies between."""
+        self.snapshot: Tensor | None = None
+        self.side: Tensor | None = None
+        """This rank's side, if the distance between replicas is taken."""
+        self.not_finite: tuple[str, ...] = ()
+        """What this rank has put in that was not finite, where that was looked at."""
+
+    @classmethod
+    def landed(
+        cls,
+        task: Task,
+        slots: RuleState,
+        context: ContextOf,
+        world: World,
+        *,
+        due: float,
+        result: Tensor,
+        snapshot: Tensor | None = None,
+    ) -> Transfer:
+        """One that a checkpoint has saved with its result."""
+        made = cls(task, slots, context, world, step=0, round=0)
+        made._flight, made.due, made.sent, made.snapshot = Landed(result), due, None, snapshot
+        return made
+
+    def read(self, out: Tensor) -> Tensor:
+        """Fill `out` (`[numel]`) with what is exchanged, and return it."""
+        return self.task.rule.payload.read(self._read_in, self.task.bucket, self.slots["payload"], out)
+
+    def keep(self, side: Tensor) -> None:
+        """Keep this rank's side, to be compared with the result."""
+        self.side = side
+
+    def sent_values(self) -> Tensor:
+        """What this rank has put in, or the parameters that it was made of; read anew."""
+        return self.read(self.task.bucket.temporary()) if self.snapshot is None else self.snapshot
+
+    def export(self) -> list[Any]:
+        """As a checkpoint keeps it; waits for the result."""
+        assert self.snapshot is not None, "what is late has a snapshot"
+        result, task = self.flight.land().clone(), self.task
+        return [self.due, task.index, task.of_buffers, task.bucket.index, result, self.snapshot.clone()]
+
+    def exchange(self, message: Tensor, *, divided: bool = False) -> Program:
+        """The operations of the exchange of `message`, which it may overwrite; returns the result.
+
+        Args:
+            message: what was read, perhaps with more entries behind it.
+            divided: whether it is divided by the number of ranks already.
+        """
+        rule = self.task.rule
+        cx = replace(self._read_in, divided=True) if divided else self._read_in
+        running = rule.exchange.run(cx, message, rule.compressor, self.slots["compressor"])
+        try:
+            operation = next(running)
+            while True:
+                received = yield self.task.label, operation
+                operation = running.send(received)
+        except StopIteration as stop:
+            result: Tensor = stop.value
+            return result
+
+    def launch(
+        self,
+        program: Program,
+        step: int,
+        pipeline: Pipeline | None = None,
+        *,
+        snapshot: Tensor | None = None,
+        not_finite: Sequence[str] = (),
+    ) -> None:
+        """Send it off.
+
+        Args:
+            program: whose operations.
+            step: of their labels.
+            pipeline: of others that go beside it.
+            snapshot: what the parameters are now, if the result comes late.
+            not_finite: what this rank puts in that is not finite.
+        """
+        bucket, operations = self.task.bucket, self.task.operations
+        self.snapshot, self.not_finite = snapshot, tuple(not_finite)
+        self._flight = Flight(program, self._world, step=step, unit=bucket.index, operations=operations)
+        if pipeline is None:
+            self._flight.launch()
+        else:
+            pipeline.launch(self._flight, bucket.nbytes)
+
+    @property
+    def flight(self) -> Flight:
+        """The exchange on its way."""
+        assert self._flight is not None, "it is launched first"
+        return self._flight
+
+    @property
+    def result(self) -> Tensor:
+        """What the exchange has brought."""
+        return self.flight.result
+
+    def is_due(self, step: int) -> bool:
+        """Whether the result is to be applied in `step`."""
+        return self.due <= step or (math.isinf(self.due) and self.flight.has_arrived())
+
+    def goes_on(self, step: int) -> bool:
+        """Whether its next operation is issued in `step`: each has an equal share of the delay to hide in."""
+        if self.sent is None or math.isinf(self.due):
+            return False
+        return self.flight.is_behind((step - self.sent) / (self.due - self.sent))
+
+    def finalize(self, result: Tensor) -> Tensor:
+        """Make a combined result into the payload's."""
+        cx = self._context(self.task.rule)
+        return self.task.rule.payload.settle(cx, self.task.bucket, self.slots["payload"], result)
+
+    def measure(self, finalized: Tensor) -> Tensor:
+        """What the outer optimizer wants to know before anything is written."""
+        rule = self.task.rule
+        return rule.outer.measure(self._context(rule), self.task.bucket, finalized)
+
+    def apply(
+        self, finalized: Tensor, *, measured: Tensor | None = None, into: Tensor | None = None
+    ) -> Tensor:
+        """Move by the outer optimizer, and write.
+
+        Args:
+            finalized: what `finalize` has made.
+            measured: sums of what `measure` has found.
+            into: where the value goes, `[numel]`, where that is not its own memory.
+
+        Returns: what was written.
+        """
+        rule, bucket, payload = self.task.rule, self.task.bucket, self.slots["payload"]
+        cx = replace(self._context(rule), measured=measured)
+        base = rule.payload.base(cx, bucket, payload)
+        value = finalized if base is None else finalized.to(base.dtype)
+        if not rule.exchange.returns_base:
+            value = rule.outer.apply(cx, bucket, self.slots["outer"], value, base)
+        if into is not None:
+            if value.data_ptr() != into.data_ptr():
+                into.copy_(value)
+            value = into
+        rule.payload.write(cx, bucket, payload, value, self.snapshot)
+        return value
+
+    def commit(self, good: bool | Tensor) -> None:
+        """Keep what the primitives have written to their slots, or drop it."""
+        self.slots.commit(good)

@@ -1,0 +1,82 @@
+"""Uneven inputs: a rank that has no more batches shadows the others until they have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relaxcomm.engine.backward import Backward
+from relaxcomm.engine.bound import Bound
+from relaxcomm.engine.parameter_exchange import ParameterExchange
+from relaxcomm.errors import UsageError
+
+
+class UnevenInputs:
+    """Inside join(), before every exchange and every switch, the ranks say whether they still train.
+
+    Args:
+        bound: the algorithm on a model.
+        backward, parameters: what exchanges in a step.
+    """
+
+    def __init__(self, bound: Bound, backward: Backward, parameters: ParameterExchange) -> None:
+        self._bound, self._backward, self._parameters = bound, backward, parameters
+        self.active = False
+        """Whether this rank is inside join()."""
+        self.shadowing = False
+        """Whether it has no more batches, and takes part in what the others do."""
+
+    def enter(self) -> None:
+        """Begin join()."""
+        self.active = True
+
+    def shadow(self) -> None:
+        """This rank has no more batches."""
+        self.shadowing = True
+
+    def train(self) -> None:
+        """This rank shadows no more."""
+        self.shadowing = False
+
+    def leave(self) -> None:
+        """End join()."""
+        self.active = False
+
+    def follow(self, before: UnevenInputs) -> None:
+        """Go on where another algorithm was left."""
+        self.active, self.shadowing = before.active, before.shadowing
+
+    def check_left(self) -> None:
+        """Raise UsageError inside join(), before what ranks that have run out of data would not know of."""
+        if self.active:
+            raise UsageError(
+                "switch() inside join(): a rank that has run out of data could not follow; switch before or "
+                "after join(), or name the switch in `phases`, which all ranks follow"
+            )
+
+    def check_first_backward(self) -> None:
+        """Raise UsageError for another synchronising backward in a step, which shadows cannot foresee."""
+        if self.active and not self.shadowing and self._backward.synchronised and self._backward.is_due():
+            raise UsageError(
+                "a second synchronising backward in one step inside join(): shadows cannot foresee it; "
+                "accumulate under engine.no_sync()"
+            )
+
+    def take_part(self, is_due: Callable[[], bool]) -> None:
+        """Say that this rank still trains, where an exchange is about to begin or a late result to land.
+
+        Args:
+            is_due: whether that is so; asked only inside join().
+        """
+        if self.active and not self.shadowing and is_due():
+            self.agree(trains=True)
+
+    def is_anything_ahead(self) -> bool:
+        """Whether there will be something to take part in."""
+        step = self._bound.clock.step
+        return bool(self._parameters.late) or any(
+            rule.active[1] is None or rule.active[1] > step for rule in self._bound.algorithm.rules
+        )
+
+    def agree(self, *, trains: bool) -> bool:
+        """Whether any rank trains."""
+        return self._bound.agreements.any(trains, "join", self._bound.clock.step)

@@ -1,0 +1,1 @@
+"""What an algorithm will need, told before it runs."""

@@ -1,0 +1,123 @@
+"""What is trained: a model with its optimizers and its GradScaler."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from relaxcomm.replica.named_parameters import param_groups
+from relaxcomm.replica.trained_parameters import TrainedParameters
+from relaxcomm.tensors.buckets import Bucket, Item, build_buckets
+
+
+class Replica:
+    """This rank's copy of what all ranks train.
+
+    Args:
+        model: whose parameters and buffers are exchanged.
+        optimizers: of its parameters; none if whoever trains updates by hand.
+        scaler: the GradScaler, if one is used.
+        bucket_bytes: capacity of a bucket.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        scaler: GradScaler | None,
+        bucket_bytes: int,
+    ) -> None:
+        self.model, self.optimizers, self.scaler = model, tuple(optimizers), scaler
+        self.bucket_bytes = bucket_bytes
+        self._trained = TrainedParameters(model, self.optimizers)
+        self.parameters = self._trained.trained
+        """What is trained, last registered first, as backward meets it."""
+        self.gradient_scale: Tensor | None = None
+        """By which the gradients of this step are multiplied; None without a GradScaler."""
+        self._client_states: dict[int, list[defaultdict[Tensor, Any]]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Of the parameters."""
+        return self.parameters[0].tensor.device
+
+    def check_parameters(self) -> None:
+        """Raise UsageError for a parameter that came after attach, or was replaced or taken away."""
+        self._trained.check()
+
+    def check_frozen(self) -> None:
+        """Raise UsageError if a parameter was unfrozen after attach."""
+        self._trained.check_frozen()
+
+    def buffers(self) -> list[Item]:
+        """Floating-point buffers (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
+        return [Item(name, b) for name, b in self.model.named_buffers() if b.is_floating_point()]
+
+    def pack(self, items: Iterable[Item]) -> list[Bucket]:
+        """Buckets of some tensors, apart from those of the rules."""
+        return build_buckets(items, bucket_bytes=self.bucket_bytes)
+
+    def learning_rate(self, bucket: Bucket) -> float | Tensor:
+        """The optimizers' current rate for a bucket: a number, or `[numel]` if its tensors have several."""
+        groups = param_groups(self.optimizers)
+        known = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
+        rates = [known.get(id(item.tensor), 0.0) for item in bucket.items]
+        if len(set(rates)) == 1:
+            return rates[0]
+        sizes = torch.tensor([item.tensor.numel() for item in bucket.items])
+        return torch.repeat_interleave(torch.tensor(rates, dtype=torch.float64), sizes)
+
+    def clear_gradients(self) -> None:
+        """Make `.grad` None everywhere."""
+        for item in self.parameters:
+            item.tensor.grad = None
+
+    def remember_scale(self) -> None:
+        """Keep the scale of the gradients that are there now."""
+        if self.scaler is not None and self.scaler.is_enabled():
+            scale = self.scaler.scale(torch.ones((), device=self.device))
+            assert isinstance(scale, Tensor)
+            self.gradient_scale = scale
+
+    def forget_scale(self) -> None:
+        """No GradScaler unscales what comes from now on."""
+        self.gradient_scale = None
+
+    def scale(self) -> float:
+        """The GradScaler's scale as a number, or 1; on a GPU the host waits for it."""
+        return 1.0 if self.gradient_scale is None else self.gradient_scale.item()
+
+    def has_skipped(self) -> bool:
+        """Whether the GradScaler has lowered its scale since it was remembered: it skipped the step."""
+        if self.scaler is None or self.gradient_scale is None:
+            return False
+        return bool(self.scaler.get_scale() < self.gradient_scale.item())
+
+    def states_of(self, client: int) -> list[defaultdict[Tensor, Any]]:
+        """A client's own states of the optimizers, one each."""
+        return self._client_states.setdefault(client, [defaultdict(dict) for _ in self.optimizers])
+
+    def export_clients(self) -> dict[int, dict[str, Any]]:
+        """Each client's optimizer state by the names of the parameters."""
+        names = {item.tensor: item.name for item in self.parameters}
+        return {
+            client: {names[p]: copy.deepcopy(one) for own in states for p, one in own.items() if p in names}
+            for client, states in self._client_states.items()
+        }
+
+    def restore_clients(self, saved: Mapping[int, Mapping[str, Any]]) -> None:
+        """Put exported states of clients back."""
+        tensors = {item.name: item.tensor for item in self.parameters}
+        for client, states in saved.items():
+            for optimizer, own in zip(self.optimizers, self.states_of(client), strict=True):
+                held = {p for group in optimizer.param_groups for p in group["params"]}
+                for name, values in states.items():
+                    if tensors[name] in held:
+                        own[tensors[name]].update(copy.deepcopy(values))
