@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,11 +12,8 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Index, Steps, frozen
 from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
-from relaxcomm.roles import Coding, Compressor, Context, State
-from relaxcomm.tensors.messages import QUANTIZED
+from relaxcomm.roles import Coding, Context, State
 from relaxcomm.tensors.segments import Segments
-
-_MINMAX_BITS = 8
 
 
 @frozen
@@ -102,18 +99,21 @@ class quantize(UniformQuantizer):
 
 
 @frozen
-class minmax_uint8(Compressor):
-    """Each block as 256 levels between its least and its largest entry, rounded to the nearest.
+class minmax_uint8(quantize):
+    """`quantize` with 8 bits, in Bagua's name: 256 levels from a block's least entry to its largest.
 
-    `step = (max - min) / 255`, `C(x) = min + step round((x - min) / step)`: `quantize` with 8 bits. An entry
-    is off by at most step / 2, and rounding.
+    `step = (max - min) / 255`, `C(x) = min + step round((x - min) / step)`.
 
     Args:
+        bits: of an entry.
         block_size: entries that share min and max.
+        rounding: "nearest", as Bagua's, or "stochastic".
+        symmetric: levels around 0, as of `quantize`.
+        seed: of the stochastic rounding.
 
     Example:
-        >>> minmax_uint8()
-        minmax_uint8()
+        >>> minmax_uint8(block_size=256).message_bytes(numel=1000, element_bytes=4)
+        1032
 
     Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2022.
 
@@ -122,20 +122,4 @@ class minmax_uint8(Compressor):
         not overflow; nothing is added to the range, so that small entries keep their accuracy.
     """
 
-    block_size: Steps = 1024
-
-    kinds: ClassVar[frozenset[str]] = frozenset({QUANTIZED})
-    unbiased: ClassVar[bool] = False
-
-    @property
-    def _quantizer(self) -> quantize:
-        return quantize(bits=_MINMAX_BITS, block_size=self.block_size)
-
-    def contraction(self, numel: int) -> float | None:
-        return self._quantizer.contraction(numel)
-
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
-        return self._quantizer.code(cx, tensor, state, keep_own=keep_own)
-
-    def message_bytes(self, numel: int, element_bytes: int) -> int:
-        return self._quantizer.message_bytes(numel, element_bytes)
+    bits: Literal[8] = 8

@@ -58,7 +58,7 @@ def code(compressor, tensor, *, step=0, rank=0, layout=None):
 
 def meaning(compressor):
     """Its bits, and whether its levels lie around 0."""
-    return (8, False) if isinstance(compressor, minmax_uint8) else (compressor.bits, compressor.symmetric)
+    return compressor.bits, compressor.symmetric
 
 
 def reference(x, bits, symmetric):
