@@ -55,6 +55,7 @@ def trajectory(
         with attach(model, optimizer, settings, process_group=group):
             seen = []
             for move in steps[:, group.rank()]:
+                group.sleep(1.0)
                 optimizer.zero_grad()
                 (-move @ model[0]).backward()
                 optimizer.step()
