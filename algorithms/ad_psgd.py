@@ -19,8 +19,13 @@ def ad_psgd() -> Algorithm:
         `complete`, where even workers average with odd ones.
 
     Example:
-        >>> ad_psgd()
-        Algorithm(ad_psgd: Rule(every_step(), parameters(), pairwise(), delay='unbounded'))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.ad_psgd import ad_psgd
+        >>> trajectory(ad_psgd(), [[4.0, 0.0]] + [[0.0] * 2] * 3)
+        tensor([[4., 0.],
+                [4., 2.],
+                [2., 2.],
+                [2., 2.]])
 
     Reference: Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018,
         arXiv 1710.06952.

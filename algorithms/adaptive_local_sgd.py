@@ -49,8 +49,12 @@ def adaptive_local_sgd(
     Returns: the algorithm.
 
     Example:
-        >>> adaptive_local_sgd(steps=8, max_batch_size=512).controllers
-        (norm_test(rule=1, tolerance=0.8, max_batch_size=512),)
+        >>> from relaxcomm import rehearse
+        >>> from relaxcomm_algorithms.adaptive_local_sgd import adaptive_local_sgd
+        >>> from relaxcomm_algorithms.local_sgd import local_sgd
+        >>> growing = adaptive_local_sgd(steps=4, tolerance=0.25, estimator="samples", max_batch_size=32)
+        >>> [rehearse(algorithm, epochs=6).exchanges for algorithm in (local_sgd(steps=4), growing)]
+        [6, 2]
 
     Reference: Lau et al., "Communication-Efficient Adaptive Batch Size Strategies for Distributed
         Local Gradient Methods", arXiv 2406.13936.

@@ -22,9 +22,13 @@ def async_model_average(*, steps: Steps = 1, compressor: Compressor | None = Non
     Returns: the algorithm.
 
     Example:
-        >>> async_model_average(steps=4)
-        Algorithm(async_model_average: Rule(every(steps=4), parameters(), averaging_server(), \
-delay='unbounded'))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.async_model_average import async_model_average
+        >>> trajectory(async_model_average(), [[1.0, 3.0]] * 4)
+        tensor([[1., 3.],
+                [3., 5.],
+                [5., 7.],
+                [7., 9.]])
 
     Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021.
 

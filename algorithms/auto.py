@@ -157,8 +157,20 @@ def auto() -> Algorithm:
     Returns: the algorithm.
 
     Example:
-        >>> auto().chooser
-        least_time(steps=7)
+        >>> import torch
+        >>> from relaxcomm import Link, attach, simulate
+        >>> from relaxcomm_algorithms.auto import auto
+        >>> def train(group):
+        ...     model = torch.nn.Linear(64, 64)
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ...     with attach(model, optimizer, auto(), process_group=group) as engine:
+        ...         for _ in range(10):
+        ...             group.sleep(0.1)
+        ...             model(torch.ones(1, 64)).sum().backward()
+        ...             optimizer.step()
+        ...         return engine.choice.split(":")[0]
+        >>> [simulate(train, 2, link=Link(latency_seconds=latency))[0] for latency in (0.0, 0.1)]
+        ['auto chose Algorithm(bsp', 'auto chose Algorithm(local_sgd']
 
     Reference: the time of an exchange is that of the alpha-beta model, Hockney, "The communication challenge
         for MPP", Parallel Computing 1994; the price in steps is measured, see benchmarks/results.

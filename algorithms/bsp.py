@@ -13,8 +13,11 @@ def bsp() -> Algorithm:
     Returns: the algorithm.
 
     Example:
-        >>> bsp()
-        Algorithm(bsp: Rule(every_step(), gradients(), all_reduce()))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.bsp import bsp
+        >>> trajectory(bsp(), [[1.0, 2.0, 6.0]] * 2)
+        tensor([[3., 3., 3.],
+                [6., 6., 6.]])
 
     Reference: Valiant, "A Bridging Model for Parallel Computation", CACM 1990.
     """

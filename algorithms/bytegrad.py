@@ -17,8 +17,10 @@ def bytegrad(block_size: Steps = 1024) -> Algorithm:
     Returns: the algorithm; any topology in which all ranks reach each other, any optimizer.
 
     Example:
-        >>> bytegrad().rules[0].exchange
-        scatter_gather()
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.bytegrad import bytegrad
+        >>> trajectory(bytegrad(), [[[0.0, 0.4, 255.0, 0.0, 0.6, 255.0]] * 2])[:, 0]
+        tensor([[  0.,   0., 255.,   0.,   1., 255.]])
 
     Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2022,
         arXiv 2107.01499.

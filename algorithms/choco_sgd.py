@@ -21,8 +21,13 @@ def choco_sgd(*, gamma: Share = 0.4, compressor: Compressor | None = None) -> Al
     Returns: the algorithm; any graph that stays the same, such as `ring`, `torus` or `exponential`.
 
     Example:
-        >>> choco_sgd(gamma=0.5).rules[0].exchange
-        choco_gossip(gamma=0.5)
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.choco_sgd import choco_sgd
+        >>> trajectory(choco_sgd(gamma=0.5), [[3.0, 0.0, 0.0]] + [[0.0] * 3] * 3, topology="ring")
+        tensor([[2.0000, 0.5000, 0.5000],
+                [1.5000, 0.7500, 0.7500],
+                [1.2500, 0.8750, 0.8750],
+                [1.1250, 0.9375, 0.9375]])
 
     Reference: Koloskova, Stich and Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms
         with Compressed Communication", ICML 2019, arXiv 1902.00340.

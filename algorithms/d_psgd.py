@@ -13,8 +13,12 @@ def d_psgd() -> Algorithm:
     Returns: the algorithm; the graph is `topology:`, such as `ring`.
 
     Example:
-        >>> d_psgd()
-        Algorithm(d_psgd: Rule(every_step(), parameters(), gossip(), delay=1))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.d_psgd import d_psgd
+        >>> trajectory(d_psgd(), [[12.0, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 2, topology="ring")
+        tensor([[12.0000,  0.0000,  0.0000,  0.0000],
+                [ 4.0000,  4.0000,  0.0000,  4.0000],
+                [ 4.0000,  2.6667,  2.6667,  2.6667]])
 
     Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NIPS 2017,
         arXiv 1705.09056.

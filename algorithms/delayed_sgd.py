@@ -18,8 +18,13 @@ def delayed_sgd(*, delay: Steps = 1) -> Algorithm:
     Returns: the algorithm; it needs the topology `complete`.
 
     Example:
-        >>> delayed_sgd(delay=2)
-        Algorithm(delayed_sgd: Rule(every_step(), gradients(), all_reduce(), delay=2))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.delayed_sgd import delayed_sgd
+        >>> trajectory(delayed_sgd(delay=2), [[1.0, 3.0]] * 4)
+        tensor([[0., 0.],
+                [0., 0.],
+                [2., 2.],
+                [4., 4.]])
 
     Reference: Langford, Smola and Zinkevich, "Slow Learners are Fast", NIPS 2009, arXiv 0911.0491.
 

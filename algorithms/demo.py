@@ -20,8 +20,11 @@ def demo(decay: Share = 0.999, num_kept: Steps = 32, chunk_size: Steps = 64) -> 
         without momentum. Gradients become 1 or -1, so begin with a learning rate such as Adam's, 1e-3.
 
     Example:
-        >>> demo().rules[0].compressor
-        error_feedback(compressor=dct_top_k(), decay=0.999)
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.demo import demo
+        >>> trajectory(demo(num_kept=1, chunk_size=4), [[[1.0, 2.0, 3.0, 4.0]] * 2] * 2)[:, 0]  # of rank 0
+        tensor([[1., 1., 1., 1.],
+                [2., 2., 2., 2.]])
 
     Reference: Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870.
 

@@ -19,8 +19,12 @@ def dgc(density: Density = 0.001, momentum: Fraction = 0.9) -> Algorithm:
     Returns: the algorithm.
 
     Example:
-        >>> dgc(density=0.01).rules[0].exchange
-        all_gather()
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.dgc import dgc
+        >>> trajectory(dgc(density=0.5, momentum=0.5), [[[4.0, 1.0]] * 2] * 3)[:, 0]  # of rank 0
+        tensor([[ 4.0000,  0.0000],
+                [ 8.0000,  0.0000],
+                [12.0000,  4.2500]])
 
     Reference: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
         Distributed Training", ICLR 2018, arXiv 1712.01887.

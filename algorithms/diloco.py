@@ -20,8 +20,13 @@ def diloco(steps: Steps = 500, lr: Rate = 0.7, momentum: Fraction = 0.9) -> Algo
     Returns: the algorithm.
 
     Example:
-        >>> diloco(steps=100).rules[0].outer
-        nesterov(lr=0.7, momentum=0.9)
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.diloco import diloco
+        >>> trajectory(diloco(steps=2), [[1.0, 3.0]] * 4)
+        tensor([[ 1.0000,  3.0000],
+                [ 5.3200,  5.3200],
+                [ 6.3200,  8.3200],
+                [12.9080, 12.9080]])
 
     Reference: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
     arXiv 2311.08105.

@@ -18,8 +18,12 @@ def ef21(density: Density = 0.01) -> Algorithm:
         the estimates follow the noise of small ones slowly.
 
     Example:
-        >>> ef21(density=0.05).rules[0].compressor
-        ef21(compressor=top_k(density=0.05))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.ef21 import ef21
+        >>> trajectory(ef21(density=0.5), [[[3.0, 2.0]] * 2] * 3)[:, 0]  # of rank 0
+        tensor([[3., 0.],
+                [6., 2.],
+                [9., 4.]])
 
     Reference: Richtárik et al., "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error
         Feedback", NeurIPS 2021, arXiv 2106.05203.

@@ -14,8 +14,11 @@ def ef_signsgd() -> Algorithm:
         one bit an entry, so it suits up to some 30 workers; beyond, `bytegrad` sends less.
 
     Example:
-        >>> ef_signsgd().rules[0].compressor
-        error_feedback(compressor=sign())
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.ef_signsgd import ef_signsgd
+        >>> trajectory(ef_signsgd(), [[[3.0, 1.0]] * 2] * 2)[:, 0]  # of rank 0
+        tensor([[2., 2.],
+                [4., 0.]])
 
     Reference: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",
         ICML 2019, arXiv 1901.09847.

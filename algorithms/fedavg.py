@@ -41,8 +41,11 @@ def fedavg(
     Returns: the algorithm.
 
     Example:
-        >>> fedavg(epochs=5, clients=20, fraction=0.2).rules[0].trigger
-        every_round(epochs=5, fraction=0.2, clients=20)
+        >>> from relaxcomm import rehearse
+        >>> from relaxcomm_algorithms.fedavg import fedavg
+        >>> run = rehearse(fedavg(epochs=2, clients=6, fraction=0.5), epochs=3)
+        >>> run.exchanges, run.replicas_equal
+        (3, True)
 
     Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
         Data", AISTATS 2017; Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020;

@@ -23,8 +23,11 @@ def gaussiank_sgd(density: Density = 0.001, fallback: Literal["top_k"] | None = 
     Returns: the algorithm.
 
     Example:
-        >>> gaussiank_sgd(density=0.01).rules[0].compressor
-        error_feedback(compressor=gaussian_k(density=0.01))
+        >>> from relaxcomm import rehearse
+        >>> from relaxcomm_algorithms.bsp import bsp
+        >>> from relaxcomm_algorithms.gaussiank_sgd import gaussiank_sgd
+        >>> [rehearse(algorithm).bytes_sent for algorithm in (bsp(), gaussiank_sgd(density=0.1))]
+        [3456, 1572]
 
     Reference: Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning",
         arXiv 1911.08772.

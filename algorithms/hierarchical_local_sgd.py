@@ -17,8 +17,12 @@ def hierarchical_local_sgd(steps: Steps = 16) -> Algorithm:
     Returns: the algorithm; the groups are `topology: {hierarchical: {sizes: [4, 4]}}`.
 
     Example:
-        >>> hierarchical_local_sgd(steps=8).rules[1]
-        Rule(every(steps=8), parameters(), hierarchical_all_reduce())
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.hierarchical_local_sgd import hierarchical_local_sgd
+        >>> moves = [[1.0, 3.0, 8.0]] * 2
+        >>> trajectory(hierarchical_local_sgd(steps=2), moves, topology={"hierarchical": {"sizes": 2}})
+        tensor([[2., 2., 8.],
+                [8., 8., 8.]])
 
     Reference: Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020, arXiv 1808.07217.
     """

@@ -23,8 +23,13 @@ def local_sgd(steps: Steps = 16, *, compressor: Compressor | None = None, delay:
     Raises: CompositionError for a delay above `steps`.
 
     Example:
-        >>> local_sgd(steps=8)
-        Algorithm(local_sgd: Rule(every(steps=8), parameters(), all_reduce()))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.local_sgd import local_sgd
+        >>> trajectory(local_sgd(steps=2), [[1.0, 2.0, 6.0]] * 4)
+        tensor([[ 1.,  2.,  6.],
+                [ 6.,  6.,  6.],
+                [ 7.,  8., 12.],
+                [12., 12., 12.]])
 
     Reference: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; Wang et al.,
         "Overlap Local-SGD", ICASSP 2020, for the delay.

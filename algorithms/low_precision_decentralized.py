@@ -22,8 +22,12 @@ def low_precision_decentralized(*, compressor: Compressor | None = None) -> Algo
     Returns: the algorithm; it brings its ring, for any number of workers, so leave topology out.
 
     Example:
-        >>> low_precision_decentralized().rules[0].exchange
-        dcd_gossip(topology=ring())
+        >>> from relaxcomm import rehearse
+        >>> from relaxcomm_algorithms.d_psgd import d_psgd
+        >>> from relaxcomm_algorithms.low_precision_decentralized import low_precision_decentralized
+        >>> full = rehearse(d_psgd(), topology="ring")
+        >>> rehearse(low_precision_decentralized()).bytes_sent, full.bytes_sent
+        (1692, 5052)
 
     Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021.
 

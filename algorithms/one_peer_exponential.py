@@ -14,8 +14,12 @@ def one_peer_exponential() -> Algorithm:
     Returns: the algorithm.
 
     Example:
-        >>> one_peer_exponential().rules[0].exchange
-        gossip(topology=one_peer_exponential())
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.one_peer_exponential import one_peer_exponential
+        >>> trajectory(one_peer_exponential(), [[8.0, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 2)
+        tensor([[8., 0., 0., 0.],
+                [4., 4., 0., 0.],
+                [2., 2., 2., 2.]])
 
     Reference: Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training",
         NeurIPS 2021, arXiv 2110.13363.

@@ -18,8 +18,11 @@ def post_local_sgd(*, steps: Steps = 16, after_steps: Steps) -> Algorithm:
     Returns: the algorithm.
 
     Example:
-        >>> [rule.active for rule in post_local_sgd(after_steps=100).rules]
-        [(0, 100), (100, None)]
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.post_local_sgd import post_local_sgd
+        >>> replicas = trajectory(post_local_sgd(after_steps=100), [[1.0, 3.0]] * 140)
+        >>> [step for step, (first, second) in enumerate(replicas) if first == second][98:]
+        [98, 99, 115, 131]
 
     Reference: Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
     """

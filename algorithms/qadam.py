@@ -42,8 +42,14 @@ def qadam(
         without momentum, with the learning rate and the (decoupled) weight decay that Adam would have.
 
     Example:
-        >>> qadam(warmup_steps=1000).rules[0].outer
-        frozen_adam(warmup_steps=1000)
+        >>> from relaxcomm import rehearse
+        >>> from relaxcomm_algorithms.qadam import qadam
+        >>> run = rehearse(qadam(warmup_steps=1000))
+        >>> run.replicas_equal, run.bytes_sent
+        (True, 3588)
+        >>> run = rehearse(qadam(warmup_steps=4))
+        >>> run.replicas_equal, run.bytes_sent
+        (True, 1636)
 
     Reference: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
         Speed", ICML 2021, arXiv 2102.02888.

@@ -18,8 +18,11 @@ def qsgd(levels: Levels = 7, block_size: Steps = 512) -> Algorithm:
     Returns: the algorithm; any topology in which all ranks reach each other, any optimizer.
 
     Example:
-        >>> qsgd(levels=3).rules[0].compressor
-        qsgd(levels=3)
+        >>> from relaxcomm import rehearse
+        >>> from relaxcomm_algorithms.bsp import bsp
+        >>> from relaxcomm_algorithms.qsgd import qsgd
+        >>> [rehearse(algorithm).bytes_sent for algorithm in (bsp(), qsgd(levels=3, block_size=64))]
+        [3456, 900]
 
     Reference: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
         Encoding", NIPS 2017, arXiv 1610.02132.

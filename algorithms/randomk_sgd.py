@@ -17,8 +17,12 @@ def randomk_sgd(density: Density = 0.01) -> Algorithm:
     Returns: the algorithm.
 
     Example:
-        >>> randomk_sgd().rules[0].exchange
-        all_reduce()
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.randomk_sgd import randomk_sgd
+        >>> trajectory(randomk_sgd(density=0.5), [[[3.0, 2.0]] * 2] * 3)[:, 0]  # of rank 0
+        tensor([[3., 0.],
+                [3., 4.],
+                [3., 6.]])
 
     Reference: Stich et al., "Sparsified SGD with Memory", NeurIPS 2018, arXiv 1809.07599.
     """

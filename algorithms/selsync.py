@@ -51,8 +51,12 @@ def selsync(
     Returns: the algorithm.
 
     Example:
-        >>> selsync(threshold=0.3).rules[0].trigger.threshold
-        0.3
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.selsync import selsync
+        >>> trajectory(selsync(window_steps=1), [[1.0, 3.0], [1.0, 3.0], [9.0, 3.0]])
+        tensor([[ 2.,  2.],
+                [ 3.,  5.],
+                [10., 10.]])
 
     Reference: Tyagi and Swany, "Accelerating Distributed ML Training via Selective Synchronization",
         IEEE CLUSTER 2023.

@@ -14,8 +14,11 @@ def sgp() -> Algorithm:
         paper's, `{file: {path: links.graphml}}` holds one's own.
 
     Example:
-        >>> sgp()
-        Algorithm(sgp: Rule(every_step(), parameters(), push_sum()))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.sgp import sgp
+        >>> trajectory(sgp(), [[8.0, 0.0, 0.0, 0.0]] + [[0.0] * 4], topology="one_peer_exponential")
+        tensor([[4., 4., 0., 0.],
+                [2., 2., 2., 2.]])
 
     Reference: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML 2019,
         arXiv 1811.10792.

@@ -17,8 +17,10 @@ def signsgd() -> Algorithm:
         tenth of it with momentum 0.9.
 
     Example:
-        >>> signsgd().rules[0].exchange
-        vote()
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.signsgd import signsgd
+        >>> trajectory(signsgd(), [[0.1, 0.2, -9.0]])
+        tensor([[1., 1., 1.]])
 
     Reference: Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant",
         ICLR 2019, arXiv 1810.05291.

@@ -19,8 +19,15 @@ def slowmo(steps: Steps = 48, lr: Rate = 1.0, momentum: Fraction = 0.5) -> Algor
     Returns: the algorithm.
 
     Example:
-        >>> slowmo().rules[0].outer
-        slowmo(lr=1.0, momentum=0.5)
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.slowmo import slowmo
+        >>> trajectory(slowmo(steps=2), [[1.0, 3.0]] * 6)
+        tensor([[ 1.,  3.],
+                [ 4.,  4.],
+                [ 5.,  7.],
+                [10., 10.],
+                [11., 13.],
+                [17., 17.]])
 
     Reference: Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow
     Momentum", ICLR 2020.

@@ -25,8 +25,14 @@ def ssp(staleness: Staleness = 3, compressor: Compressor | None = None) -> Algor
     Returns: the algorithm.
 
     Example:
-        >>> ssp(staleness=2)
-        Algorithm(ssp: Rule(every_step(), deltas(), server(staleness=2.0)))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.ssp import ssp
+        >>> trajectory(ssp(staleness=0), [[1.0, 3.0]] * 2)
+        tensor([[2., 2.],
+                [4., 4.]])
+        >>> trajectory(ssp(staleness=2), [[1.0, 3.0]] * 2)
+        tensor([[0.5000, 2.0000],
+                [2.5000, 4.0000]])
 
     Reference: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
         Server", NIPS 2013.

@@ -45,8 +45,11 @@ def streaming_diloco(
         than the model has parameters.
 
     Example:
-        >>> [rule.select for rule in streaming_diloco().rules]
-        [('1/2',), ('2/2',)]
+        >>> from relaxcomm import rehearse
+        >>> from relaxcomm_algorithms.streaming_diloco import streaming_diloco
+        >>> streaming = rehearse(streaming_diloco(steps=4, fragments=2, delay=1), epochs=4)
+        >>> streaming.exchanges, streaming.replicas_equal
+        (7, False)
 
     Reference: Douillard et al., "Streaming DiLoCo with overlapping communication: Towards a Distributed
         Free Lunch", arXiv 2501.18512.

@@ -18,8 +18,11 @@ def terngrad(clip: Rate | None = 2.5) -> Algorithm:
         small learning rates suit it.
 
     Example:
-        >>> terngrad().rules[0].compressor
-        terngrad()
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.terngrad import terngrad
+        >>> trajectory(terngrad(clip=None), [[[2.0, -1.0], [2.0, -1.0]]] * 2)[:, 0]  # of rank 0
+        tensor([[ 2., -1.],
+                [ 4., -2.]])
 
     Reference: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
         Learning", NIPS 2017, arXiv 1705.07878.

@@ -16,8 +16,11 @@ def topk_sgd(density: Density = 0.001) -> Algorithm:
     Returns: the algorithm.
 
     Example:
-        >>> topk_sgd(density=0.01).rules[0].compressor
-        error_feedback(compressor=top_k(density=0.01))
+        >>> from relaxcomm import trajectory
+        >>> from relaxcomm_algorithms.topk_sgd import topk_sgd
+        >>> trajectory(topk_sgd(density=0.5), [[[3.0, 2.0]] * 2] * 2)[:, 0]  # of rank 0
+        tensor([[3., 0.],
+                [3., 4.]])
 
     Reference: Stich et al., "Sparsified SGD with Memory", NeurIPS 2018, arXiv 1809.07599.
 

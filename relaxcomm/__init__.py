@@ -4,6 +4,7 @@ from relaxcomm.checks import (
     Finding as Finding,
     Rehearsal as Rehearsal,
     check as check,
+    perform as perform,
     rehearse as rehearse,
     round_trip as round_trip,
     trajectory as trajectory,

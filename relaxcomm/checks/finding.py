@@ -20,6 +20,11 @@ class Finding:
         check: the check's name.
         fault: what is wrong, or None.
         ended: whether it ended by itself; what comes after one that did not would not, either.
+
+    Example:
+        >>> from relaxcomm import Finding
+        >>> print(Finding("top_k", "loss", fault="declares to lose 0.5 ||x||^2 at most, lost 0.6"))
+        top_k loss: FAILED: declares to lose 0.5 ||x||^2 at most, lost 0.6
     """
 
     subject: str

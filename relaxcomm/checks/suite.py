@@ -39,8 +39,9 @@ def check(target: str | Path, **parameters: Any) -> list[Finding]:
     Raises: ConfigError if there is no such name or path.
 
     Example:
-        >>> [str(finding) for finding in check("average") if finding.fault]
-        []
+        >>> from relaxcomm import check
+        >>> [finding.check for finding in check("disjoint")]
+        ['import', 'builds', 'words', 'arguments', 'equality']
     """
     return list(findings(target, parameters))
 

@@ -40,9 +40,9 @@ def trajectory(
         >>> from relaxcomm.primitives import all_reduce, every, parameters
         >>> rule = Rule(trigger=every(steps=2), payload=parameters(), exchange=all_reduce())
         >>> trajectory(rule, [[1.0, 2.0, 6.0]] * 3)
-        tensor([[1., 2., 6.],
-                [6., 6., 6.],
-                [7., 8., 12.]])
+        tensor([[ 1.,  2.,  6.],
+                [ 6.,  6.,  6.],
+                [ 7.,  8., 12.]])
     """
     given = torch.as_tensor(moves, dtype=torch.float32)
     steps = given if given.dim() == 3 else given.unsqueeze(-1)

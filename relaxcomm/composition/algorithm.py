@@ -52,10 +52,13 @@ class Rule:
         that cannot work together.
 
     Example:
-        >>> from relaxcomm import Rule
-        >>> from relaxcomm.primitives import all_reduce, every, parameters
-        >>> Rule(payload=parameters(), exchange=all_reduce(), trigger=every(steps=16))
-        Rule(every(steps=16), parameters(), all_reduce())
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, deltas, every, nesterov
+        >>> outer = nesterov(lr=0.7, momentum=0.9)
+        >>> rule = Rule(trigger=every(steps=2), payload=deltas(), exchange=all_reduce(), outer=outer)
+        >>> trajectory(rule, [[1.0, 3.0]] * 2)
+        tensor([[1.0000, 3.0000],
+                [5.3200, 5.3200]])
     """
 
     _: KW_ONLY
@@ -135,10 +138,16 @@ class Algorithm:
     Raises: CompositionError for rules that cannot work together, or that disturb what a chooser measures.
 
     Example:
-        >>> from relaxcomm import Algorithm, Rule
-        >>> from relaxcomm.primitives import all_reduce, gradients
-        >>> Algorithm((Rule(payload=gradients(), exchange=all_reduce()),), name="mine")
-        Algorithm(mine: Rule(every_step(), gradients(), all_reduce()))
+        >>> from relaxcomm import Algorithm, Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, every, gradients, parameters
+        >>> first = Rule(payload=gradients(), exchange=all_reduce(), active=(0, 2))
+        >>> seldom = every(steps=2)
+        >>> later = Rule(trigger=seldom, payload=parameters(), exchange=all_reduce(), active=(2, None))
+        >>> trajectory(Algorithm((first, later), name="mine"), [[1.0, 3.0]] * 4)
+        tensor([[2., 2.],
+                [4., 4.],
+                [5., 7.],
+                [8., 8.]])
     """
 
     rules: tuple[Rule, ...]

@@ -28,6 +28,21 @@ class Measured:
         num_buckets: in which gradients are exchanged; all but the last begin before backward has ended.
         crowding: seconds that a second of a worker's processor time takes: 1 where it has a core of its own,
             2 where two share one; 0 where its time costs none, on a GPU or simulated.
+
+    Example:
+        >>> from relaxcomm.plugin import Measured
+        >>> measured = Measured(
+        ...     step_seconds=0.1,
+        ...     jitter_seconds=0.0,
+        ...     num_parameters=1_000_000,
+        ...     parameter_bytes=4_000_000,
+        ...     world_size=8,
+        ...     latency_seconds=0.001,
+        ...     bytes_per_second=1e7,
+        ... )
+        >>> seconds = 2 * 7 / 8 * measured.parameter_bytes / measured.bytes_per_second  # all-reduce
+        >>> round(seconds / measured.step_seconds, 1)
+        7.0
     """
 
     step_seconds: float
@@ -50,6 +65,25 @@ class Chooser(Primitive):
     exchanged nothing in the measured steps. Exchanges that were due in them are missed, and the next one has
     what they would have had. Otherwise replicas that differ are averaged and its clock begins at 0, as after
     `engine.switch`.
+
+    Example:
+        >>> from relaxcomm import Algorithm, Rule, trajectory
+        >>> from relaxcomm.plugin import Chooser, frozen
+        >>> from relaxcomm.primitives import all_reduce, every, parameters
+        >>> @frozen
+        ... class by_model_size(Chooser):
+        ...     after_steps = 3
+        ...     def choose(self, measured):
+        ...         if measured.num_parameters > 1000:
+        ...             return {"name": "local_sgd", "steps": 4}, "a large model"
+        ...         return "bsp", "a small model"
+        >>> rule = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce())
+        >>> trajectory(Algorithm((rule,), name="chosen", chooser=by_model_size()), [[1.0, 3.0]] * 5)
+        tensor([[ 1.,  3.],
+                [ 2.,  6.],
+                [ 6.,  6.],
+                [ 8.,  8.],
+                [10., 10.]])
     """
 
     role: ClassVar[str] = "chooser"

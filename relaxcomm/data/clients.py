@@ -20,6 +20,12 @@ class RoundPlan:
         epochs: local epochs of each sampled client.
         fraction: of the clients that are sampled in a round, at least one.
         clients: number of clients, or None for one a worker.
+
+    Example:
+        >>> from relaxcomm.data import RoundPlan
+        >>> plan = RoundPlan(epochs=1, fraction=0.5, clients=6)
+        >>> [plan.sampled(world_size=3, round=round, seed=0) for round in range(2)]
+        [[1, 3, 4], [0, 1, 4]]
     """
 
     epochs: int
@@ -58,6 +64,16 @@ class ClientSampler:
         batch_size: samples a step.
         membership: which clients to play.
         seed: of sampling and shuffling; the same on all ranks.
+
+    Example:
+        >>> import numpy
+        >>> from relaxcomm.data import ClientSampler, RoundPlan
+        >>> from relaxcomm.network import Membership
+        >>> parts = [numpy.arange(3), numpy.arange(3, 5)]
+        >>> plan = RoundPlan(epochs=1, fraction=1.0, clients=2)
+        >>> sampler = ClientSampler(parts, plan, batch_size=2, membership=Membership(0, 1), seed=0)
+        >>> [(batch.client, len(batch.indices), batch.ends) for batch in sampler.round(0)]
+        [(0, 2, False), (0, 1, True), (1, 2, True)]
     """
 
     def __init__(

@@ -22,8 +22,12 @@ class Injection:
         beta: fraction of their own samples that they share, in (0, 1].
 
     Example:
-        >>> Injection(alpha=0.5, beta=0.5).own_samples(32, world_size=4)
+        >>> from relaxcomm.data import Injection
+        >>> injection = Injection(alpha=0.5, beta=0.5)
+        >>> injection.own_samples(32, world_size=4)
         16
+        >>> injection.received({0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}, rank=0, at=0, own=2, seed=[0])
+        [4]
 
     Reference: Tyagi and Swany, "Accelerating Distributed ML Training via Selective Synchronization",
         IEEE CLUSTER 2023.

@@ -73,6 +73,15 @@ class ShareLoader(_Loader):
         sampler: which samples; `loader.batch_sampler`.
         seed: of what loading processes draw.
         options: of the DataLoader.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import attach
+        >>> model = torch.nn.Linear(1, 1)
+        >>> with attach(model, torch.optim.SGD(model.parameters()), "bsp") as engine:
+        ...     loader = engine.loader(range(5), batch_size=2)
+        ...     print(len(loader), [len(batch) for batch in loader], loader.epoch)
+        3 [2, 2, 1] 1
     """
 
     def __init__(
@@ -101,6 +110,16 @@ class ClientLoader(_Loader):
         progress: which round is next.
         seed: of what loading processes draw.
         options: of the DataLoader.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import attach
+        >>> model = torch.nn.Linear(1, 1)
+        >>> config = {"algorithm": {"name": "fedavg", "epochs": 2, "clients": 2, "fraction": 0.5}}
+        >>> with attach(model, torch.optim.SGD(model.parameters()), config) as engine:
+        ...     loader = engine.loader(range(6), batch_size=2)
+        ...     print(type(loader).__name__, [len(batch) for batch in loader])
+        ClientLoader [2, 1, 2, 1]
     """
 
     def __init__(
@@ -205,6 +224,8 @@ def make_loader(
         option that cannot be honoured.
 
     Example:
+        >>> from relaxcomm.data import make_loader
+        >>> from relaxcomm.network import Membership
         >>> loader = make_loader(range(6), batch_size=2, membership=Membership(0, 1), seed=0)
         >>> sorted(int(x) for batch in loader for x in batch)
         [0, 1, 2, 3, 4, 5]

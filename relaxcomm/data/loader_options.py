@@ -47,6 +47,11 @@ def check_map_style(dataset: Any) -> int:
     """The length of a data set whose samples have indices.
 
     Raises: ConfigError for one that is read from beginning to end.
+
+    Example:
+        >>> from relaxcomm.data import check_map_style
+        >>> check_map_style(range(6))
+        6
     """
     kind = type(dataset).__name__
     if isinstance(dataset, IterableDataset):

@@ -36,6 +36,7 @@ class Progress:
     """Counts the epochs of a data set; loaders made one after the other for the same data share it.
 
     Example:
+        >>> from relaxcomm.data import Progress
         >>> progress = Progress()
         >>> [progress.begin().epoch for _ in range(3)]
         [0, 1, 2]

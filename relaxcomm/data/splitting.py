@@ -12,8 +12,10 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     """Parts of at most `size` samples of a nested batch of tensors, each with its share of the samples.
 
     Example:
-        >>> [(part.tolist(), share) for part, share in split_batch(torch.arange(3), 2)]
-        [([0, 1], 0.6666666666666666), ([2], 0.3333333333333333)]
+        >>> import torch
+        >>> from relaxcomm.data import split_batch
+        >>> [(part.tolist(), round(share, 2)) for part, share in split_batch(torch.arange(3), 2)]
+        [([0, 1], 0.67), ([2], 0.33)]
     """
     total = num_samples(batch)
     for start in range(0, total, size):
@@ -22,7 +24,14 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
 
 
 def num_samples(batch: Any) -> int:
-    """Samples of a nested batch of tensors."""
+    """Samples of a nested batch of tensors.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.data import num_samples
+        >>> num_samples({"x": torch.zeros(3, 5), "y": torch.zeros(3)})
+        3
+    """
     if isinstance(batch, torch.Tensor):
         return len(batch)
     return num_samples(next(iter(batch.values())) if isinstance(batch, dict) else batch[0])

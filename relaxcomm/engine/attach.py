@@ -65,7 +65,21 @@ def attach(
         already, or a part of one. Model and optimizer are then as they were.
 
     Example:
-        >>> engine = relaxcomm.attach(model, optimizer, "bsp")
+        >>> import torch
+        >>> from relaxcomm import attach, simulate
+        >>> def train(group):
+        ...     torch.manual_seed(group.rank())
+        ...     model = torch.nn.Linear(2, 1)
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ...     with attach(model, optimizer, "bsp", process_group=group):
+        ...         for _ in range(3):
+        ...             optimizer.zero_grad()
+        ...             model(torch.randn(4, 2)).square().mean().backward()
+        ...             optimizer.step()
+        ...     return model.weight.detach()
+        >>> first, second = simulate(train, 2)
+        >>> torch.equal(first, second)
+        True
     """
     settings: Config | None = None
     problem: RelaxcommError | None = None

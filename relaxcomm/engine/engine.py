@@ -38,6 +38,19 @@ class Engine:
     Optimizer state (momentum, Adam's moments) stays local, but see `switch`. Floating-point buffers
     are averaged whenever a rule averages parameters or deltas, and by `averaged()` and `close()`;
     integer buffers stay local.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import attach
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with attach(model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 4}}) as engine:
+        ...     for _ in range(8):
+        ...         optimizer.zero_grad()
+        ...         model(torch.randn(4, 2)).square().mean().backward()
+        ...         optimizer.step()
+        >>> engine.statistics["steps"], engine.statistics["synchronisations"]
+        (8, 2)
     """
 
     def __init__(self, session: Session, *, owns_default_group: bool) -> None:
@@ -46,17 +59,46 @@ class Engine:
 
     @property
     def algorithm(self) -> Algorithm:
-        """What runs."""
+        """What runs.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+            ...     engine.algorithm.rules[0].exchange
+            all_reduce()
+        """
         return self._session.bound.algorithm
 
     @property
     def choice(self) -> str | None:
-        """What an algorithm such as `auto` chose after the first steps, and why, in one line; else None."""
+        """What an algorithm such as `auto` chose after the first steps, and why, in one line; else None.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+            ...     engine.choice is None  # nothing was left to choose
+            True
+        """
         return self._session.schedule.choice
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of this rank, see `Statistics`; readable after `close`."""
+        """Counts of this rank, see `Statistics`; readable after `close`.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> with attach(model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 2}}) as engine:
+            ...     for _ in range(5):
+            ...         model(torch.ones(1, 2)).sum().backward()
+            ...         optimizer.step()
+            >>> engine.statistics["steps"], engine.statistics["synchronisations"], engine.statistics["lssr"]
+            (5, 2, 0.6)
+        """
         return self._session.world.statistics
 
     @property
@@ -64,17 +106,41 @@ class Engine:
         """What the exporter shows; metrics registered here get the labels `rank` and `run`.
 
         Example:
-            >>> retries = prometheus_client.Counter("retries", "Lost messages.", registry=engine.metrics)
+            >>> import prometheus_client
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+            ...     retries = prometheus_client.Counter("retries", "Lost messages.", registry=engine.metrics)
+            ...     retries.inc(3)
+            ...     engine.metrics.get_sample_value("retries_total")
+            3.0
         """
         return self._session.metering.registry
 
     @property
     def metrics_url(self) -> str | None:
-        """Where this rank's metrics can be read, or None; rank 0's tells of all, see `relaxcomm top`."""
+        """Where this rank's metrics can be read, or None; rank 0's tells of all, see `relaxcomm top`.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> config = {"algorithm": "bsp", "metrics": {"port": 0}}
+            >>> with attach(torch.nn.Linear(2, 1), None, config) as engine:
+            ...     engine.metrics_url.startswith("http://")
+            True
+        """
         return self._session.metering.url
 
     def snapshot(self) -> Snapshot:
-        """All that exporter and run log show, as it is now; also without either, and after `close`."""
+        """All that exporter and run log show, as it is now; also without either, and after `close`.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+            ...     engine.snapshot().algorithm
+            'bsp'
+        """
         return self._session.metering.snapshot()
 
     def observe_evaluation(self, **measures: float | Tensor) -> None:
@@ -86,8 +152,14 @@ class Engine:
         Raises: UsageError for a value that is no number.
 
         Example:
-            >>> with engine.averaged():
-            ...     engine.observe_evaluation(accuracy=accuracy(model))
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> with attach(model, None, "bsp") as engine:
+            ...     with engine.averaged():
+            ...         engine.observe_evaluation(accuracy=0.9)
+            ...     engine.snapshot().evaluations
+            {'accuracy': 0.9}
         """
         self._session.metering.observe_evaluation(measures)
 
@@ -100,7 +172,12 @@ class Engine:
         Raises: UsageError for a name that no metric can have, or a value that is no number.
 
         Example:
-            >>> engine.observe(loss=loss)
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+            ...     engine.observe(loss=torch.tensor(0.5))
+            ...     engine.statistics.latest
+            {'loss': tensor(0.5000)}
         """
         self._session.metering.observe(values)
 
@@ -109,8 +186,17 @@ class Engine:
         """Accumulate gradients: a backward in here exchanges nothing.
 
         Example:
-            >>> with engine.no_sync():
-            ...     loss(model(x), y).backward()
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> with attach(model, optimizer, "bsp") as engine:
+            ...     with engine.no_sync():
+            ...         model(torch.ones(1, 2)).sum().backward()
+            ...     model(torch.ones(1, 2)).sum().backward()
+            ...     optimizer.step()
+            >>> model.weight.grad, engine.statistics["synchronisations"]
+            (tensor([[2., 2.]]), 1)
         """
         with self._session.loop.paused():
             yield
@@ -122,6 +208,22 @@ class Engine:
         Parameters and floating-point buffers come back bit for bit.
 
         Raises: NonFiniteError on every rank if those of one hold NaN or infinity.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach, simulate
+            >>> def train(group):
+            ...     model = torch.nn.Linear(1, 1, bias=False)
+            ...     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+            ...     with attach(model, optimizer, "local_sgd", process_group=group) as engine:
+            ...         model.weight.data.fill_(0.0)
+            ...         model(torch.full((1, 1), 2.0 + 4.0 * group.rank())).sum().backward()
+            ...         optimizer.step()
+            ...         with engine.averaged():
+            ...             mean = model.weight.item()
+            ...         return model.weight.item(), mean
+            >>> simulate(train, 2)
+            [(-2.0, -4.0), (-6.0, -4.0)]
         """
         self._check_open()
         self._session.loop.settle()
@@ -137,6 +239,21 @@ class Engine:
         A rank that leaves the block shadows the others: it contributes zero gradients (the mean is
         still over all ranks, as in DDP) or its own parameters. In the end all have the model of a
         rank that trained longest. Phases and choosers go on inside, but `switch` must be called outside.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach, simulate
+            >>> def train(group):
+            ...     model = torch.nn.Linear(1, 1)
+            ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            ...     with attach(model, optimizer, "bsp", process_group=group) as engine:
+            ...         with engine.join():
+            ...             for _ in range(3 + group.rank()):  # rank 1 has a batch more
+            ...                 model(torch.ones(1, 1)).sum().backward()
+            ...                 optimizer.step()
+            ...         return engine.statistics["steps"]
+            >>> simulate(train, 2)
+            [4, 4]
         """
         self._check_open()
         if not self.algorithm.keeps_step:  # nobody waits in a step for a rank that has finished
@@ -175,6 +292,17 @@ class Engine:
 
         Raises: ConfigError for data or options that cannot be honoured; UsageError for a second data set
             where the algorithm changes the batch size or plays clients.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach, simulate
+            >>> def read(group):
+            ...     model = torch.nn.Linear(1, 1)
+            ...     with attach(model, None, "bsp", process_group=group) as engine:
+            ...         return [batch.tolist() for batch in engine.loader(range(8), batch_size=2)]
+            >>> first, second = simulate(read, 2)
+            >>> sorted(sum(first + second, []))
+            [0, 1, 2, 3, 4, 5, 6, 7]
         """
         check_map_style(dataset)
         batch_size = batch_size_of(self._session.settings, batch_size)
@@ -200,8 +328,18 @@ class Engine:
             size: samples of a part, at most.
 
         Example:
-            >>> for (x, y), share in engine.micro_batches(batch, 64):
-            ...     (share * loss(model(x), y)).backward()
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> with attach(model, None, "bsp") as engine:
+            ...     for x, share in engine.micro_batches(torch.ones(5, 2), 2):
+            ...         (share * model(x).mean()).backward()
+            ...         x.shape[0], share
+            (2, 0.4)
+            (2, 0.4)
+            (1, 0.2)
+            >>> model.weight.grad
+            tensor([[1., 1.]])
         """
         parts, total = list(split_batch(batch, size)), num_samples(batch)
         for index, (part, share) in enumerate(parts):
@@ -218,6 +356,20 @@ class Engine:
             event: "client", with `samples`, when a client has trained; "round" when all clients have, on
                 every rank; other names are for plug-ins.
             facts: numbers.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> config = {"algorithm": {"name": "fedavg", "epochs": 1}}
+            >>> model = torch.nn.Linear(2, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> with attach(model, optimizer, config) as engine:
+            ...     for x in engine.loader(torch.ones(6, 2), batch_size=2):  # marks clients and rounds
+            ...         model(x).sum().backward()
+            ...         optimizer.step()
+            ...     engine.mark("holiday")  # of which no rule has heard
+            >>> engine.statistics["synchronisations"]
+            1
         """
         self._check_open()
         self._session.loop.settle()
@@ -245,7 +397,18 @@ class Engine:
             chooses the batches.
 
         Example:
-            >>> engine.switch({"name": "local_sgd", "steps": 8})
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> with attach(model, optimizer, "bsp") as engine:
+            ...     for step in range(10):
+            ...         if step == 2:
+            ...             engine.switch({"name": "local_sgd", "steps": 4})
+            ...         model(torch.ones(1, 2)).sum().backward()
+            ...         optimizer.step()
+            >>> engine.statistics["synchronisations"]
+            4
         """
         self._check_open()
         self._session.loop.settle()  # or ranks that skipped their last step would be one behind
@@ -257,6 +420,18 @@ class Engine:
         """All state of this rank: clock, slots, results on their way. Save one for every rank.
 
         With a server (`ssp`) every rank must call it, and waits for the others.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> with attach(model, optimizer, "local_sgd") as engine:
+            ...     model(torch.ones(1, 2)).sum().backward()
+            ...     optimizer.step()
+            ...     state = engine.state_dict()
+            >>> state["step"]
+            1
         """
         self._check_open()
         return self._session.export()
@@ -266,6 +441,24 @@ class Engine:
 
         Raises: ConfigError, on every rank, if one's belongs to another algorithm, model, rank, world size or
             moment.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> config = {"algorithm": {"name": "local_sgd", "steps": 4}}
+            >>> with attach(model, optimizer, config) as engine:
+            ...     for _ in range(3):
+            ...         model(torch.ones(1, 2)).sum().backward()
+            ...         optimizer.step()
+            ...     state = engine.state_dict()
+            >>> with attach(model, optimizer, config) as engine:
+            ...     engine.load_state_dict(state)
+            ...     model(torch.ones(1, 2)).sum().backward()
+            ...     optimizer.step()  # the fourth since the last exchange
+            ...     engine.statistics["synchronisations"]
+            1
         """
         self._check_open()
         self._session.restore(state)
@@ -282,6 +475,19 @@ class Engine:
 
         Raises: NonFiniteError on every rank if what is averaged, or comes late, holds NaN or infinity on one;
             models stay as they are, and the engine is closed all the same.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach, simulate
+            >>> def train(group):
+            ...     model = torch.nn.Linear(1, 1, bias=False)
+            ...     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+            ...     engine = attach(model, optimizer, "local_sgd", process_group=group)
+            ...     model.weight.data.fill_(float(group.rank()))
+            ...     engine.close(average=True)
+            ...     return model.weight.item()
+            >>> simulate(train, 3)
+            [1.0, 1.0, 1.0]
         """
         if self._closed:
             return

@@ -68,9 +68,16 @@ def frozen(cls: C) -> C:
     Raises: ConfigError from the constructor, naming the argument, what it got and what is allowed.
 
     Example:
+        >>> from relaxcomm.plugin import Steps, frozen
         >>> @frozen
-        ... class every_other(Trigger):
-        ...     offset: Steps = 1
+        ... class warmup:
+        ...     steps: Steps = 1
+        >>> warmup(steps=3) == warmup(steps=3)
+        True
+        >>> warmup(steps=0)
+        Traceback (most recent call last):
+            ...
+        relaxcomm.errors.ConfigError: warmup: steps = 0 is not allowed: Input should be ...
     """
     made: Any = dataclass(frozen=True, repr=False, config=_CHECKS)(cls)
     made.__init__ = _explained(made.__init__)

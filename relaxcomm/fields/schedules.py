@@ -22,8 +22,10 @@ class piecewise(Declared):
     Raises: ConfigError if the numbers of values and steps do not match, or the steps do not ascend.
 
     Example:
-        >>> piecewise(values=(0.25, 0.01), steps=(100,)).at(100)
-        0.01
+        >>> from relaxcomm.primitives import piecewise
+        >>> density = piecewise(values=(0.25, 0.01), steps=(100,))
+        >>> density.at(99), density.at(100)
+        (0.25, 0.01)
     """
 
     values: Annotated[tuple[float, ...], Field(min_length=1)]

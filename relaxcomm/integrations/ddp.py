@@ -63,8 +63,19 @@ def ddp_hook(
         different results.
 
     Example:
-        >>> hook = ddp_hook(power_sgd(matrix_rank=2))
+        >>> import torch
+        >>> from relaxcomm import ddp_hook
+        >>> from relaxcomm.primitives import error_feedback, power_sgd
+        >>> from torch.nn.parallel import DistributedDataParallel
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        >>> model = DistributedDataParallel(torch.nn.Linear(8, 8))
+        >>> hook = ddp_hook(error_feedback(compressor=power_sgd(matrix_rank=2)))
         >>> model.register_comm_hook(None, hook)
+        >>> model(torch.randn(8, 8)).square().sum().backward()
+        >>> torch.linalg.matrix_rank(model.module.weight.grad)
+        tensor(2)
+        >>> torch.distributed.destroy_process_group()
 
     Reference: Vogels et al., "PowerSGD", NeurIPS 2019, for what PyTorch's own hook of that name does.
     """

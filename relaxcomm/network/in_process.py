@@ -20,7 +20,21 @@ T = TypeVar("T")
 
 
 class InProcessGroup:
-    """One rank's view of a simulation: pass it to `attach(..., process_group=group)`."""
+    """One rank's view of a simulation: pass it to `attach(..., process_group=group)`.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import Link, attach, simulate
+        >>> def train(group):
+        ...     model = torch.nn.Linear(1000, 1000)
+        ...     with attach(model, None, "bsp", process_group=group):
+        ...         begin = group.time()
+        ...         group.sleep(1.0)
+        ...         model(torch.ones(1, 1000)).sum().backward()
+        ...         return round(group.time() - begin, 2)
+        >>> simulate(train, 2, link=Link(bytes_per_second=4e6))
+        [2.0, 2.0]
+    """
 
     def __init__(self, world: World, rank: int) -> None:
         self._world, self._rank = world, rank
@@ -138,8 +152,9 @@ def simulate(
     Raises: the error of the rank that failed first; DeadlockError if no rank could go on.
 
     Example:
-        >>> simulate(lambda group: group.rank(), 3)
-        [0, 1, 2]
+        >>> from relaxcomm import simulate
+        >>> simulate(lambda group: group.rank() * 10, 3)
+        [0, 10, 20]
     """
     world = World(world_size, link or Link())
     results: dict[int, T] = {}

@@ -18,6 +18,17 @@ class Link:
     Args:
         latency_seconds: added to every operation.
         bytes_per_second: at which a rank's bytes leave it.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import Link, attach, simulate
+        >>> def exchange(group):
+        ...     with attach(torch.nn.Linear(1000, 1), None, "bsp", process_group=group) as engine:
+        ...         begin = group.time()
+        ...         engine.close(average=True)
+        ...         return round(group.time() - begin, 3)
+        >>> simulate(exchange, 2, link=Link(latency_seconds=0.1, bytes_per_second=1e6))
+        [0.104, 0.104]
     """
 
     latency_seconds: float = 0.0

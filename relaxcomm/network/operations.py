@@ -31,7 +31,15 @@ class Label:
 
 @dataclass(frozen=True, eq=False)
 class AllReduce:
-    """Reduce `tensor` elementwise over all ranks; received: a tensor of the same shape."""
+    """Reduce `tensor` elementwise over all ranks; received: a tensor of the same shape.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import perform
+        >>> from relaxcomm.plugin import AllReduce
+        >>> perform([AllReduce(torch.tensor([1.0])), AllReduce(torch.tensor([3.0]))])
+        [tensor([2.]), tensor([2.])]
+    """
 
     tensor: Tensor
     reduction: Reduction = "mean"
@@ -39,14 +47,31 @@ class AllReduce:
 
 @dataclass(frozen=True, eq=False)
 class AllGather:
-    """Collect `tensor` from all ranks; received: `[world_size, *shape]`, row r from rank r."""
+    """Collect `tensor` from all ranks; received: `[world_size, *shape]`, row r from rank r.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import perform
+        >>> from relaxcomm.plugin import AllGather
+        >>> perform([AllGather(torch.tensor([1.0])), AllGather(torch.tensor([3.0]))])[0]
+        tensor([[1.],
+                [3.]])
+    """
 
     tensor: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class AllToAll:
-    """Send row r of `tensor` (`[world_size, ...]`) to rank r; received: row r came from rank r."""
+    """Send row r of `tensor` (`[world_size, ...]`) to rank r; received: row r came from rank r.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import perform
+        >>> from relaxcomm.plugin import AllToAll
+        >>> perform([AllToAll(torch.tensor([1.0, 2.0])), AllToAll(torch.tensor([3.0, 4.0]))])
+        [tensor([1., 3.]), tensor([2., 4.])]
+    """
 
     tensor: Tensor
 
@@ -56,6 +81,15 @@ class Neighbors:
     """Send to some ranks and receive from some; `receives` holds buffers of the expected shape.
 
     Received: `{rank: tensor}` for every rank in `receives`.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import perform
+        >>> from relaxcomm.plugin import Neighbors
+        >>> sender = Neighbors(sends={1: torch.tensor([5.0])}, receives={})
+        >>> receiver = Neighbors(sends={}, receives={0: torch.empty(1)})
+        >>> perform([sender, receiver])
+        [{}, {0: tensor([5.])}]
     """
 
     sends: Mapping[int, Tensor]
@@ -64,7 +98,15 @@ class Neighbors:
 
 @dataclass(frozen=True, eq=False)
 class Broadcast:
-    """Copy `tensor` of rank `root` to all ranks; received: that tensor."""
+    """Copy `tensor` of rank `root` to all ranks; received: that tensor.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import perform
+        >>> from relaxcomm.plugin import Broadcast
+        >>> perform([Broadcast(torch.tensor([1.0]), root=1), Broadcast(torch.tensor([3.0]), root=1)])
+        [tensor([3.]), tensor([3.])]
+    """
 
     tensor: Tensor
     root: int = 0
@@ -72,7 +114,15 @@ class Broadcast:
 
 @dataclass(frozen=True, eq=False)
 class Agree:
-    """Reduce a small CPU tensor over all ranks, for decisions that the host must know."""
+    """Reduce a small CPU tensor over all ranks, for decisions that the host must know.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import perform
+        >>> from relaxcomm.plugin import Agree
+        >>> perform([Agree(torch.tensor([1.0])), Agree(torch.tensor([0.0])), Agree(torch.tensor([1.0]))])
+        [tensor([2.]), tensor([2.]), tensor([2.])]
+    """
 
     tensor: Tensor
     reduction: Reduction = "sum"
@@ -85,6 +135,13 @@ class Request:
     Row k of `tensor` (`[num_ranks, ...]`) goes to the k-th of `ranks`, by default to all in order;
     received: a tensor like `reply`, whose row k is its answer. The tensors are on the CPU. A rank may be
     kept waiting until the service has heard from others.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Request
+        >>> request = Request(torch.zeros(2, 4), reply=torch.zeros(2, 8), ranks=(1, 3))
+        >>> list(request.asked)
+        [1, 3]
     """
 
     tensor: Tensor

@@ -92,7 +92,26 @@ Place: TypeAlias = tuple[str, int]
 
 
 class Service(ABC):
-    """What a rank answers to requests: a state machine without I/O, called by one thread at a time."""
+    """What a rank answers to requests: a state machine without I/O, called by one thread at a time.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Service
+        >>> class Counter(Service):
+        ...     asked = 0
+        ...     def answer(self, client, request):
+        ...         self.asked += 1
+        ...         return [(client, torch.tensor([self.asked]))]
+        ...     def leave(self, client):
+        ...         return []
+        ...     def export(self):
+        ...         return {"asked": torch.tensor(self.asked)}
+        ...     def restore(self, saved):
+        ...         self.asked = int(saved["asked"])
+        >>> counter = Counter()
+        >>> [counter.answer(client, torch.empty(0)) for client in (0, 2)]
+        [[(0, tensor([1]))], [(2, tensor([2]))]]
+    """
 
     @abstractmethod
     def answer(self, client: int, request: Tensor) -> Sequence[tuple[int, Tensor]]:

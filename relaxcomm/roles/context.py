@@ -50,6 +50,14 @@ class Context:
         place: tells apart what is exchanged in the same step: the bucket, and the part of it.
         measured: what an outer's `measure` has found, `[k]` float64, added over all buckets of its rule.
         divided: whether what is exchanged is divided by the number of workers already.
+
+    Example:
+        >>> from relaxcomm.network import Membership
+        >>> from relaxcomm.plugin import Context
+        >>> rank = Membership(rank=1, world_size=4)
+        >>> cx = Context(step=7, start=4, membership=rank, learning_rate=lambda bucket: 0.1)
+        >>> cx.step - cx.start, cx.membership.rank, cx.part(start=2, numel=3).place
+        (3, 1, (2,))
     """
 
     step: int

@@ -22,6 +22,16 @@ class MicroGradients:
         samples: b, those of all micro-batches; None if that is not known of each.
         squares: `sum_j (b_j / b) ||g_j||^2`.
         squared_norm: `||G||^2`, with `G = sum_j (b_j / b) g_j`.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import MicroGradients
+        >>> first, second = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])  # of 4 samples each
+        >>> mean = (first + second) / 2
+        >>> squares = float((first @ first + second @ second) / 2)
+        >>> micro = MicroGradients(count=2, samples=8, squares=squares, squared_norm=float(mean @ mean))
+        >>> micro.samples * (micro.squares - micro.squared_norm)  # sum of b_j ||g_j - G||^2
+        4.0
     """
 
     count: int
@@ -40,6 +50,13 @@ class Seen:
         result: the combined result, `[numel]`.
         micro: the step's micro-gradients over all parameters, for controllers that need them.
         samples: of this worker's batches from `engine.loader` in this step; None without that loader.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Seen
+        >>> seen = Seen(unit=0, local=torch.tensor([3.0, 4.0]), result=torch.tensor([3.0, 0.0]), samples=8)
+        >>> float((seen.local - seen.result).square().sum())
+        16.0
     """
 
     unit: int

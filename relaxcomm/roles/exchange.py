@@ -22,7 +22,21 @@ Exchanging: TypeAlias = Generator[Operation, Received, Tensor]
 
 @dataclass(frozen=True)
 class Served:
-    """A service for one bucket, with the tensors that a request to one rank and its reply look like."""
+    """A service for one bucket, with the tensors that a request to one rank and its reply look like.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.network import Membership
+        >>> from relaxcomm.plugin import Bucket, Context
+        >>> from relaxcomm.primitives import identity, server
+        >>> from relaxcomm.tensors.buckets import Item
+        >>> rank = Membership(rank=0, world_size=2)
+        >>> cx = Context(step=0, start=0, membership=rank, learning_rate=lambda bucket: 0.1)
+        >>> bucket = Bucket(0, [Item("weight", torch.zeros(100))])
+        >>> served = server(staleness=3).serve(cx, bucket, identity())
+        >>> served.request.shape, served.reply.shape  # bytes: a header, and half of the bucket
+        (torch.Size([216]), torch.Size([216]))
+    """
 
     service: Service
     request: Tensor

@@ -40,6 +40,13 @@ class Observation:
         gradients: as they are in `.grad`, scaled if a GradScaler is used.
         scale: the GradScaler's scale, or 1.
         latest: the latest value of each number, by name.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Observation
+        >>> seen = Observation([torch.tensor([6.0, 8.0])], scale=2.0, latest={"loss": torch.tensor(0.5)})
+        >>> seen.squared_norm, seen.value("loss"), seen.value("accuracy", default=0.0)
+        (25.0, 0.5, 0.0)
     """
 
     def __init__(

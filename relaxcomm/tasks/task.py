@@ -36,6 +36,22 @@ class Task:
         evaluate_every_steps: optimizer steps between two evaluations.
 
     Raises: ConfigError for a number that is not positive.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import Task
+        >>> def make(seed):
+        ...     model = torch.nn.Linear(1, 1, bias=False)
+        ...     return Task(
+        ...         model=model,
+        ...         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        ...         train_data=torch.utils.data.TensorDataset(torch.ones(8, 1)),
+        ...         loss=lambda model, batch: (model(batch[0]) - 1).square().mean(),
+        ...         evaluate=lambda model: float(model.weight),
+        ...         epochs=1,
+        ...     )
+        >>> len(make(seed=0).train_data), make(seed=0).batch_size
+        (8, 32)
     """
 
     model: nn.Module

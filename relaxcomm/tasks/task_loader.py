@@ -58,6 +58,7 @@ def load_task(value: object, seed: int) -> Task:
     Raises: ConfigError for an unknown name or a wrong option.
 
     Example:
+        >>> from relaxcomm.tasks import load_task
         >>> load_task({"digits": {"epochs": 5}}, seed=0).epochs
         5
     """

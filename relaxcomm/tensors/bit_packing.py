@@ -16,6 +16,7 @@ def packed_bytes(numel: int, num_codes: int) -> int:
     """Bytes of `numel` numbers below `num_codes`.
 
     Example:
+        >>> from relaxcomm.plugin import packed_bytes
         >>> packed_bytes(100, 3), packed_bytes(100, 8)
         (20, 38)
     """
@@ -35,8 +36,11 @@ def pack_codes(codes: Tensor, num_codes: int) -> Tensor:
     Returns: `[packed_bytes(numel, num_codes)]` uint8.
 
     Example:
-        >>> pack_codes(torch.tensor([1, 0, 1, 1], dtype=torch.uint8), 2)
-        tensor([13], dtype=torch.uint8)
+        >>> import torch
+        >>> from relaxcomm.plugin import pack_codes
+        >>> codes = torch.tensor([1, 0, 2, 1, 2], dtype=torch.uint8)
+        >>> pack_codes(codes, num_codes=3).shape, pack_codes(codes, num_codes=8).shape
+        (torch.Size([1]), torch.Size([3]))
     """
     layers = [_fold(_digit(codes, place, base), base, digits) for base, place, digits in _layers(num_codes)]
     return layers[0] if len(layers) == 1 else torch.cat(layers)
@@ -70,7 +74,15 @@ def pack_signs(tensor: Tensor) -> Tensor:
 
 
 def unpack_codes(packed: Tensor, numel: int, num_codes: int) -> Tensor:
-    """What `pack_codes` packed, `[numel]` uint8; it may share its memory."""
+    """What `pack_codes` packed, `[numel]` uint8; it may share its memory.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import pack_codes, unpack_codes
+        >>> codes = torch.tensor([1, 0, 2, 1, 2], dtype=torch.uint8)
+        >>> unpack_codes(pack_codes(codes, num_codes=3), 5, 3)
+        tensor([1, 0, 2, 1, 2], dtype=torch.uint8)
+    """
     total: Tensor | None = None
     start = 0
     for base, place, digits in _layers(num_codes):
@@ -86,6 +98,7 @@ def places_bytes(numel: int, size: int) -> int:
     """Bytes of `numel` places among `size` entries.
 
     Example:
+        >>> from relaxcomm.plugin import places_bytes
         >>> places_bytes(100, 16), places_bytes(100, 4096)
         (50, 150)
     """
@@ -102,6 +115,8 @@ def pack_places(places: Tensor, size: int) -> Tensor:
     Returns: `[places_bytes(numel, size)]` uint8.
 
     Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import pack_places
         >>> pack_places(torch.tensor([3, 1]), 16)
         tensor([19], dtype=torch.uint8)
     """
@@ -113,7 +128,14 @@ def pack_places(places: Tensor, size: int) -> Tensor:
 
 
 def unpack_places(packed: Tensor, numel: int, size: int) -> Tensor:
-    """What `pack_places` packed, `[numel]` uint8 or int32."""
+    """What `pack_places` packed, `[numel]` uint8 or int32.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import pack_places, unpack_places
+        >>> unpack_places(pack_places(torch.tensor([3, 1]), 16), 2, 16)
+        tensor([3, 1], dtype=torch.uint8)
+    """
     total: Tensor | None = None
     start = 0
     for shift, bits in _planes(size):

@@ -40,6 +40,19 @@ class Bucket:
     Args:
         index: position in the layout; buckets are exchanged in this order on all ranks.
         items: the tensors, in the order in which they lie in the flat buffer.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Bucket
+        >>> from relaxcomm.tensors.buckets import Item
+        >>> weight, bias = torch.ones(2, 2), torch.zeros(2)
+        >>> bucket = Bucket(0, [Item("weight", weight), Item("bias", bias)])
+        >>> bucket.gather(bucket.empty())
+        tensor([1., 1., 1., 1., 0., 0.])
+        >>> bucket.scatter(torch.arange(6.0))
+        >>> weight, bias
+        (tensor([[0., 1.],
+                [2., 3.]]), tensor([4., 5.]))
     """
 
     def __init__(self, index: int, items: Sequence[Item]) -> None:

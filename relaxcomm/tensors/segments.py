@@ -72,6 +72,11 @@ class Segments:
         numel: entries of the tensor.
         block_size: entries of a block, or None.
         sizes: entries of each segment, none of them 0, if there is no block size.
+
+    Example:
+        >>> from relaxcomm.plugin import Segments
+        >>> Segments(10, block_size=4).count, Segments(10, None, sizes=(7, 2, 1)).count
+        (3, 3)
     """
 
     numel: int

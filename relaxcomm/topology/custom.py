@@ -37,8 +37,9 @@ class custom(Topology):
 
     Example:
         >>> import networkx
-        >>> from_networkx(networkx.path_graph(3)).nodes
-        (0, 1, 2)
+        >>> from relaxcomm import from_networkx
+        >>> from_networkx(networkx.path_graph(3)).listeners(rank=1, world_size=3)
+        [0, 2]
     """
 
     nodes: tuple[int, ...]
@@ -69,8 +70,11 @@ class file(Topology):
     Raises: TopologyError for a file that cannot be read, or whose nodes are not numbers.
 
     Example:
-        >>> file(path="sites.graphml")
-        file(path='sites.graphml')
+        >>> import networkx
+        >>> from relaxcomm.primitives import file
+        >>> networkx.write_edgelist(networkx.path_graph(3), "sites.edgelist")
+        >>> file(path="sites.edgelist").listeners(rank=1, world_size=3)
+        [0, 2]
     """
 
     path: str
@@ -94,8 +98,10 @@ def from_networkx(graph: Any) -> custom:
 
     Example:
         >>> import networkx
-        >>> sorted(from_networkx(networkx.star_graph(2)).weights(3)[1])
-        [0, 1]
+        >>> from relaxcomm import from_networkx
+        >>> star = from_networkx(networkx.star_graph(2))
+        >>> star.listeners(rank=0, world_size=3), star.listeners(rank=1, world_size=3)
+        ([1, 2], [0])
     """
     ranks = {node: _rank(node) for node in graph.nodes}
     if len(set(ranks.values())) < len(ranks):

@@ -24,10 +24,11 @@ class hierarchical(Topology):
     Raises: TopologyError if a list of sizes does not add up to the number of workers.
 
     Example:
-        >>> hierarchical(sizes=(2, 3)).groups(5)
-        [[0, 1], [2, 3, 4]]
-        >>> hierarchical(sizes=2).groups(5)
-        [[0, 1], [2, 3], [4]]
+        >>> from relaxcomm.primitives import hierarchical
+        >>> hierarchical(sizes=(2, 3)).groups(5), hierarchical(sizes=2).groups(5)
+        ([[0, 1], [2, 3, 4]], [[0, 1], [2, 3], [4]])
+        >>> hierarchical(sizes=(2, 3)).listeners(rank=2, world_size=5)
+        [0, 3, 4]
     """
 
     sizes: Steps | Annotated[tuple[Steps, ...], Field(min_length=1, strict=False)]

@@ -20,8 +20,9 @@ class random_regular(Topology):
     Raises: TopologyError for a number of ranks that cannot have it.
 
     Example:
-        >>> len(random_regular(degree=3).weights(8)[0])
-        4
+        >>> from relaxcomm.primitives import random_regular
+        >>> {len(random_regular(degree=3).listeners(rank, world_size=8)) for rank in range(8)}
+        {3}
     """
 
     degree: Steps
@@ -45,8 +46,9 @@ class erdos_renyi(Topology):
         seed: of the random graph, the same on all ranks.
 
     Example:
-        >>> erdos_renyi(probability=1.0).spectral_gap(5)
-        1.0
+        >>> from relaxcomm.primitives import erdos_renyi
+        >>> erdos_renyi(probability=0.5).links(6), erdos_renyi(probability=1.0).links(6)
+        (12.0, 30.0)
     """
 
     probability: Share

@@ -22,8 +22,10 @@ class in_turn(Topology):
         topologies: at least two; one that changes itself goes on by one each time it has its turn.
 
     Example:
-        >>> in_turn(topologies=[ring(), star()]).period_steps(5)
-        2
+        >>> from relaxcomm.primitives import in_turn, ring, star
+        >>> graphs = in_turn(topologies=[ring(), star()])
+        >>> [graphs.listeners(rank=0, world_size=5, step=step) for step in range(3)]
+        [[1, 4], [1, 2, 3, 4], [1, 4]]
     """
 
     topologies: Annotated[tuple[Topology, ...], Field(min_length=2, strict=False)]

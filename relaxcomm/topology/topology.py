@@ -28,6 +28,17 @@ class Topology(Declared):
         all_pairs: every rank is linked to every other, at any world size.
         has_groups: the ranks are divided into groups.
         changes: another graph may follow in the next step.
+
+    Example:
+        >>> import networkx
+        >>> from relaxcomm import Topology
+        >>> from relaxcomm.plugin import frozen
+        >>> @frozen
+        ... class line(Topology):
+        ...     def graph(self, world_size, step=0):
+        ...         return networkx.path_graph(world_size)
+        >>> line().listeners(rank=1, world_size=4), line().spectral_gap(4) < 0.2
+        ([0, 2], True)
     """
 
     role: ClassVar[str] = "topology"

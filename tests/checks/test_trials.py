@@ -5,7 +5,8 @@ import logging
 import pytest
 import torch
 
-from relaxcomm import CompositionError, Rule, rehearse, round_trip, trajectory
+from relaxcomm import CompositionError, Rule, perform, rehearse, round_trip, trajectory
+from relaxcomm.plugin import AllToAll
 from relaxcomm.primitives import error_feedback, gossip, parameters, power_sgd, top_k
 
 
@@ -20,6 +21,12 @@ def test_a_round_trip_knows_the_shape_of_a_parameter():
     product = torch.outer(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 5.0]))
     (same,) = round_trip(power_sgd(matrix_rank=1), [product])
     torch.testing.assert_close(same, product)
+
+
+def test_an_operation_is_performed_on_every_rank():
+    rows = torch.arange(9.0).view(3, 3)
+    found = perform([AllToAll(row.clone()) for row in rows])
+    torch.testing.assert_close(torch.stack(found), rows.T)
 
 
 def test_a_trajectory_of_vectors_over_a_graph():

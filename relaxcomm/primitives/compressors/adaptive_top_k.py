@@ -38,8 +38,12 @@ class adaptive_top_k(Compressor):
     Raises: ConfigError if `least` is above `most`.
 
     Example:
-        >>> adaptive_top_k(gain=0.8)
-        adaptive_top_k(gain=0.8)
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import adaptive_top_k
+        >>> x = torch.tensor([8.0, 2.0, 1.0, 0.0])
+        >>> round_trip(adaptive_top_k(gain=0.8, most=0.5, window=1), [x, x])
+        [tensor([8., 2., 0., 0.]), tensor([8., 0., 0., 0.])]
 
     Reference: Tyagi and Swany, "GraVAC: Adaptive Compression for Communication-Efficient Distributed DL
         Training", IEEE CLOUD 2023.

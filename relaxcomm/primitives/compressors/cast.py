@@ -26,8 +26,11 @@ class cast(Compressor):
         dtype: "float16" (2 bytes), "bfloat16" (2 bytes), "float32" (4 bytes) or "float64" (8 bytes).
 
     Example:
-        >>> cast(dtype="bfloat16")
-        cast(dtype='bfloat16')
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import cast
+        >>> round_trip(cast(dtype="bfloat16"), [torch.tensor([0.5, 1.001, 3.3])])
+        [tensor([0.5000, 1.0000, 3.2969])]
     """
 
     dtype: Literal["float16", "bfloat16", "float32", "float64"]

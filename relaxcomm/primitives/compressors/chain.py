@@ -44,8 +44,13 @@ class chain(Compressor):
     Raises: CompositionError for compressors that keep a residual or send several messages.
 
     Example:
-        >>> chain(compressors=(top_k(density=0.01), cast(dtype="float16")))
-        chain(compressors=(top_k(density=0.01), cast(dtype='float16')))
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import cast, chain, top_k
+        >>> compressor = chain(compressors=(top_k(density=0.01), cast(dtype="float16")))
+        >>> (arrived,) = round_trip(compressor, [torch.arange(100.0) / 3])
+        >>> arrived[98:], compressor.message_bytes(numel=100, element_bytes=4)
+        (tensor([ 0., 33.]), 10)
     """
 
     compressors: Annotated[tuple[Compressor, ...], Field(min_length=2)]

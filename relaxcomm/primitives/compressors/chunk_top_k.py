@@ -27,8 +27,12 @@ class chunk_top_k(BlockTopK):
         chunk_size: entries of a chunk.
 
     Example:
-        >>> chunk_top_k(num_kept=64)
-        chunk_top_k(num_kept=64)
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import chunk_top_k
+        >>> (arrived,) = round_trip(chunk_top_k(num_kept=64), [torch.arange(8192.0)])
+        >>> (arrived[:4096] > 0).sum(), (arrived[4096:] > 0).sum()
+        (tensor(64), tensor(64))
 
     Reference: Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706.
     """

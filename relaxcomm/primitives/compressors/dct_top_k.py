@@ -34,8 +34,13 @@ class dct_top_k(BlockTopK):
         chunk_size: of a block's sides, in entries, up to 181.
 
     Example:
-        >>> dct_top_k()
-        dct_top_k()
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import dct_top_k
+        >>> ramp = torch.arange(8.0)
+        >>> (arrived,) = round_trip(dct_top_k(num_kept=2, chunk_size=8), [ramp])
+        >>> arrived
+        tensor([0.3407, 0.8217, 1.7104, 2.8716, 4.1284, 5.2896, 6.1783, 6.6593])
 
     Reference: Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870.
 

@@ -27,8 +27,12 @@ class dgc(Sparsifier):
         scope: whether it is counted over the whole "model" (for each dtype) or over each "bucket".
 
     Example:
-        >>> dgc(density=0.001)
-        dgc(density=0.001)
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import dgc
+        >>> (arrived,) = round_trip(dgc(density=0.001), [torch.arange(10_000.0)])
+        >>> arrived.nonzero().flatten()
+        tensor([9990, 9991, 9992, 9993, 9994, 9995, 9996, 9997, 9998, 9999])
 
     Reference: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
         Distributed Training", ICLR 2018.

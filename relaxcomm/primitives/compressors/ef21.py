@@ -30,8 +30,13 @@ class ef21(Memory):
     Raises: CompositionError around a compressor that keeps a residual itself.
 
     Example:
-        >>> ef21(compressor=top_k(density=0.01))
-        ef21(compressor=top_k(density=0.01))
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import ef21, top_k
+        >>> x = torch.zeros(100).index_fill(0, torch.tensor([3, 7]), 5.0)
+        >>> compressor = ef21(compressor=top_k(density=0.01))
+        >>> [arrived.nonzero().flatten().tolist() for arrived in round_trip(compressor, [x, x])]
+        [[3], [3, 7]]
 
     Reference: Richtárik et al., "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error
         Feedback", NeurIPS 2021.

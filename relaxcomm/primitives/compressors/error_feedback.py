@@ -29,8 +29,13 @@ class error_feedback(Memory):
     Raises: CompositionError around a compressor that keeps a residual itself.
 
     Example:
-        >>> error_feedback(compressor=top_k(density=0.01))
-        error_feedback(compressor=top_k(density=0.01))
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import error_feedback, top_k
+        >>> x = torch.zeros(100).index_fill(0, torch.tensor([3, 7]), 5.0)
+        >>> compressor = error_feedback(compressor=top_k(density=0.01))
+        >>> [arrived.nonzero().flatten().tolist() for arrived in round_trip(compressor, [x, 0 * x, 0 * x])]
+        [[3], [7], []]
 
     Reference: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
         Schemes", ICML 2019.

@@ -33,8 +33,13 @@ class gaussian_k(Sparsifier):
             largest, or None, those found, even if there are none, as published.
 
     Example:
-        >>> gaussian_k(density=0.001)
-        gaussian_k(density=0.001)
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import gaussian_k
+        >>> x = torch.randn(10_000, generator=torch.Generator().manual_seed(0))
+        >>> (arrived,) = round_trip(gaussian_k(density=0.001), [x])
+        >>> arrived.count_nonzero(), torch.equal(arrived.abs().max(), x.abs().max())
+        (tensor(14), True)
 
     Reference: Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning",
         arXiv 1911.08772.

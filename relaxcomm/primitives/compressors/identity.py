@@ -17,8 +17,11 @@ class identity(Compressor):
     """Every entry in full precision: `C(x) = x`.
 
     Example:
-        >>> identity()
-        identity()
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import identity
+        >>> round_trip(identity(), [torch.tensor([0.1, 3.0])])
+        [tensor([0.1000, 3.0000])]
     """
 
     kinds: ClassVar[frozenset[str]] = frozenset({DENSE})

@@ -35,8 +35,13 @@ class momentum_correction(Memory):
     Raises: CompositionError around a compressor that keeps a residual itself.
 
     Example:
-        >>> momentum_correction(compressor=top_k(density=0.01))
-        momentum_correction(compressor=top_k(density=0.01))
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import momentum_correction, top_k
+        >>> compressor = momentum_correction(compressor=top_k(density=0.01), momentum=0.5)
+        >>> x = torch.zeros(100).index_fill(0, torch.tensor([3]), 4.0).index_fill(0, torch.tensor([7]), 2.0)
+        >>> [arrived[[3, 7]].tolist() for arrived in round_trip(compressor, [x, 0 * x, 0 * x])]
+        [[4.0, 0.0], [0.0, 3.0], [0.0, 0.0]]
 
     Reference: Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
         Distributed Training", ICLR 2018.

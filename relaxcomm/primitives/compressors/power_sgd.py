@@ -34,8 +34,13 @@ class power_sgd(Compressor):
         seed: of the first Q, the same on all ranks.
 
     Example:
-        >>> error_feedback(compressor=power_sgd(matrix_rank=2))
-        error_feedback(compressor=power_sgd(matrix_rank=2))
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import power_sgd
+        >>> m = torch.arange(100.0).unsqueeze(1) + torch.arange(50.0)
+        >>> (arrived,) = round_trip(power_sgd(matrix_rank=2), [m])
+        >>> torch.allclose(arrived, m, atol=1e-3), torch.linalg.matrix_rank(m)
+        (True, tensor(2))
 
     Reference: Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
         Optimization", NeurIPS 2019.

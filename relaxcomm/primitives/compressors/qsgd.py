@@ -27,8 +27,12 @@ class qsgd(UniformQuantizer):
         seed: of the drawing.
 
     Example:
-        >>> qsgd(levels=7)
-        qsgd()
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import qsgd
+        >>> x = torch.tensor([3.0, -4.0, 0.0, 0.0])
+        >>> round_trip(qsgd(levels=1), [x] * 3)
+        [tensor([ 5., -5.,  0.,  0.]), tensor([5., 0., 0., 0.]), tensor([ 5., -5.,  0.,  0.])]
 
     Reference: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
         Encoding", NIPS 2017.

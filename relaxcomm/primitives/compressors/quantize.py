@@ -36,8 +36,11 @@ class quantize(UniformQuantizer):
     Raises: ConfigError for one symmetric bit.
 
     Example:
-        >>> quantize(bits=4)
-        quantize(bits=4)
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import quantize
+        >>> round_trip(quantize(bits=4), [torch.tensor([0.0, 0.4, 0.6, 15.0])])
+        [tensor([ 0.,  0.,  1., 15.])]
     """
 
     bits: ScheduledBits
@@ -112,8 +115,11 @@ class minmax_uint8(quantize):
         seed: of the stochastic rounding.
 
     Example:
-        >>> minmax_uint8(block_size=256).message_bytes(numel=1000, element_bytes=4)
-        1032
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import minmax_uint8
+        >>> round_trip(minmax_uint8(), [torch.tensor([0.0, 0.4, 0.6, 255.0])])
+        [tensor([  0.,   0.,   1., 255.])]
 
     Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2022.
 

@@ -35,8 +35,12 @@ class random_k(Compressor):
         scope: whether k is counted over the whole "model" (for each dtype) or over each "bucket".
 
     Example:
-        >>> random_k(density=0.01)
-        random_k(density=0.01)
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import random_k
+        >>> x = torch.arange(200.0)
+        >>> [arrived.nonzero().flatten().tolist() for arrived in round_trip(random_k(density=0.01), [x, x])]
+        [[112, 153], [55, 176]]
 
     Reference: Stich et al., "Sparsified SGD with Memory", NeurIPS 2018.
     """

@@ -27,8 +27,11 @@ class sign(Compressor):
     infinity decodes to NaN or infinity.
 
     Example:
-        >>> error_feedback(compressor=sign())
-        error_feedback(compressor=sign())
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import sign
+        >>> round_trip(sign(), [torch.tensor([3.0, -1.0, 0.0, 2.0])])
+        [tensor([ 1.5000, -1.5000,  1.5000,  1.5000])]
 
     Reference: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018;
         Karimireddy et al., "Error Feedback Fixes SignSGD", ICML 2019, for the scale.

@@ -27,8 +27,13 @@ class switch(Compressor):
     Raises: CompositionError for compressors that send different numbers of messages.
 
     Example:
-        >>> switch(first=identity(), then=cast(dtype="bfloat16"), steps=100)
-        switch(first=identity(), then=cast(dtype='bfloat16'), steps=100)
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import cast, identity, switch
+        >>> compressor = switch(first=identity(), then=cast(dtype="bfloat16"), steps=100)
+        >>> arrived = round_trip(compressor, [torch.tensor([1.001])] * 102)
+        >>> arrived[98:]
+        [tensor([1.0010]), tensor([1.0010]), tensor([1.]), tensor([1.])]
     """
 
     first: Compressor

@@ -29,8 +29,11 @@ class terngrad(UniformQuantizer):
         seed: of the drawing.
 
     Example:
-        >>> terngrad(clip=None)
-        terngrad(clip=None)
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import terngrad
+        >>> round_trip(terngrad(clip=None), [torch.tensor([2.0, -1.0, 0.1])] * 3)
+        [tensor([ 2., -2.,  0.]), tensor([ 2., -2.,  0.]), tensor([ 2., -2.,  0.])]
 
     Reference: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
         Learning", NIPS 2017.

@@ -23,8 +23,12 @@ class top_k(Sparsifier):
         scope: whether k is counted over the whole "model" (for each dtype) or over each "bucket".
 
     Example:
-        >>> top_k(density=0.01)
-        top_k(density=0.01)
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.primitives import top_k
+        >>> (arrived,) = round_trip(top_k(density=0.01), [torch.arange(200.0)])
+        >>> arrived.nonzero().flatten()
+        tensor([198, 199])
     """
 
     density: Density

@@ -41,8 +41,12 @@ class norm_test(Controller):
         max_batch_size: samples a worker, or None for no limit.
 
     Example:
-        >>> norm_test(rule=1, tolerance=0.8)
-        norm_test(rule=1, tolerance=0.8)
+        >>> from relaxcomm import Algorithm, Rule, rehearse
+        >>> from relaxcomm.primitives import all_reduce, gradients, norm_test
+        >>> rule = Rule(payload=gradients(), exchange=all_reduce())
+        >>> growing = Algorithm((rule,), name="growing", controllers=(norm_test(rule=0, tolerance=0.8),))
+        >>> [rehearse(growing, epochs=epochs).exchanges for epochs in (1, 10, 40)]
+        [4, 40, 114]
 
     Reference: Lau et al., "Communication-Efficient Adaptive Batch Size Strategies for Distributed
         Local Gradient Methods", arXiv 2406.13936.
@@ -93,8 +97,13 @@ class sample_norm_test(Controller):
     Raises: UsageError for a step of fewer than two micro-batches, or of a size that is not known.
 
     Example:
-        >>> sample_norm_test(rule=0, tolerance=0.25)
-        sample_norm_test(rule=0, tolerance=0.25)
+        >>> from relaxcomm import Algorithm, Rule, rehearse
+        >>> from relaxcomm.primitives import all_reduce, gradients, sample_norm_test
+        >>> rule = Rule(payload=gradients(), exchange=all_reduce())
+        >>> test = sample_norm_test(rule=0, tolerance=0.25)
+        >>> growing = Algorithm((rule,), name="growing", controllers=(test,))
+        >>> [rehearse(growing, epochs=epochs).exchanges for epochs in (1, 2, 3)]
+        [2, 3, 4]
 
     Reference: Lau et al., "Adaptive Batch Size Schedules for Distributed Training of Language Models",
         arXiv 2412.21124.

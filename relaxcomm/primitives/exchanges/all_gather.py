@@ -21,8 +21,13 @@ class all_gather(Exchange):
     exchanged.
 
     Example:
-        >>> all_gather()
-        all_gather()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_gather, error_feedback, gradients, top_k
+        >>> compressor = error_feedback(compressor=top_k(density=0.5))
+        >>> rule = Rule(payload=gradients(), compressor=compressor, exchange=all_gather())
+        >>> trajectory(rule, [[[3.0, 1.0], [2.0, 9.0]]])
+        tensor([[[1.5000, 4.5000],
+                 [1.5000, 4.5000]]])
     """
 
     accepts: ClassVar[frozenset[str]] = ALL_KINDS | {MAXIMUM}

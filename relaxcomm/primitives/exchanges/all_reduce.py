@@ -23,8 +23,11 @@ class all_reduce(Exchange):
     largest entries come back.
 
     Example:
-        >>> all_reduce()
-        all_reduce()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, parameters
+        >>> rule = Rule(payload=parameters(), exchange=all_reduce())
+        >>> trajectory(rule, [[1.0, 2.0, 6.0]])
+        tensor([[3., 3., 3.]])
     """
 
     accepts: ClassVar[frozenset[str]] = SUMMABLE | {MAXIMUM}

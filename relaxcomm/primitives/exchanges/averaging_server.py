@@ -33,8 +33,11 @@ class averaging_server(ParameterServer):
     no longer.
 
     Example:
-        >>> averaging_server()
-        averaging_server()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import averaging_server, parameters
+        >>> rule = Rule(payload=parameters(), exchange=averaging_server())
+        >>> trajectory(rule, [[1.0, 2.0, 6.0]])
+        tensor([[3., 3., 3.]])
 
     Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021
         (asynchronous model average).

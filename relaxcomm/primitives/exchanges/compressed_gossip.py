@@ -98,8 +98,14 @@ class choco_gossip(ReplicaGossip):
         topology: the graph, which must stay the same; None for the configured one.
 
     Example:
-        >>> choco_gossip(gamma=0.4)
-        choco_gossip(gamma=0.4)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import choco_gossip, parameters, sign
+        >>> rule = Rule(payload=parameters(), compressor=sign(), exchange=choco_gossip(gamma=0.4))
+        >>> trajectory(rule, [[4.0, 0.0, 2.0]] + [[0.0] * 3] * 3)
+        tensor([[3.2000, 0.8000, 2.0000],
+                [2.7200, 1.2800, 2.0000],
+                [2.4320, 1.5680, 2.0000],
+                [2.2592, 1.7408, 2.0000]])
 
     Reference: Koloskova, Stich and Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms
         with Compressed Communication", ICML 2019.
@@ -131,8 +137,12 @@ class dcd_gossip(ReplicaGossip):
         topology: the graph, which must stay the same; None for the configured one.
 
     Example:
-        >>> dcd_gossip()
-        dcd_gossip()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import dcd_gossip, parameters
+        >>> rule = Rule(payload=parameters(), exchange=dcd_gossip())
+        >>> trajectory(rule, [[4.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+        tensor([[4., 0., 2.],
+                [2., 2., 2.]])
 
     Reference: Tang et al., "Communication Compression for Decentralized Training", NeurIPS 2018.
     """

@@ -20,8 +20,9 @@ def exchange_for(compressor: Compressor) -> Exchange:
         leaves what is kept with its parameter when buckets change.
 
     Example:
-        >>> exchange_for(top_k(density=0.01)), exchange_for(quantize(bits=8))
-        (all_gather(), scatter_gather())
+        >>> from relaxcomm.primitives import exchange_for, identity, quantize, top_k
+        >>> [exchange_for(compressor) for compressor in (identity(), quantize(bits=8), top_k(density=0.01))]
+        [all_reduce(), scatter_gather(), all_gather()]
     """
     if compressor.kinds <= all_reduce.accepts:
         return all_reduce()

@@ -75,8 +75,13 @@ class gossip(OverGraph):
         topology: the graph; None for the configured one.
 
     Example:
-        >>> gossip()
-        gossip()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import gossip, parameters
+        >>> rule = Rule(payload=parameters(), exchange=gossip())
+        >>> trajectory(rule, [[12.0, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 2, topology="ring")
+        tensor([[4.0000, 4.0000, 0.0000, 4.0000],
+                [4.0000, 2.6667, 2.6667, 2.6667],
+                [3.1111, 3.1111, 2.6667, 3.1111]])
 
     Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NIPS 2017.
     """

@@ -26,8 +26,11 @@ class group_all_reduce(Exchange):
     Each rank sums one piece for all and sends it back: `2 (n - 1) / n` of the message in a group of n.
 
     Example:
-        >>> group_all_reduce()
-        group_all_reduce()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import group_all_reduce, hierarchical, parameters
+        >>> rule = Rule(payload=parameters(), exchange=group_all_reduce())
+        >>> trajectory(rule, [[1.0, 3.0, 5.0, 9.0]], topology=hierarchical(sizes=2))
+        tensor([[2., 2., 7., 7.]])
     """
 
     accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
@@ -52,8 +55,11 @@ class hierarchical_all_reduce(Exchange):
     ranks at once. Groups may differ in size: sums are divided by the number of all ranks.
 
     Example:
-        >>> hierarchical_all_reduce()
-        hierarchical_all_reduce()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import gradients, hierarchical, hierarchical_all_reduce
+        >>> rule = Rule(payload=gradients(), exchange=hierarchical_all_reduce())
+        >>> trajectory(rule, [[1.0, 2.0, 6.0]], topology=hierarchical(sizes=(2, 1)))
+        tensor([[3., 3., 3.]])
     """
 
     accepts: ClassVar[frozenset[str]] = frozenset({DENSE})

@@ -39,8 +39,14 @@ class pairwise(OverGraph):
         seed: of the drawing of neighbours.
 
     Example:
-        >>> pairwise()
-        pairwise()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import pairwise, parameters
+        >>> rule = Rule(payload=parameters(), exchange=pairwise(), delay="unbounded")
+        >>> trajectory(rule, [[4.0, 0.0, 0.0]] + [[0.0] * 3] * 3)
+        tensor([[4., 0., 0.],
+                [4., 0., 0.],
+                [4., 2., 0.],
+                [2., 1., 1.]])
 
     Reference: Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018.
 

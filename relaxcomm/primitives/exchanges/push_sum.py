@@ -37,8 +37,13 @@ class push_sum(OverGraph):
             the configured one.
 
     Example:
-        >>> push_sum()
-        push_sum()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import one_peer_exponential, parameters, push_sum
+        >>> rule = Rule(payload=parameters(), exchange=push_sum(topology=one_peer_exponential()))
+        >>> trajectory(rule, [[12.0, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 2)
+        tensor([[6., 6., 0., 0.],
+                [3., 3., 3., 3.],
+                [3., 3., 3., 3.]])
 
     Reference: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML 2019.
     """

@@ -45,8 +45,12 @@ class scatter_gather(Exchange):
             has no memory, whatever the first one has.
 
     Example:
-        >>> scatter_gather(server_feedback=True)
-        scatter_gather(server_feedback=True)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import gradients, quantize, scatter_gather
+        >>> rule = Rule(payload=gradients(), compressor=quantize(bits=8), exchange=scatter_gather())
+        >>> trajectory(rule, [[[0.0, 1.0], [2.0, 4.0]]])
+        tensor([[[1.0000, 2.5000],
+                 [1.0000, 2.5000]]])
 
     Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2022;
         Tang et al., "DoubleSqueeze", ICML 2019, for the second residual.

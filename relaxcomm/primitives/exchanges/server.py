@@ -46,8 +46,13 @@ class server(ParameterServer):
         staleness: in clocks, 0 or more, or infinity.
 
     Example:
-        >>> server(staleness=3)
-        server(staleness=3.0)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import deltas, server
+        >>> rule = Rule(payload=deltas(), exchange=server(staleness=3))
+        >>> trajectory(rule, [[1.0, 2.0, 6.0]] * 3)
+        tensor([[0.3333, 1.0000, 3.0000],
+                [3.3333, 4.0000, 6.0000],
+                [6.3333, 7.0000, 9.0000]])
 
     Reference: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
         Server", NIPS 2013.

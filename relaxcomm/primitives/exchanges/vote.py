@@ -37,8 +37,11 @@ class vote(Exchange):
     tensor that is not finite on some worker becomes NaN on all.
 
     Example:
-        >>> vote()
-        vote()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import gradients, sign, vote
+        >>> rule = Rule(payload=gradients(), compressor=sign(), exchange=vote())
+        >>> trajectory(rule, [[0.1, 0.2, -9.0]])
+        tensor([[1., 1., 1.]])
 
     Reference: Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant",
         ICLR 2019.

@@ -15,8 +15,12 @@ class average(Outer):
     """Take the combined result as it is; of deltas, `p = anchor - mean delta`.
 
     Example:
-        >>> average()
-        average()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, average, deltas
+        >>> rule = Rule(payload=deltas(), exchange=all_reduce(), outer=average())
+        >>> trajectory(rule, [[1.0, 3.0]] * 2)
+        tensor([[2., 2.],
+                [4., 4.]])
     """
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:

@@ -51,8 +51,12 @@ class adam(_Adaptive):
         tau: degree of adaptivity, positive, in the units of a delta.
 
     Example:
-        >>> adam(lr=0.01)
-        adam(lr=0.01)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import adam, all_reduce, deltas
+        >>> rule = Rule(payload=deltas(), exchange=all_reduce(), outer=adam(lr=0.01))
+        >>> trajectory(rule, [[1.0, 3.0]] * 2)
+        tensor([[0.0100, 0.0100],
+                [0.0234, 0.0234]])
 
     Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
     """
@@ -77,8 +81,12 @@ class yogi(_Adaptive):
         tau: degree of adaptivity, positive, in the units of a delta.
 
     Example:
-        >>> yogi(lr=0.01)
-        yogi(lr=0.01)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, deltas, yogi
+        >>> rule = Rule(payload=deltas(), exchange=all_reduce(), outer=yogi(lr=0.01))
+        >>> trajectory(rule, [[1.0, 3.0]] * 2)
+        tensor([[0.0100, 0.0100],
+                [0.0233, 0.0233]])
 
     Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
     """
@@ -102,8 +110,13 @@ class adagrad(_Adaptive):
         tau: degree of adaptivity, positive, in the units of a delta.
 
     Example:
-        >>> adagrad(lr=0.01)
-        adagrad(lr=0.01)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import adagrad, all_reduce, deltas
+        >>> rule = Rule(payload=deltas(), exchange=all_reduce(), outer=adagrad(lr=0.01))
+        >>> trajectory(rule, [[1.0, 3.0]] * 3)
+        tensor([[0.0100, 0.0100],
+                [0.0171, 0.0171],
+                [0.0228, 0.0228]])
 
     Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
     """

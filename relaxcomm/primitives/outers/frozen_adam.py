@@ -31,8 +31,13 @@ class frozen_adam(Outer):
         eps: positive.
 
     Example:
-        >>> frozen_adam(warmup_steps=1000)
-        frozen_adam(warmup_steps=1000)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, frozen_adam, momentum
+        >>> outer = frozen_adam(warmup_steps=1000)
+        >>> rule = Rule(payload=momentum(beta=0.9), exchange=all_reduce(), outer=outer)
+        >>> trajectory(rule, [[1.0, 3.0]] * 2)
+        tensor([[1., 1.],
+                [2., 2.]])
 
     Reference: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
         Convergence Speed", ICML 2021.

@@ -25,8 +25,12 @@ class sgd(Outer):
         momentum: in [0, 1).
 
     Example:
-        >>> sgd(lr=0.7)
-        sgd(lr=0.7)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, deltas, sgd
+        >>> rule = Rule(payload=deltas(), exchange=all_reduce(), outer=sgd(lr=0.7))
+        >>> trajectory(rule, [[1.0, 3.0]] * 2)
+        tensor([[1.4000, 1.4000],
+                [2.8000, 2.8000]])
     """
 
     lr: Rate
@@ -53,8 +57,12 @@ class nesterov(Outer):
         momentum: in [0, 1).
 
     Example:
-        >>> nesterov(lr=0.7, momentum=0.9)
-        nesterov(lr=0.7, momentum=0.9)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, deltas, nesterov
+        >>> rule = Rule(payload=deltas(), exchange=all_reduce(), outer=nesterov(lr=0.7, momentum=0.9))
+        >>> trajectory(rule, [[1.0, 3.0]] * 2)
+        tensor([[2.6600, 2.6600],
+                [6.4540, 6.4540]])
 
     Reference: Douillard et al., "DiLoCo", arXiv 2311.08105.
     """

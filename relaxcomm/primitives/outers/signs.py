@@ -20,8 +20,12 @@ class signs(Outer):
     becomes NaN.
 
     Example:
-        >>> signs()
-        signs()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, gradients, signs
+        >>> rule = Rule(payload=gradients(), exchange=all_reduce(), outer=signs())
+        >>> trajectory(rule, [[1.0, -3.0], [2.0, -2.0]])
+        tensor([[-1., -1.],
+                [-1., -1.]])
 
     Reference: Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870.
     """

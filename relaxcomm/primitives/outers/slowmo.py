@@ -28,8 +28,12 @@ class slowmo(Outer):
         momentum: the slow momentum beta, in [0, 1).
 
     Example:
-        >>> slowmo(lr=1.0, momentum=0.5)
-        slowmo(lr=1.0, momentum=0.5)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, deltas, slowmo
+        >>> rule = Rule(payload=deltas(), exchange=all_reduce(), outer=slowmo(lr=1.0, momentum=0.5))
+        >>> trajectory(rule, [[1.0, 3.0]] * 2)
+        tensor([[2., 2.],
+                [5., 5.]])
 
     Reference: Wang et al., "SlowMo", ICLR 2020.
     """

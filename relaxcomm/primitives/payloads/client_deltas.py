@@ -27,8 +27,12 @@ class client_deltas(Payload):
         proximal: mu, 0 or more.
 
     Example:
-        >>> client_deltas(proximal=0.1)
-        client_deltas(proximal=0.1)
+        >>> from relaxcomm import Algorithm, Rule, rehearse
+        >>> from relaxcomm.primitives import all_reduce, client_deltas, every_round
+        >>> rule = Rule(trigger=every_round(), payload=client_deltas(proximal=0.1), exchange=all_reduce())
+        >>> run = rehearse(Algorithm((rule,), name="fedprox"), epochs=2)
+        >>> run.exchanges, run.replicas_equal
+        (2, True)
 
     Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
     """

@@ -30,8 +30,11 @@ class deltas(Payload):
         merge: weight of the local parameters when the result is written, in [0, 1].
 
     Example:
-        >>> deltas(merge=0.5)
-        deltas(merge=0.5)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, deltas
+        >>> rule = Rule(payload=deltas(merge=0.5), exchange=all_reduce())
+        >>> trajectory(rule, [[1.0, 3.0]])
+        tensor([[1.5000, 2.5000]])
 
     Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
     """

@@ -19,8 +19,12 @@ class gradients(Payload):
     scales, and rescaled when written.
 
     Example:
-        >>> gradients()
-        gradients()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, gradients
+        >>> rule = Rule(payload=gradients(), exchange=all_reduce())
+        >>> trajectory(rule, [[1.0, 2.0, 6.0]] * 2)
+        tensor([[3., 3., 3.],
+                [6., 6., 6.]])
     """
 
     site: ClassVar[Literal["backward", "step"]] = "backward"

@@ -27,8 +27,12 @@ class momentum(gradients):
         beta: in [0, 1).
 
     Example:
-        >>> momentum(beta=0.9)
-        momentum()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, momentum
+        >>> rule = Rule(payload=momentum(beta=0.9), exchange=all_reduce())
+        >>> trajectory(rule, [[1.0, 3.0], [0.0, 0.0]])
+        tensor([[0.2000, 0.2000],
+                [0.3800, 0.3800]])
 
     Reference: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
         Convergence Speed", ICML 2021.

@@ -28,8 +28,14 @@ class parameters(Payload):
     `p <- p + (result - p at the time of reading)`.
 
     Example:
-        >>> parameters()
-        parameters()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, every, parameters
+        >>> rule = Rule(trigger=every(steps=2), payload=parameters(), exchange=all_reduce(), delay=1)
+        >>> trajectory(rule, [[1.0, 3.0]] * 4)
+        tensor([[ 1.,  3.],
+                [ 2.,  6.],
+                [ 5.,  7.],
+                [ 6., 10.]])
     """
 
     site: ClassVar[Literal["backward", "step"]] = "step"

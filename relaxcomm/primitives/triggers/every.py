@@ -16,8 +16,12 @@ class every(Trigger):
         steps: local steps from one exchange to the next, in optimizer steps, at least 1.
 
     Example:
-        >>> every(steps=16)
-        every(steps=16)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, every, parameters
+        >>> rule = Rule(trigger=every(steps=16), payload=parameters(), exchange=all_reduce())
+        >>> replicas = trajectory(rule, [[1.0, 3.0]] * 40)
+        >>> [step for step, (first, second) in enumerate(replicas) if first == second]
+        [15, 31]
 
     Reference: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019.
     """

@@ -22,8 +22,11 @@ class every_round(Trigger):
         clients: number of clients; None for one a worker.
 
     Example:
-        >>> every_round(epochs=5, clients=20, fraction=0.2)
-        every_round(epochs=5, fraction=0.2, clients=20)
+        >>> from relaxcomm import Algorithm, Rule, rehearse
+        >>> from relaxcomm.primitives import all_reduce, client_deltas, every_round
+        >>> rule = Rule(trigger=every_round(epochs=2), payload=client_deltas(), exchange=all_reduce())
+        >>> rehearse(Algorithm((rule,), name="rounds"), epochs=3).exchanges
+        3
 
     Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
         Data", AISTATS 2017.

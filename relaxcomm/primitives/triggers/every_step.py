@@ -11,8 +11,12 @@ class every_step(Trigger):
     """Exchange in every step.
 
     Example:
-        >>> every_step()
-        every_step()
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, every_step, parameters
+        >>> rule = Rule(trigger=every_step(), payload=parameters(), exchange=all_reduce())
+        >>> trajectory(rule, [[1.0, 3.0], [0.0, 2.0]])
+        tensor([[2., 2.],
+                [3., 3.]])
     """
 
     @property

@@ -34,8 +34,14 @@ class relative_gradient_change(VotingTrigger):
             then hides behind so many steps.
 
     Example:
-        >>> relative_gradient_change(threshold=0.25)
-        relative_gradient_change(threshold=0.25)
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.primitives import all_reduce, parameters, relative_gradient_change
+        >>> trigger = relative_gradient_change(threshold=0.25, window_steps=1, smoothing=0.5)
+        >>> rule = Rule(trigger=trigger, payload=parameters(), exchange=all_reduce())
+        >>> trajectory(rule, [[1.0, 3.0], [1.0, 3.0], [2.0, 3.0]])
+        tensor([[2.0000, 2.0000],
+                [3.0000, 5.0000],
+                [6.5000, 6.5000]])
 
     Reference: Tyagi and Swany, "Accelerating Distributed ML Training via Selective Synchronization",
         IEEE CLUSTER 2023.

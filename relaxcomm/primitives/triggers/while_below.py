@@ -19,8 +19,14 @@ class while_below(Trigger):
     Raises: CompositionError for a trigger that votes.
 
     Example:
-        >>> while_below(trigger=every(steps=16), value="batch_size", limit=512)
-        while_below(trigger=every(steps=16), value='batch_size', limit=512.0)
+        >>> from relaxcomm import Algorithm, Rule, rehearse
+        >>> from relaxcomm.primitives import all_reduce, every_step, gradients
+        >>> from relaxcomm.primitives import sample_norm_test, while_below
+        >>> trigger = while_below(trigger=every_step(), value="batch_size", limit=16)
+        >>> rule = Rule(trigger=trigger, payload=gradients(), exchange=all_reduce())
+        >>> test = sample_norm_test(rule=0, tolerance=0.25)  # makes batches of 8 samples larger
+        >>> rehearse(Algorithm((rule,), name="at_first", controllers=(test,))).exchanges
+        1
     """
 
     trigger: Trigger

@@ -25,7 +25,15 @@ ALL_KINDS = SUMMABLE | {SPARSE, QUANTIZED, SIGNS, MIXED}  # of which weighted su
 
 @dataclass(frozen=True, eq=False)
 class Message(ABC):
-    """An encoded tensor; subclasses add tensors, or a message, and what is needed to decode them."""
+    """An encoded tensor; subclasses add tensors, or a message, and what is needed to decode them.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Dense
+        >>> mine, theirs = Dense(torch.zeros(2)), Dense(torch.tensor([1.0, 2.0]))
+        >>> mine.unpack(theirs.pack()).tensor, theirs.num_bytes
+        (tensor([1., 2.]), 8)
+    """
 
     kind: ClassVar[str]
 
@@ -79,7 +87,14 @@ def _bytes(part: Tensor | Message) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Dense(Message):
-    """Every entry, in order; an exchange may overwrite `tensor`."""
+    """Every entry, in order; an exchange may overwrite `tensor`.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Dense
+        >>> Dense(torch.tensor([1.0, 2.0])).pack().shape
+        torch.Size([8])
+    """
 
     kind: ClassVar[str] = DENSE
     tensor: Tensor
@@ -87,7 +102,17 @@ class Dense(Message):
 
 @dataclass(frozen=True, eq=False)
 class SharedSupport(Dense):
-    """Values of the same entries on all ranks, which each knows by itself; `tensor` holds them alone."""
+    """Values of the same entries on all ranks, which each knows by itself; `tensor` holds them alone.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import SharedSupport
+        >>> drawn = torch.tensor([1, 3])  # by all ranks alike
+        >>> x = torch.tensor([5.0, 6.0, 7.0, 8.0])
+        >>> message = SharedSupport(x[drawn])
+        >>> torch.zeros(4).index_copy(0, drawn, message.tensor), message.num_bytes
+        (tensor([0., 6., 0., 8.]), 8)
+    """
 
     kind: ClassVar[str] = SHARED_SUPPORT
 
@@ -104,6 +129,8 @@ class Maximum(Dense):
         tensor: the entries; an exchange may overwrite them.
 
     Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Maximum
         >>> parts = [(0.5, Maximum(torch.tensor([1.0, 5.0]))), (0.5, Maximum(torch.tensor([3.0, -2.0])))]
         >>> Maximum.of(parts)
         tensor([3., 5.])

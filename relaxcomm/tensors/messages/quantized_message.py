@@ -25,6 +25,17 @@ class Quantized(Message):
         lows: like `steps`, or empty.
         num_codes: 2 to 256.
         segments: which entries share a step.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Quantized, Segments, pack_codes
+        >>> codes = pack_codes(torch.tensor([0, 3, 1, 2], dtype=torch.uint8), num_codes=4)
+        >>> steps, lows = torch.tensor([1.0, 0.5]), torch.tensor([0.0, 10.0])
+        >>> message = Quantized(codes, steps, lows, num_codes=4, segments=Segments(4, block_size=2))
+        >>> total = torch.zeros(4)
+        >>> message.add_to(total, weight=1.0)
+        >>> total, message.num_bytes
+        (tensor([ 0.0000,  3.0000, 10.5000, 11.0000]), 17)
     """
 
     kind: ClassVar[str] = QUANTIZED
@@ -52,6 +63,18 @@ class Quantized(Message):
 
 @dataclass(frozen=True, eq=False)
 class Signs(Quantized):
-    """One bit an entry: plus or minus half a step."""
+    """One bit an entry: plus or minus half a step.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Segments, Signs, pack_codes
+        >>> codes = pack_codes(torch.tensor([0, 1, 1], dtype=torch.uint8), num_codes=2)
+        >>> segments = Segments(3, block_size=3)
+        >>> message = Signs(codes, torch.tensor([4.0]), torch.empty(0), num_codes=2, segments=segments)
+        >>> total = torch.zeros(3)
+        >>> message.add_to(total, weight=1.0)
+        >>> total
+        tensor([-2.,  2.,  2.])
+    """
 
     kind: ClassVar[str] = SIGNS

@@ -45,6 +45,19 @@ class Sparse(Message):
         values: `[capacity]`.
         indices: `[capacity]` int32.
         count: `[1]` int32.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Sparse
+        >>> message = Sparse(
+        ...     values=torch.tensor([5.0, 7.0, 0.0]),
+        ...     indices=torch.tensor([1, 3, 0], dtype=torch.int32),
+        ...     count=torch.tensor([2], dtype=torch.int32),
+        ... )
+        >>> total = torch.ones(4)
+        >>> message.add_to(total, weight=0.5)
+        >>> total
+        tensor([1.0000, 3.5000, 1.0000, 4.5000])
     """
 
     kind: ClassVar[str] = SPARSE
