@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from typing import Annotated, Any, ClassVar
 
 import jsonschema
@@ -77,6 +78,8 @@ class wraps_and_needs(_Test):
 
 
 WRAPPED = wraps_one(identity())
+# Each argument alone is allowed, which is all that a schema says.
+MISFITS = re.compile("adaptive_top_k: least=.* is above most|quantize: one bit has no levels around 0")
 
 pytestmark = pytest.mark.filterwarnings("ignore::relaxcomm.CompositionWarning")
 
@@ -115,13 +118,13 @@ def accepts(more_primitives):
 
 
 def loads(values: Any) -> bool | None:
-    """Whether the words are right; None if they are not looked at because the primitives do not fit."""
+    """Whether the words are right; None where primitives or their arguments do not fit each other."""
     try:
         config.load(copy.deepcopy(values))
     except CompositionError:
         return None
-    except ConfigError:
-        return False
+    except ConfigError as error:
+        return None if MISFITS.search(str(error)) else False
     return True
 
 
