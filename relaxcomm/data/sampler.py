@@ -129,11 +129,6 @@ class ShareSampler(Sampler[list[int]]):
         return mine
 
     @property
-    def sample_counts(self) -> list[int]:
-        """Samples in each rank's part; equal shares where they are dealt out anew in each epoch."""
-        return [len(part) for part in self._parts] or [self._per_epoch] * self._membership.world_size
-
-    @property
     def _per_epoch(self) -> int:
         return self._size // self._unit * self._unit // self._membership.world_size
 

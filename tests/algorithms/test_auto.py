@@ -46,7 +46,6 @@ from tests.models import CASES, make_optimizer
 STEPS = 20
 ENTRIES = 225  # of the toy model, in float64
 LINK = Link(latency_seconds=0.0005, bytes_per_second=2e6)
-NEXT: dict[str, Any] = {"name": "local_sgd", "steps": 3}
 
 
 @frozen
