@@ -30,7 +30,7 @@ def async_model_average(*, steps: Steps = 1, compressor: Compressor | None = Non
                 [5., 7.],
                 [7., 9.]])
 
-    Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021.
+    Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2022.
 
     Differs from the paper: snapshots are taken by steps, not by a clock of milliseconds.
     """

@@ -29,7 +29,7 @@ def low_precision_decentralized(*, compressor: Compressor | None = None) -> Algo
         >>> rehearse(low_precision_decentralized()).bytes_sent, full.bytes_sent
         (1692, 5052)
 
-    Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021.
+    Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2022.
 
     Differs from the paper: odd numbers of workers and two are allowed; of L and R what is kept is
         (L + R - 2 w) / 3.

@@ -1,5 +1,7 @@
 """What the pages show works as it stands: Python runs, YAML loads, commands parse, links lead somewhere."""
 
+import doctest
+import inspect
 import re
 import shlex
 import textwrap
@@ -50,11 +52,20 @@ def elsewhere(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+def run_examples(names: dict[str, object]) -> None:
+    """Run the examples in the docstrings of what a page has made."""
+    for name, made in names.items():
+        text = inspect.getdoc(made) if getattr(made, "__module__", "") == "page" else None
+        test = doctest.DocTestParser().get_doctest(text or "", dict(names), name, None, None)
+        assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0, name
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 def test_python_runs(page, elsewhere, capsys):
     names: dict[str, object] = {"__name__": "page"}
     for text in blocks(page, "python"):
         exec(compile(text, page, "exec"), names)
+    run_examples(names)
     assert PRINTED.get(page, "") in capsys.readouterr().out
 
 

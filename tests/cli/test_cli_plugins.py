@@ -60,7 +60,9 @@ def test_what_is_made_passes_as_it_is(made):
     lines = done.stdout.splitlines()
     assert {line.split(" ", 1)[0] for line in lines} == {"patient", "patient_part"}
     assert all(line.endswith(": ok") for line in lines)
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "patient/tests"]
+    (code,) = (folder / "patient").glob("*/compressor.py")
+    examples = ["--doctest-modules", str(code.parent)]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "patient/tests", *examples]
     assert subprocess.run(tests, cwd=folder, capture_output=True, check=False).returncode == 0
 
 

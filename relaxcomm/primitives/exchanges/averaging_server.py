@@ -39,7 +39,7 @@ class averaging_server(ParameterServer):
         >>> trajectory(rule, [[1.0, 2.0, 6.0]])
         tensor([[3., 3., 3.]])
 
-    Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021
+    Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2022
         (asynchronous model average).
 
     Differs from the paper: shards served by the ranks in the place of an all-reduce in a second
