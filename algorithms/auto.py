@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from relaxcomm import Algorithm, Rule
-from relaxcomm.plugin import Chooser, Compressor, Measured, Steps, frozen
+from relaxcomm.plugin import Compressor, Measured, Planner, PlannerFacts, Steps, frozen
 from relaxcomm.primitives import (
     chain,
     chunk_top_k,
@@ -55,7 +55,7 @@ class _Plan:
 
 
 @frozen
-class least_time(Chooser):
+class least_time(Planner):
     """The composition whose predicted time to quality is least.
 
     That is the time of a step, of computing and what is not hidden of communication and of the processor's
@@ -70,8 +70,8 @@ class least_time(Chooser):
     steps: Steps = 7
 
     @property
-    def after_steps(self) -> int:
-        return self.steps
+    def facts(self) -> PlannerFacts:
+        return PlannerFacts(after_steps=self.steps)
 
     def choose(self, measured: Measured) -> tuple[object, str]:
         plans = [_bsp(measured), *_local(measured)]
@@ -122,7 +122,9 @@ class _Exchange:
         exchange, numel = exchange_for(coder), measured.num_parameters
         message_bytes = coder.message_bytes(numel, measured.parameter_bytes // numel)
         sent = exchange.bytes_sent(message_bytes, measured.world_size, complete())
-        self._seconds = exchange.operations * measured.latency_seconds + sent / measured.bytes_per_second
+        self._seconds = (
+            exchange.facts.operations * measured.latency_seconds + sent / measured.bytes_per_second
+        )
         self._work = measured.crowding * (_WORK_BASE + _WORK * sent)
         coding = 0.0 if coder == _FULL else _CODING_BASE + _CODING * numel
         self._coding = max(1.0, measured.crowding) * coding
@@ -175,11 +177,11 @@ def auto() -> Algorithm:
     Reference: the time of an exchange is that of the alpha-beta model, Hockney, "The communication challenge
         for MPP", Parallel Computing 1994; the price in steps is measured, see benchmarks/results.
     """
-    chooser = least_time()
+    planner = least_time()
     rule = Rule(
-        trigger=every(steps=chooser.steps + 1),  # what is chosen before that takes its anchor over
+        trigger=every(steps=planner.steps + 1),  # what is chosen before that takes its anchor over
         payload=deltas(),
         compressor=_EIGHT_BITS,
         exchange=exchange_for(_EIGHT_BITS),
     )
-    return Algorithm((rule,), name="auto", chooser=chooser)
+    return Algorithm((rule,), name="auto", planner=planner)

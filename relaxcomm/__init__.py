@@ -9,10 +9,8 @@ from relaxcomm.checks import (
     round_trip as round_trip,
     trajectory as trajectory,
 )
-from relaxcomm.composition.algorithm import (
-    Algorithm as Algorithm,
-    Rule as Rule,
-)
+from relaxcomm.composition.algorithm import Algorithm as Algorithm
+from relaxcomm.composition.rule import Rule as Rule
 from relaxcomm.engine import (
     Engine as Engine,
     attach as attach,

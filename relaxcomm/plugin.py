@@ -1,9 +1,5 @@
 """For authors of primitives: the roles, what they see and send, and the types of their arguments."""
 
-from relaxcomm.composition.planner import (
-    Chooser as Chooser,
-    Measured as Measured,
-)
 from relaxcomm.data.partitions import Partition as Partition
 from relaxcomm.fields.frozen import (
     Bits as Bits,
@@ -35,20 +31,31 @@ from relaxcomm.roles import (
     Agreement as Agreement,
     Coding as Coding,
     Compressor as Compressor,
+    CompressorFacts as CompressorFacts,
     Context as Context,
     Controller as Controller,
+    ControllerFacts as ControllerFacts,
     Exchange as Exchange,
+    ExchangeFacts as ExchangeFacts,
     Exchanging as Exchanging,
     MicroGradients as MicroGradients,
     Observation as Observation,
     Outer as Outer,
+    OuterFacts as OuterFacts,
     Parts as Parts,
     Payload as Payload,
+    PayloadFacts as PayloadFacts,
     Seen as Seen,
     Served as Served,
     State as State,
     Trigger as Trigger,
+    TriggerFacts as TriggerFacts,
     VotingTrigger as VotingTrigger,
+)
+from relaxcomm.roles.facts import PlannerFacts as PlannerFacts
+from relaxcomm.roles.planner import (
+    Measured as Measured,
+    Planner as Planner,
 )
 from relaxcomm.tensors.bit_packing import (
     pack_codes as pack_codes,

@@ -84,7 +84,7 @@ def test_own_compressor(tmp_path, monkeypatch):
     file.write_text(block("python", "class damped") + "\nRELAXCOMM_PROTOCOL = 1\n")
     findings = check(file)
     registry.primitives.cache_clear()
-    assert {finding.check for finding in findings} > {"messages", "mass", "state", "converges"}
+    assert {finding.check for finding in findings} > {"messages", "memory", "state", "converges"}
     assert [str(finding) for finding in findings if finding.fault] == []
 
 

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOMS = (
@@ -24,13 +25,16 @@ def room_of(module: str) -> str:
     return ".".join(parts[: 2 if parts[0] == "primitives" else 1])
 
 
-def test_imports_run_one_way():
+def imports() -> dict[str, dict[str, Path]]:
+    """The modules that each module imports, and in which file, those for types among them."""
     source = Path(__file__).parents[1] / "relaxcomm"
     modules = {
         ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): path
         for path in source.rglob("*.py")
     }
+    found: dict[str, dict[str, Path]] = {}
     for module, path in modules.items():
+        found[module] = {}
         if module in ("__init__", "__main__"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
@@ -38,10 +42,37 @@ def test_imports_run_one_way():
                 continue
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}".removeprefix("relaxcomm.")
-                target = whole if whole in modules else node.module.removeprefix("relaxcomm.")
-                assert ROOMS.index(room_of(target)) <= ROOMS.index(room_of(module)), (
-                    f"{path} imports {target}"
-                )
+                found[module][whole if whole in modules else node.module.removeprefix("relaxcomm.")] = path
+    return found
+
+
+def test_imports_run_one_way():
+    for module, targets in imports().items():
+        for target, path in targets.items():
+            assert ROOMS.index(room_of(target)) <= ROOMS.index(room_of(module)), f"{path} imports {target}"
+
+
+def test_no_file_imports_itself_through_others():
+    known = imports()
+    reached: dict[str, set[str]] = {}
+
+    def all_below(module: str, way: tuple[str, ...] = ()) -> set[str]:
+        assert module not in way, f"a circle: {' -> '.join((*way[way.index(module) :], module))}"
+        if module not in reached:
+            below = list(known.get(module, {}))
+            reached[module] = set(below).union(*(all_below(one, (*way, module)) for one in below))
+        return reached[module]
+
+    for module in known:
+        all_below(module)
+
+
+def test_a_file_name_tells_where_it_lies():
+    paths = [
+        path for path in (Path(__file__).parents[1] / "relaxcomm").rglob("*.py") if path.stem != "__init__"
+    ]
+    names = Counter(path.stem for path in paths)
+    assert [path for path in paths if names[path.stem] > 1] == []
 
 
 def test_a_command_starts_without_the_compiler():

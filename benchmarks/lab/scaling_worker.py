@@ -116,7 +116,7 @@ class Subject:
                     rule.compressor, bucket.layout, bucket.dtype.itemsize, workers
                 )
                 sent += rule.exchange.bytes_sent(message_bytes, workers, complete())
-                operations += rule.exchange.operations
+                operations += rule.exchange.facts.operations
         return {"declared_bytes": sent, "operations": operations}
 
     def _items(self) -> list[Item]:

@@ -84,7 +84,7 @@ def state_is_all(trial: Trial) -> None:
 
 def it_exchanges(trial: Trial) -> None:
     """Something is exchanged, in as many steps as the rules' own clocks need, and more."""
-    periods = [rule.active[0] + rule.trigger.period_steps for rule in trial.algorithm.rules]
+    periods = [rule.active[0] + rule.trigger.facts.period_steps for rule in trial.algorithm.rules]
     limit = _LEAST_STEPS + 2 * max(periods)
 
     def program(rank: Rank) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from relaxcomm.checks.finding import Broken
-from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
@@ -91,6 +92,5 @@ def algorithm_around(primitive: Declared) -> Algorithm | None:
 
 
 def _with_feedback(compressor: Any) -> Any:
-    if compressor.unbiased or compressor.keeps_rest or compressor.builds_on_results:
-        return compressor
-    return error_feedback(compressor=compressor)
+    wanting = not compressor.facts.unbiased and compressor.facts.memory == "none"
+    return error_feedback(compressor=compressor) if wanting else compressor

@@ -9,10 +9,15 @@ from typing import Any
 
 from relaxcomm.checks.algorithms_hold import algorithm_checks
 from relaxcomm.checks.compositions import algorithm_around
-from relaxcomm.checks.compressors_hold import compressor_checks
+from relaxcomm.checks.compressor_facts_hold import compressor_checks
+from relaxcomm.checks.controllers_hold import controller_checks
 from relaxcomm.checks.declarations import declaration_checks, name_is_declared
-from relaxcomm.checks.exchanges_hold import exchange_checks
+from relaxcomm.checks.exchange_facts_hold import exchange_checks
 from relaxcomm.checks.finding import Finding, attempt
+from relaxcomm.checks.outers_hold import outer_checks
+from relaxcomm.checks.payloads_hold import payload_checks
+from relaxcomm.checks.triggers_hold import trigger_checks
+from relaxcomm.checks.wrapped_compressors import wrapped_facts_are_true
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import discovery, registry
 from relaxcomm.config.examples import from_example
@@ -20,7 +25,7 @@ from relaxcomm.config.grammar import arguments_of
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields import docstrings
 from relaxcomm.fields.validation import closest
-from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.roles import Compressor, Controller, Exchange, Outer, Payload, Trigger
 
 LIMIT_SECONDS = 300.0  # of a check; bundled ones take some seconds
 
@@ -103,8 +108,17 @@ def _by_role(name: str, made: object) -> dict[str, Callable[[], None]]:
     if isinstance(made, Algorithm):
         return {"name": partial(name_is_declared, name.rpartition(" ")[2], made)}
     if isinstance(made, Compressor):
-        return compressor_checks(made)
-    return exchange_checks(made) if isinstance(made, Exchange) else {}
+        return compressor_checks(made) | {"wrapped": partial(wrapped_facts_are_true, made)}
+    return next((checks(made) for role, checks in _CHECKS.items() if isinstance(made, role)), {})
+
+
+_CHECKS: Mapping[type, Callable[[Any], dict[str, Callable[[], None]]]] = {
+    Trigger: trigger_checks,
+    Payload: payload_checks,
+    Exchange: exchange_checks,
+    Outer: outer_checks,
+    Controller: controller_checks,
+}
 
 
 def _subjects(target: str | Path) -> Iterator[tuple[str, Callable[[], Any]]]:

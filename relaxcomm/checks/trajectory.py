@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.checks.trial_problem import quietly
-from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.rule import Rule
 from relaxcomm.engine import attach
 from relaxcomm.network import InProcessGroup
 from relaxcomm.topology import Topology

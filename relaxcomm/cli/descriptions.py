@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from relaxcomm.cli.field_words import parameter_nodes
@@ -11,13 +11,14 @@ from relaxcomm.cli.memory_needs import MEMORY_MEANS, memory_nodes
 from relaxcomm.cli.message_sizes import CountedFor, sent_in_words
 from relaxcomm.cli.topology_facts import usable_topologies
 from relaxcomm.cli.tree import Node
-from relaxcomm.composition.algorithm import Rule
+from relaxcomm.composition.rule import Rule
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.config.registry import Entry
 from relaxcomm.fields import docstrings
 from relaxcomm.fields.docstrings import Docstring
 from relaxcomm.fields.frozen import Declared
+from relaxcomm.roles.context import Primitive
 from relaxcomm.topology import Topology, complete
 
 
@@ -52,7 +53,7 @@ def algorithm_node(
     controllers = tuple(
         _primitive_in_short(f"controller {index}", one) for index, one in enumerate(built.controllers)
     )
-    chooser = () if built.chooser is None else (_primitive_in_short("chooser", built.chooser),)
+    planner = () if built.planner is None else (_primitive_in_short("planner", built.planner),)
     return Node(
         entry.name,
         text.summary,
@@ -62,7 +63,7 @@ def algorithm_node(
             *_borrowed(taken),
             *rules,
             *controllers,
-            *chooser,
+            *planner,
             Node("memory", MEMORY_MEANS, memory_nodes(built, workers, topology or complete())),
             Node("topologies", ", ".join(usable_topologies(built))),
             *_sources(text, entry.origin),
@@ -120,19 +121,13 @@ def _rule_node(index: int, rule: Rule, model: CountedFor, workers: Sequence[int]
 
 
 def _facts(primitive: Declared) -> tuple[Node, ...]:
-    """What the primitive declares of all that its role may declare."""
-    role = next(cls for cls in type(primitive).__mro__ if "role" in vars(cls))
-    meanings = docstrings.read(role).facts
-    declared = [
-        name
-        for name, annotation in inspect.get_annotations(role).items()
-        if "ClassVar" in str(annotation) and name != "role"
-    ]
-    properties = {name: value for name, value in vars(role).items() if isinstance(value, property)}
-    meanings = {name: docstrings.read(value).summary for name, value in properties.items()} | dict(meanings)
+    """What the primitive declares."""
+    if not isinstance(primitive, Primitive) or primitive.declares is None:
+        return ()
+    meanings = docstrings.read(primitive.declares).arguments
     return tuple(
-        Node(name, meanings.get(name, ""), term=_value(getattr(primitive, name)))
-        for name in (*declared, *properties)
+        Node(one.name, meanings[one.name], term=_value(getattr(primitive.facts, one.name)))
+        for one in fields(primitive.declares)
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from relaxcomm.cli.table import data_size
-from relaxcomm.composition.algorithm import Rule
+from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.roles import Compressor, Exchange
 from relaxcomm.tensors.layout import Layout, one_matrix
@@ -54,7 +54,7 @@ class CountedFor:
 
 def sent_in_words(rule: Rule, layout: Layout, world_size: int, topology: Topology) -> str:
     """The bytes of a rule, an exchange and a step, and those later on if another compressor codes then."""
-    period, said = rule.trigger.period_steps, []
+    period, said = rule.trigger.facts.period_steps, []
     phases = rule.compressor.phases
     for index, (_, compressor) in enumerate(phases):
         try:

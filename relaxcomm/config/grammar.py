@@ -8,7 +8,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.rule import Rule
 from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Declared

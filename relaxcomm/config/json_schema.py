@@ -17,7 +17,8 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config, registry
 from relaxcomm.fields import docstrings
 from relaxcomm.fields.frozen import Declared

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from relaxcomm.composition.planner import Measured
 from relaxcomm.config import Phase
 from relaxcomm.engine.first_steps import FirstSteps
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.step import Step
 from relaxcomm.errors import UsageError
+from relaxcomm.roles.planner import Measured
 
 
 class AlgorithmSchedule:
@@ -55,7 +55,7 @@ class AlgorithmSchedule:
         num_begun, measured = saved.get("phase", 0), saved.get("measured")
         if num_begun != self._num_begun and 0 < num_begun <= len(self._phases):
             self._begin(num_begun)
-        if measured is not None and self._step.bound.algorithm.chooser is not None:
+        if measured is not None and self._step.bound.algorithm.planner is not None:
             self._choose(Measured(**measured))
         self._first_steps.resume(saved.get("step_times", ()))
 
@@ -66,7 +66,7 @@ class AlgorithmSchedule:
 
     def is_ahead(self) -> bool:
         """Whether a switch is still to come."""
-        return self._num_begun < len(self._phases) or self._step.bound.algorithm.chooser is not None
+        return self._num_begun < len(self._phases) or self._step.bound.algorithm.planner is not None
 
     def is_due(self, ahead: int = 0) -> bool:
         """Whether it is time for one, or will be in so many steps."""
@@ -126,10 +126,10 @@ class AlgorithmSchedule:
         self._switch(phase.algorithm, phase.residuals)
 
     def _choose(self, measured: Measured) -> None:
-        """Go on with what the chooser says; the same on all ranks."""
+        """Go on with what the planner says; the same on all ranks."""
         before = self._step.bound.algorithm
-        assert before.chooser is not None, "nothing is measured without one"
-        algorithm, reason = before.chooser.choose(measured)
+        assert before.planner is not None, "nothing is measured without one"
+        algorithm, reason = before.planner.choose(measured)
         self._switch(algorithm, from_start=True)
         bound = self._step.bound
         self._measured, self.choice = measured, f"{before.name} chose {bound.algorithm!r}: {reason}"

@@ -113,7 +113,9 @@ class Backward:
         drained = [bucket for bucket in self.buckets if bucket.drain()]
         bad = [(one, one.buffer.main) for one in drained if not is_finite(one.buffer.main)]
         is_bad = bool(bad)
-        if drained and not all(rule.exchange.same_result for _, rule in self._bound.algorithm.at("backward")):
+        if drained and not all(
+            rule.exchange.facts.same_result for _, rule in self._bound.algorithm.at("backward")
+        ):
             is_bad = self._agreements.any(is_bad, "not finite", self._bound.common_step)
         if is_bad:
             if self._bound.replica.scaler is None:

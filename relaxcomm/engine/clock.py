@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Protocol
 
-from relaxcomm.composition.algorithm import Rule
+from relaxcomm.composition.rule import Rule
 from relaxcomm.engine.plan import Task
 from relaxcomm.engine.world import World
 from relaxcomm.replica.replica import Replica

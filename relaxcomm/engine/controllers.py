@@ -31,7 +31,7 @@ class Controllers:
         self._algorithm, self._replica, self._agreements = algorithm, replica, agreements
         self._controllers = algorithm.controllers
         self._values = values
-        needs_micro = any(controller.needs_micro_gradients for controller in self._controllers)
+        needs_micro = any(controller.facts.needs_micro_gradients for controller in self._controllers)
         self.accumulation = Accumulation(replica.parameters) if needs_micro else None
         """The gradients that a step accumulates, if a controller looks at them one by one."""
         self._seen: dict[int, Tensor] = {}

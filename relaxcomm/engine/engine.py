@@ -238,7 +238,7 @@ class Engine:
 
         A rank that leaves the block shadows the others: it contributes zero gradients (the mean is
         still over all ranks, as in DDP) or its own parameters. In the end all have the model of a
-        rank that trained longest. Phases and choosers go on inside, but `switch` must be called outside.
+        rank that trained longest. Phases and planners go on inside, but `switch` must be called outside.
 
         Example:
             >>> import torch

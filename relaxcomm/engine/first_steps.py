@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.optim import Optimizer
 
-from relaxcomm.composition.planner import Measured
 from relaxcomm.engine.bound import Bound
 from relaxcomm.network.operations import AllReduce, Label
+from relaxcomm.roles.planner import Measured
 
 _SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 22
 _PROBE_SECONDS = 0.02  # what a probe of the link has to take
@@ -21,7 +21,7 @@ _NORMAL = 1.4826  # median deviations in a standard deviation
 
 
 class FirstSteps:
-    """Times the first steps of an algorithm that has a chooser.
+    """Times the first steps of an algorithm that has a planner.
 
     Args:
         bound: the algorithm on a model.
@@ -40,7 +40,7 @@ class FirstSteps:
 
     def step_ends(self) -> None:
         """Time a step."""
-        if self._bound.algorithm.chooser is None:
+        if self._bound.algorithm.planner is None:
             return
         now, busy = self._now(), self._world.transport.processor_seconds()
         # Only the last of the steps may have an exchange in it.
@@ -54,9 +54,9 @@ class FirstSteps:
 
     def are_over(self, ahead: int = 0) -> bool:
         """Whether enough steps are timed, or will be in so many steps."""
-        chooser = self._bound.algorithm.chooser
+        planner = self._bound.algorithm.planner
         timed = bool(self.step_times)
-        return chooser is not None and timed and self._bound.clock.step + ahead >= chooser.after_steps
+        return planner is not None and timed and self._bound.clock.step + ahead >= planner.facts.after_steps
 
     def measure(self) -> Measured:
         """The slowest worker's step and the slowest link; every rank calls this in the same step."""

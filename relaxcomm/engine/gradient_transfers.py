@@ -71,14 +71,14 @@ class GradientTransfers:
     def accumulates(self) -> bool:
         """Whether a second backward in one step would add up to the same as one."""
         return all(
-            task.rule.compressor.linear and not task.rule.delay and task.moves_gradient
+            task.rule.compressor.facts.linear and not task.rule.delay and task.moves_gradient
             for task in self.firing
         )
 
     @property
     def ran_apart(self) -> bool:
         """Whether ranks have got different results in this step."""
-        return any(not transfer.task.rule.exchange.same_result for transfer in self._ran)
+        return any(not transfer.task.rule.exchange.facts.same_result for transfer in self._ran)
 
     @property
     def flags_travel(self) -> bool:
@@ -171,7 +171,7 @@ class GradientTransfers:
     def _can_divide(self, task: Task) -> bool:
         """Whether the mean may be taken where the gradient is copied: nothing else looks at it before."""
         alone = not task.rule.delay and task.moves_gradient and not self._controllers.watches(task.index)
-        return task.rule.exchange.takes_divided and alone and self._shows_nan(task)
+        return task.rule.exchange.facts.takes_divided and alone and self._shows_nan(task)
 
     def _shows_nan(self, task: Task) -> bool:
         """Whether what is not finite comes to all ranks as it is, and spoils nothing that is kept."""

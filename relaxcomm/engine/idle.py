@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Phase
 from relaxcomm.engine.bound import Bound
 from relaxcomm.roles import VotingTrigger
@@ -45,7 +46,7 @@ def _never(algorithm: Algorithm, steps: int) -> Iterator[int]:
     """The rules that fire in none of so many steps."""
     for index, rule in enumerate(algorithm.rules):
         end = steps if rule.active[1] is None else min(steps, rule.active[1])
-        period = rule.trigger.period_steps if rule.trigger.known == "start" else 1
+        period = rule.trigger.facts.period_steps if rule.trigger.facts.known == "start" else 1
         if rule.active[0] + period > end:
             yield index
 

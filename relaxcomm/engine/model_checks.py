@@ -29,7 +29,9 @@ def check_model(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Al
         algorithm.covering(item.name)
     if not optimizers:
         needy = [
-            rule for rule in algorithm.rules if rule.payload.site == "step" or rule.outer.needs_optimizer
+            rule
+            for rule in algorithm.rules
+            if rule.payload.facts.site == "step" or rule.outer.facts.needs_learning_rate
         ]
         if needy or any(rule.delay for rule in algorithm.rules):
             raise CompositionError(

@@ -105,8 +105,8 @@ class ParameterExchange:
             index in fired
             and rule.select is None
             and not rule.delay
-            and rule.exchange.same_result
-            and not rule.payload.keeps_local
+            and rule.exchange.facts.same_result
+            and not rule.payload.facts.keeps_local
             for index, rule in self._rules
         )
 
@@ -171,7 +171,7 @@ class ParameterExchange:
         out = any(one.task.of_buffers for sent in self.late for one in sent.transfers)
         buffers = () if out else self._buffer_tasks(index)
         # Each rank holds what it asks and what it is answered; those who take part together fill their link.
-        pipeline = Pipeline(math.inf if rule.exchange.collective else REQUESTED_BYTES)
+        pipeline = Pipeline(math.inf if rule.exchange.facts.collective else REQUESTED_BYTES)
         round = self._bound.state.rounds[tasks[0].place]
         measured = self._bound.norms.wants_distance(rule, self._bound.votes.slots)
         made = [
@@ -188,7 +188,7 @@ class ParameterExchange:
 
     def _ask_finite(self, task: Task, made: Sequence[Transfer]) -> Answer | None:
         """Ask whether a rank has put in NaN, beside the exchange, where ranks get different results."""
-        if not (task.parts and task.rule.compressor.keeps_finite):
+        if not (task.parts and task.rule.compressor.facts.keeps_finite):
             return None
         bad = any(transfer.not_finite for transfer in made)
         answer = self._bound.agreements.ask("not finite", torch.tensor([float(bad)]))
@@ -197,7 +197,7 @@ class ParameterExchange:
 
     def _send(self, task: Task, round: int, pipeline: Pipeline, *, measured: bool) -> Transfer:
         bound, rule, bucket = self._bound, task.rule, task.bucket
-        late, alone = bool(rule.delay), not rule.exchange.collective
+        late, alone = bool(rule.delay), not rule.exchange.facts.collective
         slots, step = bound.state.of(task), self._clock.step
         transfer = Transfer(task, slots, self._clock.context, bound.world, step=step, round=round)
         tensor = transfer.read(bucket.temporary() if late or alone else bucket.scratch())

@@ -43,10 +43,10 @@ def check_alone(bound: Bound, task: Task, tensor: Tensor) -> list[str]:
     Raises: NonFiniteError where nobody waits for this rank, so that it must not reach those who go on.
     """
     exchange = task.rule.exchange
-    if exchange.same_result and exchange.collective:
+    if exchange.facts.same_result and exchange.facts.collective:
         return []
     found = spoilt(task.bucket, tensor) or ([] if is_finite(tensor) else ["what is sent"])
-    if found and not exchange.collective:
+    if found and not exchange.facts.collective:
         so = "nothing was sent, and no other rank has it"
         raise own_error(found, bound.world.rank, bound.clock.step, so)
     return found
@@ -94,7 +94,7 @@ def _measure(made: Sequence[Transfer]) -> tuple[dict[int, Tensor], dict[tuple[in
     finalized: dict[int, Tensor] = {}
     sums: dict[tuple[int, float], Tensor] = {}
     for place, transfer in enumerate(made):
-        if transfer.task.rule.outer.measures:
+        if transfer.task.rule.outer.facts.measures:
             result = transfer.finalize(transfer.result)
             numbers, key = transfer.measure(result).double(), (transfer.task.index, transfer.due)
             finalized[place] = result
@@ -120,7 +120,9 @@ def _error(bound: Bound, made: Sequence[Transfer], bad: Sequence[Transfer]) -> N
     """Who has put in what is not finite: nothing was written yet, so all still have what they sent."""
     step = bound.clock.step
     came = [name for one in bad for name in spoilt(one.task.bucket, one.result)]
-    if not all(one.task.rule.exchange.collective for one in made):  # the others do not wait for a question
+    if not all(
+        one.task.rule.exchange.facts.collective for one in made
+    ):  # the others do not wait for a question
         return own_error(came, bound.world.rank, step, "the exchange gave it back")
     put_in = [name for one in made for name in spoilt(one.task.bucket, one.sent_values())]
     return non_finite_error(bound.world, put_in, came, step)

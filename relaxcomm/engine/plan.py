@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.rule import Rule
 from relaxcomm.primitives.payloads.parameters import parameters
 from relaxcomm.primitives.triggers.every import every
 from relaxcomm.primitives.triggers.every_step import every_step
@@ -43,22 +44,22 @@ class Task:
     @cached_property
     def operations(self) -> int:
         """How many operations one exchange issues."""
-        return self.rule.compressor.rounds * self.rule.exchange.operations
+        return self.rule.compressor.facts.rounds * self.rule.exchange.facts.operations
 
     @cached_property
     def carries_flags(self) -> bool:
         """Whether entries behind the bucket's own come through; a server knows the bucket alone."""
-        return self.rule.compressor.elementwise and self.rule.exchange.collective
+        return self.rule.compressor.facts.scope == "entry" and self.rule.exchange.facts.collective
 
     @cached_property
     def moves_gradient(self) -> bool:
         """Whether its result takes the gradient's place, which an outer that only observes leaves alone."""
-        return bool(self.rule.outer.target)
+        return bool(self.rule.outer.facts.moves_model)
 
     @cached_property
     def parts(self) -> bool:
         """Whether ranks take part together and get different results."""
-        return self.rule.exchange.collective and not self.rule.exchange.same_result
+        return self.rule.exchange.facts.collective and not self.rule.exchange.facts.same_result
 
 
 _BUFFERS = "buffers"
@@ -86,7 +87,7 @@ class Plan:
         self._buffer_rules = {
             index: _buffer_rule(rule)
             for index, rule in enumerate(algorithm.rules)
-            if rule.payload.averages_buffers and rule.exchange.collective
+            if rule.payload.facts.moves_model and rule.exchange.facts.collective
         }
         self._buffer_tasks: dict[int, list[Task]] = {}
 
@@ -111,7 +112,7 @@ class Plan:
             task
             for tasks in self.tasks
             for task in tasks
-            if task.bucket is bucket and task.rule.payload.site == site
+            if task.bucket is bucket and task.rule.payload.facts.site == site
         ]
 
     def for_buffers(self, index: int, items: Sequence[Item], bucket_bytes: int) -> list[Task]:
@@ -146,7 +147,9 @@ class Plan:
         return frozenset(
             index
             for index, rule in self.algorithm.at(site)
-            if rule.is_active(step) and rule.trigger.known == known and rule.trigger.fires(context(rule))
+            if rule.is_active(step)
+            and rule.trigger.facts.known == known
+            and rule.trigger.fires(context(rule))
         )
 
     def voting(self, site: str, step: int) -> list[VotingTrigger]:
@@ -179,7 +182,7 @@ def fill_buckets(
     def is_whole(item: Item) -> bool:
         """Whether a compressor looks at the whole model when it codes a parameter's entries."""
         rules = (algorithm.rules[index] for index in algorithm.covering(item.name))
-        return any(rule.compressor.coding_scope == "model" for rule in rules)
+        return any(rule.compressor.facts.scope == "model" for rule in rules)
 
     by_name = {item.name: item for item in items}
     buckets = build_buckets(
@@ -195,4 +198,6 @@ def _buffer_rule(rule: Rule) -> Rule:
     """How the buffers that go with a rule are averaged: in full precision, over the same exchange."""
     # When it runs is decided by the rule that it goes with.
     trigger = every(steps=max(1, rule.delay)) if isinstance(rule.delay, int) else every_step()
-    return Rule(payload=parameters(), exchange=rule.exchange.plain, trigger=trigger, delay=rule.delay)
+    return Rule(
+        payload=parameters(), exchange=rule.exchange.without_memory, trigger=trigger, delay=rule.delay
+    )

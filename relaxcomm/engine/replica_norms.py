@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from relaxcomm.composition.algorithm import Rule
+from relaxcomm.composition.rule import Rule
 from relaxcomm.engine.state import RuleState
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.roles.trigger import REPLICA_DISTANCE
@@ -47,16 +47,18 @@ class ReplicaNorms:
             rule: that exchanges.
             triggers: some of which may look at the distance.
         """
-        if not rule.payload.averages_buffers or rule.payload.has_weight:  # it does not carry the model
+        if (
+            not rule.payload.facts.moves_model or rule.payload.facts.extra_entries
+        ):  # it does not carry the model
             return False
-        return any(REPLICA_DISTANCE in trigger.looks_at for trigger in triggers) or (
+        return any(REPLICA_DISTANCE in trigger.facts.looks_at for trigger in triggers) or (
             self.enabled and self._distance.allows()
         )
 
     def side(self, rule: Rule, bucket: Bucket, sent: Tensor) -> Tensor:
         """This rank's side of an exchange, to be compared with its result."""
         with self._distance.spending():
-            return bucket.gather(bucket.empty()) if rule.exchange.returns_base else sent.clone()
+            return bucket.gather(bucket.empty()) if rule.exchange.facts.returns == "base" else sent.clone()
 
     def distance(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Keep how far this rank's tensors were from the combined ones."""

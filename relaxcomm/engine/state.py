@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from relaxcomm.composition.algorithm import Rule
+from relaxcomm.composition.rule import Rule
 from relaxcomm.engine.plan import Plan, Task
 from relaxcomm.engine.world import World
 from relaxcomm.network.transport import Membership, Service

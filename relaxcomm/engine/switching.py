@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias, get_args
 
 import torch
 
-from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config
 from relaxcomm.engine import replicas
 from relaxcomm.engine.bound import Bound
@@ -144,8 +145,8 @@ def _has_base(old: Bound, name: str, rule: Rule) -> bool:
     """Whether a rule could begin with a parameter as it is, or as it was kept since the start."""
     payloads = {type(old.algorithm.rules[index].payload) for index in old.algorithm.covering(name)}
     payload = rule.payload
-    return rule.exchange.same_result and (
-        payload.is_model or (payload.has_base and type(payload) in payloads)
+    return rule.exchange.facts.same_result and (
+        payload.facts.is_model or (payload.facts.has_base and type(payload) in payloads)
     )
 
 
@@ -180,7 +181,7 @@ def _residuals(bound: Bound) -> set[str]:
     return {
         name
         for rule, (bucket, slots) in _kept(bound, "compressor")
-        if rule.compressor.keeps_rest
+        if rule.compressor.facts.memory != "none"
         for slot, value in slots.items()
         if not is_buffer(slot) and value.numel() == bucket.numel
         for name, part in zip(bucket.names, bucket.views(value), strict=True)

@@ -172,7 +172,7 @@ class Transfer:
         cx = replace(self._context(rule), measured=measured)
         base = rule.payload.base(cx, bucket, payload)
         value = finalized if base is None else finalized.to(base.dtype)
-        if not rule.exchange.returns_base:
+        if rule.exchange.facts.returns != "base":
             value = rule.outer.apply(cx, bucket, self.slots["outer"], value, base)
         if into is not None:
             if value.data_ptr() != into.data_ptr():

@@ -6,12 +6,13 @@ import functools
 from abc import ABC
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.errors import ConfigError, PluginError, RelaxcommError
 from relaxcomm.fields.validation import describe
 
 Steps: TypeAlias = Annotated[int, Field(ge=1)]
@@ -47,6 +48,9 @@ class Declared(ABC):
 
     role: ClassVar[str]
 
+    declares: ClassVar[type[Any] | None] = None
+    """The type of `facts`, which each class states itself, if its role has any."""
+
 
 C = TypeVar("C", bound=type)
 
@@ -65,7 +69,8 @@ def frozen(cls: C) -> C:
 
     A primitive's class name is its name in YAML and in `repr`, so it is written in lower case.
 
-    Raises: ConfigError from the constructor, naming the argument, what it got and what is allowed.
+    Raises: ConfigError from the constructor, naming the argument, what it got and what is allowed;
+        PluginError for a class that does not state its own facts.
 
     Example:
         >>> from relaxcomm.plugin import Steps, frozen
@@ -79,11 +84,27 @@ def frozen(cls: C) -> C:
             ...
         relaxcomm.errors.ConfigError: warmup: steps = 0 is not allowed: Input should be ...
     """
+    if issubclass(cls, Declared) and cls.declares is not None:
+        _check_facts(cls, cls.declares)
     made: Any = dataclass(frozen=True, repr=False, config=_CHECKS)(cls)
     made.__init__ = _explained(made.__init__)
     if "__repr__" not in vars(cls):
         made.__repr__ = _without_defaults
     return made  # type: ignore[no-any-return]  # pydantic's decorator has no precise type for a TypeVar
+
+
+def _check_facts(cls: type, kind: type[Any]) -> None:
+    """Refuse a class without facts of its own: those of another class would be its own by accident."""
+    stated = vars(cls).get("facts")
+    if isinstance(stated, kind | property | cached_property):
+        return
+    found = "no facts" if stated is None else f"{stated!r} as its facts"
+    every = ", ".join(f"{one.name}=…" for one in fields(kind))
+    raise PluginError(
+        f"{cls.__name__} declares {found}; none is inherited or has a default, so state each: "
+        f"facts: ClassVar[{kind.__name__}] = {kind.__name__}({every}); or make it a cached_property, where "
+        "facts follow from arguments, or from those of what it wraps (dataclasses.replace)"
+    )
 
 
 def _without_defaults(self: Any) -> str:

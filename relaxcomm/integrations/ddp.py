@@ -12,7 +12,7 @@ from torch.amp import GradScaler
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch names it where it is built in
 from torch.futures import Future
 
-from relaxcomm.composition.algorithm import Rule
+from relaxcomm.composition.rule import Rule
 from relaxcomm.engine.carry_over import carried_over
 from relaxcomm.engine.finite import is_finite
 from relaxcomm.engine.flight import Pipeline
@@ -80,7 +80,9 @@ def ddp_hook(
     Reference: Vogels et al., "PowerSGD", NeurIPS 2019, for what PyTorch's own hook of that name does.
     """
     exchange = exchange or exchange_for(compressor)
-    if not (exchange.collective and exchange.same_result and exchange.uses_topology == "complete"):
+    if not (
+        exchange.facts.collective and exchange.facts.same_result and exchange.facts.topology == "complete"
+    ):
         raise CompositionError(
             f"{exchange!r} gives ranks different results, so DistributedDataParallel's replicas would part; "
             "use all_reduce(), all_gather() or scatter_gather()"
@@ -129,7 +131,7 @@ class _Averager:
         self, rule: Rule, transport: Transport, names: Mapping[Tensor, str], scaler: GradScaler | None
     ) -> None:
         self._rule, self._names, self._scaler = rule, names, scaler
-        self._whole = rule.compressor.coding_scope == "model"
+        self._whole = rule.compressor.facts.scope == "model"
         self._world = World(transport, Statistics(transport.counters))
         self._pipeline = Pipeline()
         self._units: dict[int, _Unit] = {}

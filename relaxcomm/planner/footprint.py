@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from relaxcomm.composition.algorithm import Algorithm, Rule
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.rule import Rule
 from relaxcomm.engine.plan import Plan, fill_buckets
 from relaxcomm.engine.state import RuleState
 from relaxcomm.network.operations import AllGather, AllToAll
@@ -86,9 +87,9 @@ def _of_bucket(
             kept += sum(value.nbytes for value in held)
             buffers += served.request.nbytes + served.reply.nbytes
         under_way.append(_under_way(rule, bucket, state, cx))
-    if any(rule.payload.site == "backward" for rule in rules):
+    if any(rule.payload.facts.site == "backward" for rule in rules):
         buffers += GradientBuffer(bucket).whole.nbytes
-    if any(rule.payload.site == "step" and not rule.delay for rule in rules):
+    if any(rule.payload.facts.site == "step" and not rule.delay for rule in rules):
         buffers += bucket.scratch().nbytes
     return kept, buffers, max(under_way)
 
@@ -106,11 +107,11 @@ def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int
     if isinstance(operation, AllGather | AllToAll):
         rows = cx.membership.world_size if isinstance(operation, AllGather) else 1
         one += rows * operation.tensor.nbytes
-    if rule.outer.target is None:  # what lies in `.grad` stays there
+    if not rule.outer.facts.moves_model:  # what lies in `.grad` stays there
         one += message.nbytes
     if not rule.delay:
         return one
-    if rule.payload.site == "step":
+    if rule.payload.facts.site == "step":
         return one + 2 * message.nbytes  # the message itself, and the parameters as they were then
     return int(rule.delay) * (one + message.nbytes)
 

@@ -9,6 +9,14 @@ from relaxcomm.roles.compressor import Coding, Compressor, Parts
 from relaxcomm.roles.context import Context, Primitive, State, is_buffer
 from relaxcomm.roles.controller import Controller, MicroGradients, Seen
 from relaxcomm.roles.exchange import Exchange, Exchanging, Served
+from relaxcomm.roles.facts import (
+    CompressorFacts,
+    ControllerFacts,
+    ExchangeFacts,
+    OuterFacts,
+    PayloadFacts,
+    TriggerFacts,
+)
 from relaxcomm.roles.outer import Outer
 from relaxcomm.roles.payload import Payload
 from relaxcomm.roles.trigger import Agreement, Observation, Trigger, VotingTrigger, agreed
@@ -21,20 +29,26 @@ __all__ = [
     "Agreement",
     "Coding",
     "Compressor",
+    "CompressorFacts",
     "Context",
     "Controller",
+    "ControllerFacts",
     "Exchange",
+    "ExchangeFacts",
     "Exchanging",
     "MicroGradients",
     "Observation",
     "Outer",
+    "OuterFacts",
     "Parts",
     "Payload",
+    "PayloadFacts",
     "Primitive",
     "Seen",
     "Served",
     "State",
     "Trigger",
+    "TriggerFacts",
     "VotingTrigger",
     "agreed",
     "is_buffer",

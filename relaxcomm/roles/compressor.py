@@ -9,6 +9,7 @@ from typing import ClassVar, TypeAlias
 from torch import Tensor
 
 from relaxcomm.roles.context import Context, Primitive, State
+from relaxcomm.roles.facts import CompressorFacts
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
 
@@ -21,45 +22,18 @@ Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | Sparse | No
 
 
 class Compressor(Primitive):
-    """How a tensor is encoded.
-
-    Facts, declared here and held against observation by the contract tests:
-        kinds: message kinds that it may yield.
-        rounds: messages a tensor.
-        linear: `code(a + b) = code(a) + code(b)`, to rounding, and no state is kept.
-        elementwise: entries are coded one by one, so that an entry more changes no other.
-        unbiased: the expectation of `C(x)` is `x`.
-        meant_bias: what it loses for good is meant to be lost, such as what a clip cuts off.
-        keeps_rest: what a message leaves out is kept and sent later.
-        builds_on_results: a result is added to earlier ones, so each rank needs every worker's message.
-        keeps_finite: a message of finite entries is finite, so that ranks can agree on whether all is
-            well while it is on its way.
-        follows_clock: how a message is to be read depends on the step in which it was made.
-    """
+    """How a tensor is encoded."""
 
     role: ClassVar[str] = "compressor"
-    kinds: ClassVar[frozenset[str]]
-    rounds: ClassVar[int] = 1
-    linear: ClassVar[bool] = False
-    elementwise: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = True
-    meant_bias: ClassVar[bool] = False
-    keeps_rest: ClassVar[bool] = False
-    builds_on_results: ClassVar[bool] = False
-    keeps_finite: ClassVar[bool] = False
-    follows_clock: ClassVar[bool] = False
+    declares: ClassVar[type[CompressorFacts]] = CompressorFacts
 
     @property
-    def coding_scope(self) -> str:
-        """What it looks at when it codes an entry: its "tensor", its "bucket", or the whole "model".
-
-        The model then lies in one bucket for each dtype; tensors are told apart by `Context.layout`. So the
-        bucket size does not change what the compressor means.
-        """
-        return "bucket"
+    @abstractmethod
+    def facts(self) -> CompressorFacts:
+        """What it declares."""
 
     @property
-    def plain(self) -> Compressor:
+    def without_memory(self) -> Compressor:
         """The same coder without a memory of what it has left out."""
         return self
 

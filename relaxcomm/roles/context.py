@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.network.transport import Membership
+from relaxcomm.roles.facts import Facts
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.topology import Topology, complete
@@ -90,6 +92,11 @@ class Context:
 
 class Primitive(Declared):
     """Base of all roles in a rule. Subclasses are made with `@frozen`: frozen dataclasses."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> Facts:
+        """What it declares."""
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         """The slots that this primitive keeps for a bucket, at their first values."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Index
 from relaxcomm.roles.context import Context, Primitive
+from relaxcomm.roles.facts import ControllerFacts
 
 
 @dataclass(frozen=True)
@@ -67,19 +68,16 @@ class Seen:
 
 
 class Controller(Primitive):
-    """Watches one rule and writes named values, the same on all ranks.
-
-    Facts:
-        needs: values that must exist before the first step; `engine.loader` makes `batch_size`.
-        needs_local: it looks at what the worker put in, so it must watch a rule of gradients.
-        needs_micro_gradients: it looks at the gradients that a step accumulates.
-    """
+    """Watches one rule and writes named values, the same on all ranks."""
 
     role: ClassVar[str] = "controller"
-    needs: ClassVar[frozenset[str]] = frozenset()
-    needs_local: ClassVar[bool] = False
-    needs_micro_gradients: ClassVar[bool] = False
+    declares: ClassVar[type[ControllerFacts]] = ControllerFacts
     rule: Index
+
+    @property
+    @abstractmethod
+    def facts(self) -> ControllerFacts:
+        """What it declares."""
 
     @abstractmethod
     def observe(self, cx: Context, seen: Seen) -> Tensor:

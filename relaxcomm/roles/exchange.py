@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from relaxcomm.network.operations import Operation, Received, Request
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles.compressor import Compressor
 from relaxcomm.roles.context import Context, Primitive, State
+from relaxcomm.roles.facts import ExchangeFacts
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology
@@ -44,40 +45,18 @@ class Served:
 
 
 class Exchange(Primitive):
-    """Over what and with whom messages are combined.
-
-    Facts:
-        accepts: message kinds that it can combine.
-        collective: all ranks take part in each round.
-        same_result: every rank ends with the same tensor.
-        operations: operations a message.
-        counts_votes: the result says what most workers want, and is no mean of what they hold.
-        several_rounds: results come from every worker's message as a whole, so that more can follow.
-        uses_topology: how it uses the configured topology: "complete" exchanges with all ranks, so that
-            no other graph makes sense; "graph" needs one that mixes; "groups" needs one with groups.
-        returns_base: the result is the payload's new base itself, not a combination of messages.
-        needs_fixed_graph: what neighbours have sent is kept, so they must stay the same.
-        follows_parameters: what it keeps begins at the parameters, so that it can exchange nothing else.
-        sends_rest: what a message leaves out is in a later one.
-        takes_divided: it combines by a mean, and only adds up what is divided already, see `Context.divided`.
-    """
+    """Over what and with whom messages are combined."""
 
     role: ClassVar[str] = "exchange"
-    accepts: ClassVar[frozenset[str]]
-    collective: ClassVar[bool] = True
-    same_result: ClassVar[bool] = True
-    operations: ClassVar[int] = 1
-    counts_votes: ClassVar[bool] = False
-    several_rounds: ClassVar[bool] = True
-    returns_base: ClassVar[bool] = False
-    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "complete"
-    needs_fixed_graph: ClassVar[bool] = False
-    follows_parameters: ClassVar[bool] = False
-    sends_rest: ClassVar[bool] = False
-    takes_divided: ClassVar[bool] = False
+    declares: ClassVar[type[ExchangeFacts]] = ExchangeFacts
 
     @property
-    def plain(self) -> Exchange:
+    @abstractmethod
+    def facts(self) -> ExchangeFacts:
+        """What it declares."""
+
+    @property
+    def without_memory(self) -> Exchange:
         """The same mixing without a memory, for what goes with the parameters, such as buffers."""
         return self
 

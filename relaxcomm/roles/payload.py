@@ -4,36 +4,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
 from relaxcomm.roles.context import Context, Primitive, State
+from relaxcomm.roles.facts import PayloadFacts
 from relaxcomm.tensors.buckets import Bucket
 
 
 class Payload(Primitive):
-    """What a rule exchanges.
-
-    `site` is where it is read: "backward", as gradients become ready, or "step", after the optimizer.
-    `has_weight` payloads carry a weight behind their entries, which only elementwise coders leave alone;
-    `is_momentum` payloads exchange momentum; `is_model` payloads are the parameters themselves;
-    `needs_event` names the event that their trigger must wait for.
-    """
+    """What a rule exchanges."""
 
     role: ClassVar[str] = "payload"
-    site: ClassVar[Literal["backward", "step"]]
-    has_base: ClassVar[bool] = False
-    averages_buffers: ClassVar[bool] = False
-    has_weight: ClassVar[bool] = False
-    is_momentum: ClassVar[bool] = False
-    is_model: ClassVar[bool] = False
-    needs_event: ClassVar[str | None] = None
+    declares: ClassVar[type[PayloadFacts]] = PayloadFacts
 
     @property
-    def keeps_local(self) -> bool:
-        """Whether a part of the local parameters stays in what is written."""
-        return False
+    @abstractmethod
+    def facts(self) -> PayloadFacts:
+        """What it declares."""
 
     @abstractmethod
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Share
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.roles.context import Context, Primitive, State
+from relaxcomm.roles.facts import TriggerFacts
 from relaxcomm.tensors.norms import squared_norm
 
 Agreement: TypeAlias = Literal["any", "all", "majority"] | Share
@@ -62,7 +63,8 @@ class Observation:
 
         Args:
             name: what `engine.observe(loss=loss)` called it; or "replica_distance", how far this rank's
-                parameters were from the combined ones at the last exchange of a trigger that `looks_at` it.
+                parameters were from the combined ones at the last exchange, for triggers that declare to look
+                at it.
             default: what there is before the first value; None to refuse that.
 
         Raises: UsageError without a value and a default.
@@ -88,21 +90,16 @@ class Trigger(Primitive):
     """When a rule exchanges."""
 
     role: ClassVar[str] = "trigger"
-    known: ClassVar[Literal["start", "backward", "event"]] = "start"
+    declares: ClassVar[type[TriggerFacts]] = TriggerFacts
 
     @property
     @abstractmethod
-    def period_steps(self) -> int:
-        """The least number of steps from one firing to the next."""
+    def facts(self) -> TriggerFacts:
+        """What it declares."""
 
     def plan(self) -> RoundPlan | None:
         """What clients do between two exchanges, for triggers that wait for a round's end."""
         return None
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Values that it looks at, which must exist before the first step."""
-        return frozenset()
 
     @abstractmethod
     def fires(self, cx: Context) -> bool:
@@ -113,19 +110,13 @@ class VotingTrigger(Trigger):
     """A trigger that looks at the gradients; in each step the workers vote and agree.
 
     It may look at numbers, too: at what the training program tells `engine.observe`, and at those that the
-    engine takes where `looks_at` names them. The state that it keeps is of the whole model, made by
-    `init_vote`. With a `vote_delay` of d steps a vote decides d steps after it was cast, so that the
+    engine takes where its facts name them in `looks_at`. The state that it keeps is of the whole model, made
+    by `init_vote`. With a `vote_delay` of d steps a vote decides d steps after it was cast, so that the
     agreement has them to hide behind, and the first d steps exchange.
     """
 
-    known: ClassVar[Literal["start", "backward", "event"]] = "backward"
     agree: Agreement
     vote_delay: int = 0
-    looks_at: ClassVar[frozenset[Literal["replica_distance"]]] = frozenset()
-
-    @property
-    def period_steps(self) -> int:
-        return 1
 
     def fires(self, cx: Context) -> bool:
         assert cx.decided is not None, f"{self!r} is asked before the ranks have voted"

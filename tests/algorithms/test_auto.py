@@ -1,4 +1,4 @@
-"""Algorithms that are chosen when the first steps have been measured: `auto`, and choosers of plug-ins."""
+"""Algorithms that are chosen when the first steps have been measured: `auto`, and planners of plug-ins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 import relaxcomm
 from relaxcomm import Algorithm, CompositionError, ConfigError, Link, Rule
-from relaxcomm.plugin import Chooser, Measured, frozen
+from relaxcomm.plugin import Measured, Planner, PlannerFacts, frozen
 from relaxcomm.primitives import (
     all_reduce,
     deltas,
@@ -49,28 +49,28 @@ LINK = Link(latency_seconds=0.0005, bytes_per_second=2e6)
 
 
 @frozen
-class by_step_time(Chooser):
+class by_step_time(Planner):
     """Local SGD with as many local steps as a step takes milliseconds."""
 
     steps: int = 4
 
     @property
-    def after_steps(self) -> int:
-        return self.steps
+    def facts(self) -> PlannerFacts:
+        return PlannerFacts(after_steps=self.steps)
 
     def choose(self, measured: Measured) -> tuple[object, str]:
         return local_sgd(steps=round(1000 * measured.step_seconds)), "so it was told"
 
 
 @frozen
-class always(Chooser):
+class always(Planner):
     """The same whatever was measured; an empty name is an error of its own."""
 
     name: str = "bsp"
 
     @property
-    def after_steps(self) -> int:
-        return 4
+    def facts(self) -> PlannerFacts:
+        return PlannerFacts(after_steps=4)
 
     def choose(self, measured: Measured) -> tuple[object, str]:
         if not self.name:
@@ -79,23 +79,23 @@ class always(Chooser):
 
 
 @frozen
-class instance(Chooser):
+class instance(Planner):
     """An algorithm made in Python, whatever was measured."""
 
     algorithm: Algorithm
 
     @property
-    def after_steps(self) -> int:
-        return 4
+    def facts(self) -> PlannerFacts:
+        return PlannerFacts(after_steps=4)
 
     def choose(self, measured: Measured) -> tuple[object, str]:
         return self.algorithm, "it was given"
 
 
-def chosen_by(chooser: Chooser, period: int = 4) -> Algorithm:
-    """Parameters are averaged after `period` steps; meanwhile a chooser measures."""
+def chosen_by(planner: Planner, period: int = 4) -> Algorithm:
+    """Parameters are averaged after `period` steps; meanwhile a planner measures."""
     rule = Rule(trigger=every(steps=period), payload=parameters(), exchange=all_reduce())
-    return Algorithm((rule,), name="measuring", chooser=chooser)
+    return Algorithm((rule,), name="measuring", planner=planner)
 
 
 class Rank:
@@ -383,7 +383,7 @@ def test_it_goes_on_as_if_it_had_run_from_the_start(chosen, at):
         return [*history, values(rank.model)]
 
     rule = Rule(trigger=every(steps=6), payload=deltas(), exchange=all_reduce())
-    measuring = Algorithm((rule,), name="measuring", chooser=instance(algorithm=chosen))
+    measuring = Algorithm((rule,), name="measuring", planner=instance(algorithm=chosen))
     measured, alone = (
         relaxcomm.simulate(lambda group, one=one: program(group, one), 3, link=LINK)
         for one in (measuring, chosen)
@@ -410,7 +410,7 @@ def test_ranks_that_have_run_out_of_data_take_part_in_the_choice(chosen, batches
         return ends, values(rank.model), rank.engine.algorithm
 
     rule = Rule(trigger=every(steps=6), payload=deltas(), exchange=all_reduce())
-    measuring = Algorithm((rule,), name="measuring", chooser=instance(algorithm=chosen))
+    measuring = Algorithm((rule,), name="measuring", planner=instance(algorithm=chosen))
     measured, alone = (
         relaxcomm.simulate(lambda group, one=one: program(group, one), 3, link=LINK)
         for one in (measuring, chosen)
@@ -439,7 +439,7 @@ def test_what_could_not_have_run_begins_with_an_average(chosen, measuring):
         return before, values(rank.model), rank.engine.algorithm
 
     rule = Rule(trigger=every(steps=6), payload=measuring, exchange=all_reduce())
-    algorithm = Algorithm((rule,), name="measuring", chooser=instance(algorithm=chosen))
+    algorithm = Algorithm((rule,), name="measuring", planner=instance(algorithm=chosen))
     found = relaxcomm.simulate(program, 3, link=LINK)
     mean = np.mean([before for before, _, _ in found], axis=0)
     for _, after, runs in found:
@@ -447,9 +447,9 @@ def test_what_could_not_have_run_begins_with_an_average(chosen, measuring):
         np.testing.assert_allclose(after, mean, rtol=1e-6, atol=1e-9)
 
 
-def counted(group, chooser, period):
+def counted(group, planner, period):
     """Bytes, synchronisations and steps before the choice, with it, and from there on."""
-    rank = Rank(group, chosen_by(chooser, period), 0.003)
+    rank = Rank(group, chosen_by(planner, period), 0.003)
     broadcast, found = rank.engine.statistics["bytes_sent"], []
     for begin, end in ((0, 3), (3, 4), (4, STEPS)):
         rank.train(begin, end)
@@ -626,15 +626,15 @@ def alone(world):
 
 
 @pytest.mark.parametrize(
-    ("chooser", "words"),
+    ("planner", "words"),
     [
         (always(""), "nothing suits 3 workers"),
         (always("local_sdg"), "did you mean 'local_sgd'"),
     ],
 )
-def test_what_cannot_be_chosen_is_told_on_all_ranks(chooser, words):
+def test_what_cannot_be_chosen_is_told_on_all_ranks(planner, words):
     def program(group):
-        rank = Rank(group, chosen_by(chooser))
+        rank = Rank(group, chosen_by(planner))
         rank.train(0, 3)
         with pytest.raises(ConfigError, match=words) as told:
             rank.train(3, 4)
@@ -655,7 +655,7 @@ def test_what_cannot_be_chosen_is_told_on_all_ranks(chooser, words):
 )
 def test_rules_that_disturb_the_measuring_are_refused(rule, steps):
     with pytest.raises(CompositionError, match=r"by_step_time\(\) measures 4 steps.*every\(steps=4\)"):
-        Algorithm((rule,), chooser=by_step_time(steps=steps))
+        Algorithm((rule,), planner=by_step_time(steps=steps))
 
 
 def test_two_steps_are_too_few():

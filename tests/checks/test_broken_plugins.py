@@ -14,7 +14,9 @@ from relaxcomm.checks import suite
 from relaxcomm.config import registry
 
 HEADER = """
+import math
 import torch
+from dataclasses import replace
 from typing import ClassVar
 from relaxcomm import *
 from relaxcomm.plugin import *
@@ -22,7 +24,6 @@ from relaxcomm.primitives import *
 RELAXCOMM_PROTOCOL = 1
 
 class Half(Compressor):
-    kinds: ClassVar[frozenset[str]] = frozenset({"dense"})
     def init(self, bucket):
         return {"residual": bucket.zeros()}
     def residual(self, state):
@@ -44,7 +45,10 @@ GOOD = """
 @frozen
 class broken(Half):
     '''Half of it, the rest later.'''
-    keeps_rest: ClassVar[bool] = True
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({"dense"}), rounds=1, scope="tensor", linear=False, unbiased=False, clip=math.inf,
+        memory="lossless", follows_results=False, follows_clock=False, keeps_finite=False,
+    )
 """
 CASES = {
     "a good one": (GOOD, set()),
@@ -53,10 +57,10 @@ CASES = {
         GOOD + "    def message_bytes(self, numel, element_bytes):\n        return numel",
         {"messages"},
     ),
-    "wrong kind": (GOOD + "    kinds: ClassVar[frozenset[str]] = frozenset({'sparse'})", {"messages"}),
-    "wrong rounds": (GOOD + "    rounds: ClassVar[int] = 2", {"messages"}),
+    "wrong kind": (GOOD.replace('"dense"', '"sparse"'), {"messages"}),
+    "wrong rounds": (GOOD.replace("rounds=1", "rounds=2"), {"messages"}),
     "wrong contraction": (GOOD + "    def contraction(self, numel):\n        return 0.1", {"loss"}),
-    "bias that is not declared": (GOOD.replace("= True", "= False"), {"loss"}),
+    "bias that is not declared": (GOOD.replace("unbiased=False", "unbiased=True"), {"bias"}),
     "state outside the slots": (
         "REST = {}\n" + GOOD + "    def residual(self, state):\n        return REST.get(id(self), 0.0)\n"
         "    def keep(self, state, rest):\n        REST[id(self)] = rest",
@@ -64,7 +68,7 @@ CASES = {
     ),
     "lost mass": (
         GOOD + "    def keep(self, state, rest):\n        state['residual'] = rest * 0.5",
-        {"mass"},
+        {"memory"},
     ),
     "hidden NaN": (
         GOOD + "    def put_in(self, tensor):\n        return tensor.nan_to_num()",
@@ -79,7 +83,7 @@ CASES = {
 @frozen
 class broken(Exchange):
     '''Every rank takes the mean for another one.'''
-    accepts: ClassVar[frozenset[str]] = frozenset({"dense"})
+    facts: ClassVar[ExchangeFacts] = replace(all_reduce.facts, accepts=frozenset({"dense"}))
     def run(self, cx, tensor, compressor, state):
         result = yield from all_reduce().run(cx, tensor, compressor, state)
         return result * (1 + 0.01 * cx.membership.rank)
@@ -101,7 +105,7 @@ def broken(*, steps=8, **more) -> Algorithm:
 @frozen
 class nowhere(Outer):
     '''Stays where it is.'''
-    needs_base: ClassVar[bool] = True
+    facts: ClassVar[OuterFacts] = sgd.facts
     def apply(self, cx, bucket, state, result, base):
         return base.clone()
 
@@ -120,7 +124,7 @@ def broken() -> Algorithm:
 @frozen
 class never(Trigger):
     '''Waits for something that does not come.'''
-    period_steps: ClassVar[int] = 8
+    facts: ClassVar[TriggerFacts] = replace(every_step.facts, period_steps=8)
     def fires(self, cx):
         return False
 
@@ -188,7 +192,7 @@ ENDLESS = {
 @frozen
 class broken(Trigger):
     '''Looks for something that is not there.'''
-    period_steps: ClassVar[int] = 1
+    facts: ClassVar[TriggerFacts] = every_step.facts
     def fires(self, cx):
         while cx.membership.rank == 1:
             pass

@@ -8,7 +8,7 @@ import torch
 
 import relaxcomm
 from relaxcomm import primitives, topology
-from relaxcomm.checks.compressors_hold import compressor_checks
+from relaxcomm.checks.compressor_facts_hold import compressor_checks
 from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.suite import LIMIT_SECONDS
@@ -51,6 +51,8 @@ COMPRESSORS = [
     primitives.power_sgd(matrix_rank=2),
     primitives.error_feedback(compressor=primitives.power_sgd(matrix_rank=2)),
     primitives.error_feedback(compressor=primitives.sign()),
+    primitives.error_feedback(compressor=primitives.qsgd()),
+    primitives.error_feedback(compressor=primitives.cast("bfloat16"), decay=0.5),
     primitives.chain(compressors=(primitives.top_k(density=0.1), primitives.quantize(bits=4, block_size=32))),
     primitives.error_feedback(compressor=primitives.top_k(density=0.1)),
     primitives.momentum_correction(compressor=primitives.top_k(density=0.1)),
@@ -77,17 +79,36 @@ def test_every_bundled_compressor_is_here():
     assert {type(one).__name__ for one in COMPRESSORS} == bundled
 
 
+def faults(compressor, draws=300):
+    checks = compressor_checks(compressor, draws)
+    found = [attempt(repr(compressor), name, run, LIMIT_SECONDS) for name, run in checks.items()]
+    return [str(finding) for finding in found if finding.fault]
+
+
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
 def test_compressor(compressor):
-    checks = compressor_checks(compressor)
-    found = [attempt(repr(compressor), name, run, LIMIT_SECONDS) for name, run in checks.items()]
-    assert [str(finding) for finding in found if finding.fault] == []
+    assert faults(compressor) == []
+
+
+def chains():
+    """Every legal chain of two."""
+    single = [one for one in COMPRESSORS if not isinstance(one, primitives.chain)]
+    for pair in itertools.product(single, repeat=2):
+        try:
+            yield primitives.chain(compressors=pair)
+        except relaxcomm.CompositionError:
+            continue
+
+
+def test_chains_of_two():
+    assert len([*chains()]) > 100
+    assert [fault for one in chains() for fault in faults(one, draws=16)] == []
 
 
 def fits(exchange, compressor):
     """Whether the legality check takes the two together."""
-    several = compressor.rounds > 1 or compressor.builds_on_results
-    return compressor.kinds <= exchange.accepts and (exchange.several_rounds or not several)
+    several = compressor.facts.rounds > 1 or compressor.facts.follows_results
+    return compressor.facts.kinds <= exchange.facts.accepts and (exchange.facts.several_rounds or not several)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +136,7 @@ def test_exchanges_send_what_they_declare(exchange, compressor, size):
             return operations, transport.counters.sent
 
     found = relaxcomm.simulate(rank, size)
-    assert {operations for operations, _ in found} == {compressor.rounds * exchange.operations}
+    assert {operations for operations, _ in found} == {compressor.facts.rounds * exchange.facts.operations}
     coded_apart = size if isinstance(exchange, primitives.scatter_gather | primitives.vote) else 1
     message_bytes = coded_apart * compressor.message_bytes(600 // coded_apart, 4)
     declared = exchange.bytes_sent(message_bytes, size, groups)

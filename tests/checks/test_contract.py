@@ -21,8 +21,7 @@ PARAMETERS = {
 @pytest.fixture(autouse=True)
 def sites(tmp_path, monkeypatch):
     """The file that an example of a topology names."""
-    graph = nx.relabel_nodes(nx.complete_graph(3), str)
-    nx.write_graphml(graph, tmp_path / "sites.graphml")
+    nx.write_edgelist(nx.complete_graph(3), tmp_path / "sites.edgelist")
     monkeypatch.chdir(tmp_path)
 
 

@@ -39,8 +39,8 @@ def test_an_algorithm():
     assert shown["rule_0.trigger"].startswith("every(steps=7): Exchange after each")
     assert shown["rule_0.outer"].startswith("nesterov(lr=0.7, momentum=0.9): Nesterov")
     assert shown["rule_0.outer.facts"] == (
-        "target: payload; needs_base: yes; needs_optimizer: no; for_gradients: no; needs_momentum: no; "
-        "measures: no"
+        "moves_model: yes; averages: no; needs_base: yes; needs_learning_rate: no; needs_momentum: no; "
+        "returns_direction: no; measures: no"
     )
     # A ring of 3 sends 2 · 2/3 of 4,000 bytes.
     assert shown["rule_0.sends.3_workers"] == "5.33 kB an exchange, at most 762 B a step"
@@ -69,8 +69,8 @@ def test_what_codes_later_is_said_besides_what_codes_first():
 
 def test_an_algorithm_that_chooses_another():
     shown = facts("auto")
-    assert shown["chooser"].startswith("least_time(): The composition whose predicted time")
-    assert shown["chooser.facts"] == "after_steps: 7"
+    assert shown["planner"].startswith("least_time(): The composition whose predicted time")
+    assert shown["planner.facts"] == "after_steps: 7"
 
 
 def test_what_depends_on_shapes_is_counted_for_a_matrix_and_said_so():

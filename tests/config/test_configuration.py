@@ -109,5 +109,5 @@ def test_an_override_reaches_into_a_task(task):
 
 def test_overrides_win_and_reach_into_a_bare_name():
     config = load({"algorithm": "local_sgd"}, {"algorithm.steps": 3, "data.batch_size": 7})
-    assert config.algorithm.rules[0].trigger.period_steps == 3
+    assert config.algorithm.rules[0].trigger.facts.period_steps == 3
     assert config.data.batch_size == 7

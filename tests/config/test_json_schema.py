@@ -18,6 +18,7 @@ from relaxcomm.config import registry
 from relaxcomm.config.json_schema import make_schema, parameters_schema, spell
 from relaxcomm.plugin import Compressor, frozen
 from relaxcomm.primitives import all_reduce, gradients, identity
+from relaxcomm.roles import CompressorFacts
 from tests.test_readme import ROOT
 
 # JSON Schema calls 1.0 an integer; YAML and the loader do not.
@@ -31,8 +32,6 @@ RULE = {"payload": "deltas", "exchange": "all_reduce", "trigger": {"every": {"st
 
 
 class _Test(Compressor):
-    kinds: ClassVar[frozenset[str]] = frozenset({"dense"})
-
     def code(self, cx, tensor, state, *, keep_own):
         raise NotImplementedError
 
@@ -52,6 +51,8 @@ class wraps_one(_Test):
     compressor: Compressor
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
 
+    facts: ClassVar[CompressorFacts] = identity.facts
+
 
 @frozen
 class wraps_several(_Test):
@@ -62,6 +63,8 @@ class wraps_several(_Test):
     """
 
     compressors: Annotated[tuple[Compressor, ...], Field(min_length=1)] = (identity(), wraps_one(identity()))
+
+    facts: ClassVar[CompressorFacts] = identity.facts
 
 
 @frozen
@@ -75,6 +78,8 @@ class wraps_and_needs(_Test):
 
     compressor: Compressor | None
     number: int
+
+    facts: ClassVar[CompressorFacts] = identity.facts
 
 
 WRAPPED = wraps_one(identity())

@@ -1,6 +1,7 @@
 """Outers that measure the whole model, triggers that look at what was observed, patterns that stand alone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -15,12 +16,23 @@ from relaxcomm.plugin import (
     Context,
     Observation,
     Outer,
+    OuterFacts,
     Rate,
     State,
+    TriggerFacts,
     VotingTrigger,
     frozen,
 )
-from relaxcomm.primitives import all_reduce, deltas, every, gradients, parameters
+from relaxcomm.primitives import (
+    all_reduce,
+    average,
+    deltas,
+    every,
+    gradients,
+    parameters,
+    relative_gradient_change,
+    sgd,
+)
 from tests.models import SEEDING
 
 RANKS = 3
@@ -32,8 +44,8 @@ class clipped(Outer):
     """The docs' example."""
 
     norm: Rate
-    needs_base: ClassVar[bool] = True
-    measures: ClassVar[bool] = True
+
+    facts: ClassVar[OuterFacts] = replace(sgd.facts, measures=True)
 
     def measure(self, cx: Context, bucket: Bucket, result: Tensor) -> Tensor:
         return result.double().square().sum().view(1)
@@ -118,7 +130,7 @@ def test_every_rule_measures_what_it_covers():
 def test_where_the_whole_result_is_never_there_measuring_is_refused(parts, said):
     @frozen
     class measuring(Outer):
-        measures: ClassVar[bool] = True
+        facts: ClassVar[OuterFacts] = replace(average.facts, measures=True)
 
         def apply(self, cx, bucket, state, result, base):
             return result
@@ -136,6 +148,8 @@ class above(VotingTrigger):
     default: float | None = None
     agree: Agreement = "any"
 
+    facts: ClassVar[TriggerFacts] = relative_gradient_change.facts
+
     def vote(self, cx: Context, state: State, observation: Observation) -> bool:
         return observation.value(self.name, self.default) > self.level
 
@@ -144,7 +158,7 @@ class above(VotingTrigger):
 class when_far(above):
     """The same of the distance between replicas, which the engine takes for it."""
 
-    looks_at: ClassVar[frozenset[str]] = frozenset({"replica_distance"})
+    facts: ClassVar[TriggerFacts] = replace(above.facts, looks_at=frozenset({"replica_distance"}))
 
     def vote(self, cx: Context, state: State, observation: Observation) -> bool:
         return cx.step == 1 or observation.value("replica_distance", 0.0) > self.level

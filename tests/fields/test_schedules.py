@@ -109,8 +109,8 @@ def test_a_step_codes_as_the_bits_of_that_step_would(rounding, symmetric):
         assert torch.equal(sent, expected[0])
         assert torch.equal(result, expected[1])
     assert coder.message_bytes(101, 4) == quantize(bits=8, **more).message_bytes(101, 4)
-    assert coder.follows_clock
-    assert not quantize(bits=8, **more).follows_clock
+    assert coder.facts.follows_clock
+    assert not quantize(bits=8, **more).facts.follows_clock
 
 
 def coded(coder, tensor, step):

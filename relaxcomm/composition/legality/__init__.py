@@ -1,8 +1,8 @@
 """Which compositions can work, decided from declared facts and never from a list of names."""
 
 from relaxcomm.composition.legality.between_rules import (
-    check_chooser,
     check_controllers,
+    check_planner,
     check_rules,
     check_together,
 )
@@ -10,8 +10,8 @@ from relaxcomm.composition.legality.topologies import check_topology
 from relaxcomm.composition.legality.within_rule import check_rule
 
 __all__ = [
-    "check_chooser",
     "check_controllers",
+    "check_planner",
     "check_rule",
     "check_rules",
     "check_together",

@@ -1,43 +1,49 @@
-"""What could stand in the place of what does not fit."""
+"""What could stand in the place of what does not fit, by what all that is known declares."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
-from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.roles import Compressor, CompressorFacts, Exchange, ExchangeFacts
 
 
 def neighbours(exchange: Exchange, compressor: Compressor) -> str:
-    """What could stand in the place of one of two that do not fit, by what all that is known declares."""
-    alike = ("collective", "same_result", "counts_votes", "uses_topology")
-    exchanges = [
-        one.__name__
-        for one in _kinds_of(Exchange)
-        if compressor.kinds <= one.accepts
-        and all(getattr(one, fact) == getattr(exchange, fact) for fact in alike)
-    ]
+    """What could stand in the place of one of two that do not fit."""
+    mine = exchange.facts
+    exchanges = exchanges_that(
+        lambda other: (
+            compressor.facts.kinds <= other.accepts
+            and (other.collective, other.same_result) == (mine.collective, mine.same_result)
+            and (other.returns, other.topology) == (mine.returns, mine.topology)
+        )
+    )
     compressors = [
-        one.__name__
-        for one in _kinds_of(Compressor)
-        if isinstance(one.kinds, frozenset) and one.kinds <= exchange.accepts
+        name for name, facts in _known(Compressor, CompressorFacts).items() if facts.kinds <= mine.accepts
     ]
     choices = [f"the exchange {listed(exchanges)}"] if exchanges else []
     choices += [f"a compressor such as {listed(compressors)}"] if compressors else []
     return f"use {', or '.join(choices)}" if choices else "nothing that is known fits either"
 
 
-def _kinds_of(role: Any) -> list[Any]:
-    """All complete classes of a role, plug-ins that were imported among them."""
-    found = []
+def exchanges_that(fit: Callable[[ExchangeFacts], bool]) -> list[str]:
+    """Names of the exchanges whose facts fit."""
+    return sorted(name for name, facts in _known(Exchange, ExchangeFacts).items() if fit(facts))
+
+
+def _known(role: Any, kind: type[Any]) -> dict[str, Any]:
+    """The facts, by name, of all complete classes of a role whose facts follow from no argument."""
+    found: dict[str, Any] = {}
     for cls in role.__subclasses__():
-        found += _kinds_of(cls)
-        if not inspect.isabstract(cls) and cls.__name__.islower() and not cls.__name__.startswith("_"):
-            found.append(cls)
+        found |= _known(cls, kind)
+        public = cls.__name__.islower() and not cls.__name__.startswith("_")
+        if public and not inspect.isabstract(cls) and isinstance(cls.facts, kind):
+            found[cls.__name__] = cls.facts
     return found
 
 
 def listed(names: Collection[str]) -> str:
+    """Names as a choice in a sentence."""
     shown = sorted(set(names))
     return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

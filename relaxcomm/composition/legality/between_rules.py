@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from relaxcomm.composition.legality.parts import RuleParts
 from relaxcomm.errors import CompositionError, CompositionWarning
-
-if TYPE_CHECKING:
-    from relaxcomm.composition.algorithm import Rule
-    from relaxcomm.composition.planner import Chooser
-    from relaxcomm.roles import Controller
+from relaxcomm.roles import Controller
+from relaxcomm.roles.planner import Planner
 
 
-def check_rules(rules: Sequence[Rule]) -> None:
+def check_rules(rules: Sequence[RuleParts]) -> None:
     """Refuse rules that cannot work beside each other.
 
     Raises: CompositionError, with what was got, what is allowed and what to do.
     """
     if not rules:
         raise CompositionError("an algorithm needs at least one rule; bsp is gradients over all_reduce")
-    alone = [rule for rule in rules if not rule.exchange.collective]
-    together = [rule for rule in rules if rule.exchange.collective]
+    alone = [rule for rule in rules if not rule.exchange.facts.collective]
+    together = [rule for rule in rules if rule.exchange.facts.collective]
     for one in alone:
         for other in together:
             if _meet(one, other):
@@ -34,7 +32,7 @@ def check_rules(rules: Sequence[Rule]) -> None:
     _warn_of_drift(rules)
 
 
-def check_controllers(controllers: Sequence[Controller], rules: Sequence[Rule]) -> None:
+def check_controllers(controllers: Sequence[Controller], rules: Sequence[RuleParts]) -> None:
     """Refuse controllers that cannot see what they need, and rules whose result nobody uses.
 
     Raises: CompositionError, with what was got, what is allowed and what to do.
@@ -44,49 +42,51 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[Rule]) 
             raise CompositionError(
                 f"{controller!r} watches rule {controller.rule}, but there are {len(rules)}, counted from 0"
             )
-        if controller.needs_local and rules[controller.rule].payload.site != "backward":
+        if controller.facts.needs_local and rules[controller.rule].payload.facts.site != "backward":
             raise CompositionError(
                 f"{controller!r} compares each worker's own gradient with the mean, so it cannot watch "
                 f"{rules[controller.rule]!r}; let it watch a rule of gradients(), with the outer observe() "
                 "if they are not to be applied"
             )
         compressor = rules[controller.rule].compressor
-        if controller.needs_local and not compressor.unbiased:
+        if controller.facts.needs_local and not (
+            compressor.facts.unbiased and math.isinf(compressor.facts.clip)
+        ):
             raise CompositionError(
                 f"{controller!r} reads the mean gradient's size from what is exchanged, which {compressor!r} "
                 "shortens; take one that is unbiased, such as identity() or count_sketch(size=1024)"
             )
     for index, rule in enumerate(rules):
-        if rule.outer.target is None and all(controller.rule != index for controller in controllers):
+        if not rule.outer.facts.moves_model and all(controller.rule != index for controller in controllers):
             raise CompositionError(
                 f"{rule!r} moves nothing and no controller watches it; give a controller rule={index}, or "
                 "choose another outer"
             )
 
 
-def check_chooser(chooser: Chooser, rules: Sequence[Rule]) -> None:
-    """Refuse rules that exchange something in the steps that a chooser measures, before the last of them.
+def check_planner(planner: Planner, rules: Sequence[RuleParts]) -> None:
+    """Refuse rules that exchange something in the steps that a planner measures, before the last of them.
 
     Raises: CompositionError, with what was got, what is allowed and what to do.
     """
-    steps = chooser.after_steps
+    steps = planner.facts.after_steps
     if steps < 3:
-        raise CompositionError(f"{chooser!r} measures {steps} step(s); it takes at least 3")
+        raise CompositionError(f"{planner!r} measures {steps} step(s); it takes at least 3")
     for rule in rules:
-        if rule.delay or rule.payload.site != "step" or rule.trigger.period_steps < steps:
+        if rule.delay or rule.payload.facts.site != "step" or rule.trigger.facts.period_steps < steps:
             raise CompositionError(
-                f"{chooser!r} measures {steps} steps without communication, which {rule!r} disturbs; use a "
+                f"{planner!r} measures {steps} steps without communication, which {rule!r} disturbs; use a "
                 f"trigger of {steps} steps or more, such as every(steps={steps}), parameters() or deltas(), "
                 "and delay 0"
             )
 
 
-def check_together(rules: Sequence[Rule], name: str) -> None:
+def check_together(rules: Sequence[RuleParts], name: str) -> None:
     """Refuse rules that cannot both apply to the parameter `name`.
 
     Raises: CompositionError, naming the two rules.
     """
-    at_backward = [rule for rule in rules if rule.payload.site == "backward"]
+    at_backward = [rule for rule in rules if rule.payload.facts.site == "backward"]
     for one in at_backward:
         for other in at_backward:
             if one is not other and one.delay and _meet(one, other):
@@ -96,11 +96,15 @@ def check_together(rules: Sequence[Rule], name: str) -> None:
                 )
 
 
-def _warn_of_drift(rules: Sequence[Rule]) -> None:
+def _warn_of_drift(rules: Sequence[RuleParts]) -> None:
     """Gradients that differ between ranks move the parameters apart, unless a rule exchanges those, too."""
-    moving = [rule for rule in rules if rule.outer.target]
-    apart = [rule for rule in moving if rule.payload.site == "backward" and not rule.exchange.same_result]
-    if apart and not any(rule.payload.site == "step" for rule in moving):
+    moving = [rule for rule in rules if rule.outer.facts.moves_model]
+    apart = [
+        rule
+        for rule in moving
+        if rule.payload.facts.site == "backward" and not rule.exchange.facts.same_result
+    ]
+    if apart and not any(rule.payload.facts.site == "step" for rule in moving):
         warnings.warn(
             f"{apart[0]!r} gives every rank another gradient and no rule exchanges parameters, so replicas "
             "part for good; use the payload parameters(), or add a rule that averages them now and then",
@@ -109,7 +113,7 @@ def _warn_of_drift(rules: Sequence[Rule]) -> None:
         )
 
 
-def _meet(one: Rule, other: Rule) -> bool:
+def _meet(one: RuleParts, other: RuleParts) -> bool:
     """Whether there is a step in which both are active."""
     stops = [stop for stop in (one.active[1], other.active[1]) if stop is not None]
     return not stops or max(one.active[0], other.active[0]) < min(stops)

@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from relaxcomm.composition.legality.parts import RuleParts
 from relaxcomm.errors import CompositionError
 
-if TYPE_CHECKING:
-    from relaxcomm.composition.algorithm import Rule
 
-
-def check_outer(rule: Rule) -> None:
+def check_outer(rule: RuleParts) -> None:
     """Refuse an outer that the rule's payload, exchange or delay gives nothing to work with.
 
     Raises: CompositionError, with what was got, what is allowed and what to do.
     """
-    if rule.outer.target is None and (rule.payload.site != "backward" or rule.delay):
+    if not rule.outer.facts.moves_model and (rule.payload.facts.site != "backward" or rule.delay):
         raise CompositionError(
             f"{rule.outer!r} leaves the payload alone, which is for gradients() without delay; got "
             f"{rule.payload!r} with delay {rule.delay}; choose another outer, such as average()"
         )
-    if rule.outer.for_gradients and rule.payload.site != "backward":
+    if rule.outer.facts.returns_direction and rule.payload.facts.site != "backward":
         raise CompositionError(
             f"{rule.outer!r} makes a direction for the optimizer, but {rule.payload!r} does not reach it; "
             "use the payload gradients()"
         )
-    if rule.outer.needs_momentum and not rule.payload.is_momentum:
+    if rule.outer.facts.needs_momentum and not rule.payload.facts.is_momentum:
         raise CompositionError(
             f"{rule.outer!r} takes momentum for what it gets, but {rule.payload!r} is none; use the payload "
             "momentum()"
         )
-    if rule.outer.needs_base and not rule.payload.has_base:
+    if rule.outer.facts.needs_base and not rule.payload.facts.has_base:
         raise CompositionError(
             f"{rule.outer!r} moves from the parameters of the last exchange, which {rule.payload!r} does "
             "not keep; use the payload deltas() or the outer average()"
         )
-    if rule.outer.measures:
+    if rule.outer.facts.measures:
         _check_measuring(rule)
 
 
-def _check_measuring(rule: Rule) -> None:
+def _check_measuring(rule: RuleParts) -> None:
     whole = f"{rule.outer!r} looks at the result of the whole model"
-    if rule.payload.site == "backward":
+    if rule.payload.facts.site == "backward":
         raise CompositionError(
             f"{whole}, but {rule.payload!r} are exchanged a bucket at a time while backward goes on; clip "
             "what is in .grad after backward, which is averaged by then, or use deltas() or parameters()"
@@ -51,7 +47,7 @@ def _check_measuring(rule: Rule) -> None:
             f"{whole}, but with delay 'unbounded' each bucket is applied when it arrives; use a number of "
             "steps"
         )
-    if rule.exchange.returns_base:
+    if rule.exchange.facts.returns == "base":
         raise CompositionError(
             f"{whole}, but {rule.exchange!r} returns the new parameters themselves and leaves an outer "
             "nothing to do; use another exchange, such as all_reduce()"

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from relaxcomm.composition.legality.alternatives import listed
+from relaxcomm.composition.legality.alternatives import exchanges_that, listed
+from relaxcomm.composition.legality.parts import RuleParts
 from relaxcomm.errors import CompositionError
-from relaxcomm.primitives.exchanges.hierarchical_all_reduce import hierarchical_all_reduce
-
-if TYPE_CHECKING:
-    from relaxcomm.composition.algorithm import Rule
-    from relaxcomm.topology import Topology
+from relaxcomm.topology import Topology
 
 
-def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
+def check_topology(rules: Sequence[RuleParts], topology: Topology) -> None:
     """Refuse a configured topology that the rules cannot use, or that none of them would use.
 
     Raises: CompositionError, saying which topologies can be used.
     """
     asking = [rule for rule in rules if rule.exchange.own_topology() is None]
     for rule in asking:
-        if rule.exchange.uses_topology == "groups" and not topology.has_groups:
+        if rule.exchange.facts.topology == "groups" and not topology.has_groups:
             raise CompositionError(
                 f"{rule!r} exchanges inside and between groups of ranks, which {topology!r} does not have; "
                 "use topology: {hierarchical: {sizes: 8}}, with the number of ranks on each machine, or "
@@ -29,7 +25,7 @@ def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
             )
     for rule in asking:
         check_graph(rule, topology)
-    if topology.all_pairs or any(rule.exchange.uses_topology != "complete" for rule in asking):
+    if topology.all_pairs or any(rule.exchange.facts.topology != "complete" for rule in asking):
         return
     if asking:
         raise CompositionError(
@@ -41,24 +37,29 @@ def check_topology(rules: Sequence[Rule], topology: Topology) -> None:
     )
 
 
-def _instead(rule: Rule, topology: Topology) -> str:
+def _instead(rule: RuleParts, topology: Topology) -> str:
     """What to do for a graph that a rule which exchanges with all ranks cannot use."""
     if not topology.has_groups:
         return "for other graphs choose an algorithm with the exchange gossip"
-    if not rule.exchange.collective:
+    if not rule.exchange.facts.collective:
         return f"{rule.exchange!r} answers each worker alone, so that groups have nothing to do together"
-    refused = rule.compressor.kinds - hierarchical_all_reduce.accepts
-    if refused:
-        return (
-            f"groups add up dense messages, but those of {rule.compressor!r} are {listed(refused)}, and a "
-            "sum of them would have to be coded anew"
+    exchanges = exchanges_that(
+        lambda one: (
+            one.topology == "groups" and one.same_result and rule.compressor.facts.kinds <= one.accepts
         )
-    return "for groups write its rules out, with the exchange hierarchical_all_reduce"
+    )
+    if not exchanges:
+        kinds = listed(rule.compressor.facts.kinds)
+        return (
+            f"groups add up messages, but those of {rule.compressor!r} are {kinds}, and a sum of them would "
+            "have to be coded anew"
+        )
+    return f"for groups write its rules out, with the exchange {listed(exchanges)}"
 
 
-def check_graph(rule: Rule, topology: Topology) -> None:
+def check_graph(rule: RuleParts, topology: Topology) -> None:
     """Refuse graphs that the rule's exchange cannot have, at any number of workers."""
-    if rule.exchange.needs_fixed_graph and topology.changes:
+    if rule.exchange.facts.needs_fixed_graph and topology.changes:
         raise CompositionError(
             f"{rule.exchange!r} keeps what its neighbours have sent, so they must stay the same, but "
             f"{topology!r} changes from step to step; use one that stays, such as ring or exponential, or "

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 from relaxcomm.composition import fragments
-from relaxcomm.composition.legality.alternatives import listed, neighbours
+from relaxcomm.composition.legality.alternatives import exchanges_that, listed, neighbours
 from relaxcomm.composition.legality.outer_rules import check_outer
+from relaxcomm.composition.legality.parts import RuleParts
 from relaxcomm.composition.legality.topologies import check_graph
 from relaxcomm.errors import CompositionError, CompositionWarning
-from relaxcomm.primitives.exchanges.all_reduce import all_reduce
-from relaxcomm.primitives.outers.average import average
-
-if TYPE_CHECKING:
-    from relaxcomm.composition.algorithm import Rule
+from relaxcomm.roles import ExchangeFacts
 
 _LARGE = 1 << 20  # entries for which a compressor's loss is asked
 _ROUNDING = 0.01  # the most of ||x||^2 that counts as rounding, which needs no error feedback
 
 
-def check_rule(rule: Rule) -> None:
+def check_rule(rule: RuleParts) -> None:
     """Refuse a rule whose primitives cannot work together.
 
     Raises: CompositionError, with what was got, what is allowed and what to do.
@@ -36,23 +32,23 @@ def check_rule(rule: Rule) -> None:
     _warn_of_bias(rule)
 
 
-def _check_kinds(rule: Rule) -> None:
+def _check_kinds(rule: RuleParts) -> None:
     exchange, compressor = rule.exchange, rule.compressor
-    refused = compressor.kinds - exchange.accepts
+    refused = compressor.facts.kinds - exchange.facts.accepts
     if refused:
         raise CompositionError(
             f"{compressor!r} makes {listed(refused)} messages, which {exchange!r} cannot combine: it takes "
-            f"{listed(exchange.accepts)}; {neighbours(exchange, compressor)}"
+            f"{listed(exchange.facts.accepts)}; {neighbours(exchange, compressor)}"
         )
 
 
-def _warn_of_bias(rule: Rule) -> None:
+def _warn_of_bias(rule: RuleParts) -> None:
     lost = rule.compressor.contraction(_LARGE)
-    if (lost is not None and lost <= _ROUNDING) or rule.compressor.meant_bias:
+    if lost is not None and lost <= _ROUNDING:
         return
-    if rule.exchange.counts_votes or rule.exchange.sends_rest:
+    if rule.exchange.facts.returns == "votes" or rule.exchange.facts.memory != "none":
         return
-    if not rule.compressor.unbiased and not rule.compressor.keeps_rest:
+    if not rule.compressor.facts.unbiased and rule.compressor.facts.memory == "none":
         warnings.warn(
             f"{rule.compressor!r} loses a part of what it codes for good, so training may stall; "
             "put it inside error_feedback",
@@ -61,95 +57,101 @@ def _warn_of_bias(rule: Rule) -> None:
         )
 
 
-def _check_exchange(rule: Rule) -> None:
+def _check_exchange(rule: RuleParts) -> None:
     exchange = rule.exchange
-    if rule.payload.has_base and not (exchange.same_result or exchange.returns_base):
+    if rule.payload.facts.has_base and not (exchange.facts.same_result or exchange.facts.returns == "base"):
         raise CompositionError(
             f"{rule.payload!r} keeps an anchor that must stay the same on all ranks, but {exchange!r} gives "
             "each its own result; use the payload parameters(), or the exchange all_reduce()"
         )
-    if exchange.returns_base and not (rule.payload.has_base and rule.outer == average()):
+    if exchange.facts.returns == "base" and not (rule.payload.facts.has_base and rule.outer.facts.averages):
         raise CompositionError(
             f"{exchange!r} adds up what workers have moved and returns parameters, so it needs the payload "
             f"deltas() and the outer average(); got {rule.payload!r} and {rule.outer!r}"
         )
-    if exchange.counts_votes and rule.compressor.keeps_rest:
+    if exchange.facts.returns == "votes" and rule.compressor.facts.memory != "none":
         raise CompositionError(
             f"{exchange!r} returns votes, which are no part of what {rule.compressor!r} would keep the rest "
             "of; use its inner compressor alone, or the exchange all_gather()"
         )
-    shared = rule.compressor.rounds > 1 or rule.compressor.builds_on_results
-    if shared and not (exchange.several_rounds and exchange.same_result):
+    shared = rule.compressor.facts.rounds > 1 or rule.compressor.facts.follows_results
+    if shared and not (exchange.facts.several_rounds and exchange.facts.same_result):
         raise CompositionError(
             f"{exchange!r} cannot show each rank the results of all messages, on which {rule.compressor!r} "
-            f"builds; use {'all_reduce' if rule.compressor.kinds <= all_reduce.accepts else 'all_gather'}()"
+            f"builds; use the exchange {listed(exchanges_that(lambda one: _shows_results(one, rule)))}"
         )
-    if exchange.collective:
+    if exchange.facts.collective:
         return
-    if rule.trigger.known != "start":
+    if rule.trigger.facts.known != "start":
         raise CompositionError(
             f"{exchange!r} lets every worker go on alone, but {rule.trigger!r} makes all agree in each step; "
             "use every_step() or every(steps=…)"
         )
-    if rule.delay and exchange.returns_base:
+    if rule.delay and exchange.facts.returns == "base":
         raise CompositionError(
             f"{exchange!r} bounds the staleness itself, so it takes no delay; got delay {rule.delay}"
         )
 
 
-def _check_replicas(rule: Rule) -> None:
+def _shows_results(exchange: ExchangeFacts, rule: RuleParts) -> bool:
+    """Whether all ranks would see the results of all of a rule's messages."""
+    shown = exchange.several_rounds and exchange.same_result and exchange.topology == "complete"
+    return shown and rule.compressor.facts.kinds <= exchange.accepts
+
+
+def _check_replicas(rule: RuleParts) -> None:
     exchange = rule.exchange
-    if exchange.follows_parameters and not rule.payload.is_model:
+    if exchange.facts.follows_parameters and not rule.payload.facts.is_model:
         raise CompositionError(
             f"{exchange!r} keeps replicas of the parameters, so it cannot exchange {rule.payload!r}; use the "
             "payload parameters()"
         )
-    if exchange.sends_rest and rule.compressor.keeps_rest:
+    if exchange.facts.memory != "none" and rule.compressor.facts.memory != "none":
         raise CompositionError(
             f"{exchange!r} sends what a message leaves out in a later one, and so does {rule.compressor!r}, "
-            f"which would send it twice; use {rule.compressor.plain!r}"
+            f"which would send it twice; use {rule.compressor.without_memory!r}"
         )
     own = exchange.own_topology()
     if own is not None:
         check_graph(rule, own)
 
 
-def _check_clock(rule: Rule) -> None:
-    if rule.compressor.follows_clock and not rule.exchange.collective:
+def _check_clock(rule: RuleParts) -> None:
+    if rule.compressor.facts.follows_clock and not rule.exchange.facts.collective:
         raise CompositionError(
             f"{rule.exchange!r} reads messages that workers made at different clocks, but how those of "
             f"{rule.compressor!r} are to be read depends on the clock; give it a density or bits that stay"
         )
 
 
-def _check_events(rule: Rule) -> None:
-    waits = rule.trigger.plan() is not None
-    if (rule.payload.needs_event is not None) != waits:
+def _check_events(rule: RuleParts) -> None:
+    event = rule.trigger.facts.event
+    if rule.payload.facts.event != event:
         raise CompositionError(
             f"{rule.payload!r} with {rule.trigger!r}: the moves of clients are exchanged at a round's end, "
             "and nothing else is; use client_deltas() and every_round() together"
         )
-    if waits and rule.delay:
+    if event is not None and rule.delay:
         raise CompositionError(f"delay {rule.delay} with {rule.trigger!r}: a round has no steps; use delay 0")
-    if rule.payload.has_weight and not rule.compressor.elementwise:
+    if rule.payload.facts.extra_entries and rule.compressor.facts.scope != "entry":
         raise CompositionError(
             f"{rule.payload!r} sends a weight behind its entries, which {rule.compressor!r} might not keep; "
             "use identity() or cast(dtype=…)"
         )
 
 
-def _check_delay(rule: Rule) -> None:
+def _check_delay(rule: RuleParts) -> None:
     if rule.delay == "unbounded":
         _check_unbounded(rule)
         return
-    period = rule.trigger.period_steps
-    if rule.payload.site == "backward":
-        if rule.delay and rule.compressor.keeps_rest:
+    period = rule.trigger.facts.period_steps
+    if rule.payload.facts.site == "backward":
+        if rule.delay and rule.compressor.facts.memory != "none":
             raise CompositionError(
                 f"delay {rule.delay} with {rule.compressor!r}: a gradient leaves before the one ahead is "
                 "back, so both would carry the same rest; use delay 0, or deltas() or parameters()"
             )
-        if rule.delay and rule.trigger.known != "start":
+        if rule.delay and rule.trigger.facts.known != "start":
             raise CompositionError(
                 f"delay {rule.delay} with {rule.trigger!r}: late gradients take the place of the step's own "
                 "in every step, so they cannot wait for a vote; use delay 0, or deltas() or parameters()"
@@ -167,21 +169,21 @@ def _check_delay(rule: Rule) -> None:
         )
 
 
-def _check_unbounded(rule: Rule) -> None:
-    if rule.exchange.collective:
+def _check_unbounded(rule: RuleParts) -> None:
+    if rule.exchange.facts.collective:
         raise CompositionError(
             f"delay unbounded with {rule.exchange!r}: its result arrives on each rank in another step, and "
             "then ranks would not take part in the next exchange together; use averaging_server(), or a "
             "delay in steps"
         )
-    if rule.payload.site == "backward":
+    if rule.payload.facts.site == "backward":
         raise CompositionError(
             f"delay unbounded with {rule.payload!r}: the optimizer needs a gradient in every step; use "
             "parameters() or deltas()"
         )
 
 
-def _check_range(rule: Rule) -> None:
+def _check_range(rule: RuleParts) -> None:
     start, stop = rule.active
     if stop is not None and stop <= start:
         raise CompositionError(

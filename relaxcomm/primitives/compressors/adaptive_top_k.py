@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Share, Steps, frozen
 from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES, INDEX_BYTES, num_kept, pack_selected
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import MIXED, Dense, Message, Several
 
@@ -56,9 +57,18 @@ class adaptive_top_k(Compressor):
     least: Share = 0.001
     window: Steps = 50
 
-    kinds: ClassVar[frozenset[str]] = frozenset({MIXED})
-    unbiased: ClassVar[bool] = False
-    builds_on_results: ClassVar[bool] = True
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({MIXED}),
+        rounds=1,
+        scope="model",
+        linear=False,
+        unbiased=False,
+        clip=math.inf,
+        memory="none",
+        follows_results=True,
+        follows_clock=False,
+        keeps_finite=False,
+    )
 
     def __post_init__(self) -> None:
         if self.least > self.most:
@@ -66,10 +76,6 @@ class adaptive_top_k(Compressor):
                 f"adaptive_top_k: least={self.least} is above most={self.most}; the density goes from most "
                 "down to least"
             )
-
-    @property
-    def coding_scope(self) -> str:
-        return "model"
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES
 from relaxcomm.roles import Compressor
 from relaxcomm.tensors.bit_packing import pack_places, places_bytes
 from relaxcomm.tensors.layout import Layout, one_tensor
-from relaxcomm.tensors.messages import SPARSE, block_starts, largest_block
+from relaxcomm.tensors.messages import block_starts, largest_block
 from relaxcomm.tensors.segments import Blocks, chunk_size
 
 
@@ -21,13 +20,6 @@ class BlockTopK(Compressor):
     """Sends the `num_kept` largest entries of each block."""
 
     num_kept: int
-
-    kinds: ClassVar[frozenset[str]] = frozenset({SPARSE})
-    unbiased: ClassVar[bool] = False
-
-    @property
-    def coding_scope(self) -> str:
-        return "tensor"
 
     @abstractmethod
     def blocks(self, layout: Layout) -> tuple[Blocks, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.messages import DENSE, Dense
 from relaxcomm.tensors.precision import wide
 
@@ -35,9 +36,18 @@ class cast(Compressor):
 
     dtype: Literal["float16", "bfloat16", "float32", "float64"]
 
-    kinds: ClassVar[frozenset[str]] = frozenset({DENSE})
-    linear: ClassVar[bool] = True
-    elementwise: ClassVar[bool] = True
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({DENSE}),
+        rounds=1,
+        scope="entry",
+        linear=True,
+        unbiased=True,
+        clip=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=False,
+    )
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         message = tensor.to(self._torch_dtype, copy=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field
@@ -12,7 +13,8 @@ from torch import Tensor
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.decode import as_dense, finish, read
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.roles.facts import Scope, widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import (
@@ -55,44 +57,37 @@ class chain(Compressor):
 
     compressors: Annotated[tuple[Compressor, ...], Field(min_length=2)]
 
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        first, rest = self._first.facts, self._rest.facts
+        # Values of chosen entries lie in no tensor, so what looks at a tensor looks at all of them.
+        inner: Scope = "bucket" if rest.scope == "tensor" and first.scope != "entry" else rest.scope
+        return CompressorFacts(
+            kinds=frozenset(_kind(a, b) for a in first.kinds for b in rest.kinds),
+            rounds=1,
+            scope=widest(first.scope, inner),
+            linear=first.linear and rest.linear,
+            unbiased=first.unbiased and rest.unbiased,
+            clip=min(first.clip, rest.clip),
+            memory="none",
+            follows_results=first.follows_results or rest.follows_results,
+            follows_clock=first.follows_clock or rest.follows_clock,
+            keeps_finite=False,
+        )
+
     def __post_init__(self) -> None:
         for one in self.compressors[:-1]:
-            if isinstance(one, chain) or not one.kinds <= {DENSE, SHARED_SUPPORT, SPARSE}:
+            if isinstance(one, chain) or not one.facts.kinds <= {DENSE, SHARED_SUPPORT, SPARSE}:
                 raise CompositionError(
                     f"chain cannot code the values of {one!r} further; let it come last, or write the "
                     "parts of a chain into one list"
                 )
         for one in self.compressors:
-            if one.keeps_rest or one.rounds != 1 or MAXIMUM in one.kinds:
+            if one.facts.memory != "none" or one.facts.rounds != 1 or MAXIMUM in one.facts.kinds:
                 raise CompositionError(
                     "chain takes compressors of one message that keep no residual and ask for no maximum, "
                     f"got {one!r}; put error_feedback around the whole chain"
                 )
-
-    @property
-    def kinds(self) -> frozenset[str]:  # type: ignore[override]  # facts that follow from the parts
-        return frozenset(_kind(a, b) for a in self._first.kinds for b in self._rest.kinds)
-
-    @property
-    def linear(self) -> bool:  # type: ignore[override]
-        return all(one.linear for one in self.compressors)
-
-    @property
-    def elementwise(self) -> bool:  # type: ignore[override]
-        return all(one.elementwise for one in self.compressors)
-
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]
-        return all(one.unbiased for one in self.compressors)
-
-    @property
-    def follows_clock(self) -> bool:  # type: ignore[override]
-        return any(one.follows_clock for one in self.compressors)
-
-    @property
-    def coding_scope(self) -> str:
-        scopes = {one.coding_scope for one in self.compressors}
-        return next(scope for scope in ("model", "tensor", "bucket") if scope in scopes)
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         slots: dict[str, Tensor] = {}
@@ -113,7 +108,7 @@ class chain(Compressor):
     def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
         num_values, value_bytes = self._first.layout_values(layout, element_bytes)
         places_bytes = self._first.layout_bytes(layout, element_bytes) - num_values * value_bytes
-        inner = layout if self._first.elementwise else one_tensor(num_values)
+        inner = layout if self._first.facts.scope == "entry" else one_tensor(num_values)
         return places_bytes + self._rest.layout_bytes(inner, value_bytes)
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
@@ -146,7 +141,7 @@ class _Reading:
 
     def _inner(self, values: Tensor) -> Context:
         """Chosen entries are values of no tensor in particular."""
-        return self._cx if self._first.elementwise else replace(self._cx, layout=None)
+        return self._cx if self._first.facts.scope == "entry" else replace(self._cx, layout=None)
 
     def values(self, message: Message, like: Tensor) -> Tensor:
         """The values that one worker's message decodes to."""

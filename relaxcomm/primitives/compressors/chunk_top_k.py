@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from typing import ClassVar
+
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Steps, frozen
 from relaxcomm.primitives.compressors.block_top_k import BlockTopK, cuts, largest
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
-from relaxcomm.roles import Coding, Context, State
+from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.messages import BlockSparse
+from relaxcomm.tensors.messages import SPARSE, BlockSparse
 from relaxcomm.tensors.segments import Blocks
 
 
@@ -39,6 +42,19 @@ class chunk_top_k(BlockTopK):
 
     num_kept: Steps
     chunk_size: Steps = 4096
+
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({SPARSE}),
+        rounds=1,
+        scope="tensor",
+        linear=False,
+        unbiased=False,
+        clip=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=False,
+    )
 
     def contraction(self, numel: int) -> float | None:
         size = max(1, min(numel, self.chunk_size))

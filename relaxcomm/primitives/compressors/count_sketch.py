@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Count, Index, frozen
 from relaxcomm.primitives.compressors.random_k import UNIT, shared_seed
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
 from relaxcomm.tensors.precision import wide
@@ -51,8 +52,18 @@ class count_sketch(Compressor):
     size: Count
     seed: Index = 0
 
-    kinds: ClassVar[frozenset[str]] = frozenset({SHARED_SUPPORT})
-    follows_clock: ClassVar[bool] = True
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({SHARED_SUPPORT}),
+        rounds=1,
+        scope="bucket",
+        linear=True,
+        unbiased=True,
+        clip=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=True,
+        keeps_finite=False,
+    )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {UNIT: torch.tensor(bucket.index)}

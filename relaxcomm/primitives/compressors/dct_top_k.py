@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,9 +14,9 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Steps, frozen
 from relaxcomm.primitives.compressors.block_top_k import BlockTopK, Cut, cuts, largest
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
-from relaxcomm.roles import Coding, Context, State
+from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.messages import Coefficients
+from relaxcomm.tensors.messages import SPARSE, Coefficients
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.segments import Blocks
 
@@ -50,6 +51,19 @@ class dct_top_k(BlockTopK):
 
     num_kept: Steps = 32
     chunk_size: Steps = 64
+
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({SPARSE}),
+        rounds=1,
+        scope="tensor",
+        linear=False,
+        unbiased=False,
+        clip=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=False,
+    )
 
     def blocks(self, layout: Layout) -> tuple[Blocks, ...]:
         found, start = [], 0

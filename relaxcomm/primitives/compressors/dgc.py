@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Share, frozen
-from relaxcomm.fields.schedules import Density
+from relaxcomm.fields.schedules import Density, piecewise
 from relaxcomm.primitives.compressors.sparsifier import Sparsifier, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
+from relaxcomm.roles import CompressorFacts
+from relaxcomm.tensors.messages import SPARSE
 
 
 @frozen
@@ -43,6 +46,21 @@ class dgc(Sparsifier):
     density: Density
     sample: Share = 0.01
     scope: Literal["model", "bucket"] = "model"
+
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        return CompressorFacts(
+            kinds=frozenset({SPARSE}),
+            rounds=1,
+            scope=self.scope,
+            linear=False,
+            unbiased=False,
+            clip=math.inf,
+            memory="none",
+            follows_results=False,
+            follows_clock=isinstance(self.density, piecewise),
+            keeps_finite=False,
+        )
 
     def capacity(self, k: int, numel: int) -> int:
         return min(numel, math.ceil(4 * k / 3))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -10,7 +12,8 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.primitives.compressors.memory import Memory, inner_state
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.roles.facts import widest
 from relaxcomm.tensors.buckets import Bucket
 
 _OWN, _MEAN = "own", "mean"
@@ -46,9 +49,16 @@ class ef21(Memory):
 
     compressor: Compressor
 
-    @property
-    def builds_on_results(self) -> bool:  # type: ignore[override]  # a fact of its own
-        return True
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        return replace(
+            self.compressor.facts,
+            scope=widest("tensor", self.compressor.facts.scope),  # estimates have the bucket's entries alone
+            linear=False,
+            memory="lossless",
+            follows_results=True,
+            keeps_finite=False,
+        )
 
     def __post_init__(self) -> None:
         self.check_alone()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.primitives.compressors.memory import Memory, inner_state, subtract
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.roles.facts import widest
 from relaxcomm.tensors.buckets import Bucket
 
 _RESIDUAL, _SPARE, _ROUNDED = "residual", "_spare", "_rounded"
@@ -21,6 +24,8 @@ class error_feedback(Memory):
 
     With decay 1 nothing is ever lost: all that was sent plus the residual e is all that came in. The residual
     is at least float32: where tensors are shorter, so are messages, and what they round off stays in it too.
+    C has to lose less than it is given: around one whose error may be larger than x, such as a scaled
+    `random_k`, e grows without bound.
 
     Args:
         compressor: C.
@@ -43,6 +48,18 @@ class error_feedback(Memory):
 
     compressor: Compressor
     decay: Share = 1.0
+
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        return replace(
+            self.compressor.facts,
+            scope=widest(
+                "tensor", self.compressor.facts.scope
+            ),  # the residual has the bucket's entries alone
+            linear=False,
+            memory="lossless" if self.decay == 1 else "leaky",
+            keeps_finite=False,
+        )
 
     def __post_init__(self) -> None:
         self.check_alone()

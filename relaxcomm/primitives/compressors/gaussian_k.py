@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from statistics import NormalDist
 from typing import Literal
 
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.fields.schedules import Density, least
+from relaxcomm.fields.schedules import Density, least, piecewise
 from relaxcomm.primitives.compressors.sparsifier import Sparsifier, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
+from relaxcomm.roles import CompressorFacts
+from relaxcomm.tensors.messages import SPARSE
 
 _EVALUATIONS = 3
 
@@ -52,6 +55,21 @@ class gaussian_k(Sparsifier):
     density: Density
     scope: Literal["model", "bucket"] = "model"
     fallback: Literal["top_k"] | None = "top_k"
+
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        return CompressorFacts(
+            kinds=frozenset({SPARSE}),
+            rounds=1,
+            scope=self.scope,
+            linear=False,
+            unbiased=False,
+            clip=math.inf,
+            memory="none",
+            follows_results=False,
+            follows_clock=isinstance(self.density, piecewise),
+            keeps_finite=False,
+        )
 
     def contraction(self, numel: int) -> float | None:
         if self.fallback is None or not numel:

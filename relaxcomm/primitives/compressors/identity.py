@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.messages import DENSE, Dense
 
 
@@ -24,10 +25,18 @@ class identity(Compressor):
         [tensor([0.1000, 3.0000])]
     """
 
-    kinds: ClassVar[frozenset[str]] = frozenset({DENSE})
-    linear: ClassVar[bool] = True
-    elementwise: ClassVar[bool] = True
-    keeps_finite: ClassVar[bool] = True
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({DENSE}),
+        rounds=1,
+        scope="entry",
+        linear=True,
+        unbiased=True,
+        clip=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=True,
+    )
 
     def contraction(self, numel: int) -> float:
         return 0.0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
+import torch
 from torch import Tensor
 
 from relaxcomm.errors import CompositionError
@@ -21,31 +20,9 @@ class Memory(Compressor):
 
     compressor: Compressor
 
-    keeps_rest: ClassVar[bool] = True
-
     @property
-    def kinds(self) -> frozenset[str]:  # type: ignore[override]  # facts that are the inner one's
-        return self.compressor.kinds
-
-    @property
-    def rounds(self) -> int:  # type: ignore[override]
-        return self.compressor.rounds
-
-    @property
-    def plain(self) -> Compressor:
-        return self.compressor.plain
-
-    @property
-    def builds_on_results(self) -> bool:  # type: ignore[override]
-        return self.compressor.builds_on_results
-
-    @property
-    def follows_clock(self) -> bool:  # type: ignore[override]
-        return self.compressor.follows_clock
-
-    @property
-    def coding_scope(self) -> str:
-        return self.compressor.coding_scope
+    def without_memory(self) -> Compressor:
+        return self.compressor.without_memory
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.compressor.message_bytes(numel, element_bytes)
@@ -61,16 +38,16 @@ class Memory(Compressor):
 
     def check_alone(self) -> None:
         """Refuse an inner compressor that keeps a residual."""
-        if self.compressor.keeps_rest:
+        if self.compressor.facts.memory != "none":
             raise CompositionError(
                 f"{type(self).__name__} around {self.compressor!r} would keep entries twice; use one of them"
             )
 
 
 def subtract(tensor: Tensor, own: Tensor | Sparse) -> Tensor:
-    """Take what a message decodes to out of a tensor, in place."""
+    """Take what a message decodes to out of a tensor; in place, unless that is what was sent."""
     if isinstance(own, Tensor):
-        return tensor.sub_(own)
+        return torch.sub(tensor, own, out=None if own is tensor else tensor)
     own.add_to(tensor, -1.0)
     return tensor
 

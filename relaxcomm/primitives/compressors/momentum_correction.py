@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, frozen
 from relaxcomm.primitives.compressors.memory import Memory, inner_state, subtract
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.roles.facts import widest
 from relaxcomm.roles.optimizer_groups import refuse_momentum
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import Sparse
@@ -51,6 +54,17 @@ class momentum_correction(Memory):
 
     compressor: Compressor
     momentum: Fraction = 0.9
+
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        return replace(
+            self.compressor.facts,
+            scope=widest("tensor", self.compressor.facts.scope),  # u and v have the bucket's entries alone
+            linear=False,
+            unbiased=False,
+            memory="lossless",
+            keeps_finite=False,
+        )
 
     def __post_init__(self) -> None:
         self.check_alone()

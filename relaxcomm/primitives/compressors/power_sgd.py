@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Steps, frozen
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import DENSE, Dense
@@ -49,13 +50,18 @@ class power_sgd(Compressor):
     matrix_rank: Steps
     seed: Index = 0
 
-    kinds: ClassVar[frozenset[str]] = frozenset({DENSE})
-    rounds: ClassVar[int] = 2
-    unbiased: ClassVar[bool] = False
-
-    @property
-    def coding_scope(self) -> str:
-        return "tensor"
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({DENSE}),
+        rounds=2,
+        scope="tensor",
+        linear=False,
+        unbiased=False,
+        clip=math.inf,
+        memory="none",
+        follows_results=True,
+        follows_clock=False,
+        keeps_finite=False,
+    )
 
     def contraction(self, numel: int) -> float | None:
         return 1.0  # of one worker: an orthogonal projection

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Levels, Steps, frozen
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
-from relaxcomm.roles import Context
+from relaxcomm.roles import CompressorFacts, Context
+from relaxcomm.tensors.messages import QUANTIZED
 from relaxcomm.tensors.norms import row_norms
 from relaxcomm.tensors.segments import Segments
 
@@ -43,6 +45,19 @@ class qsgd(UniformQuantizer):
     levels: Levels = 7
     block_size: Steps = 512
     seed: Index = 0
+
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({QUANTIZED}),
+        rounds=1,
+        scope="bucket",
+        linear=False,
+        unbiased=True,
+        clip=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=False,
+    )
 
     @property
     def num_codes(self) -> int:

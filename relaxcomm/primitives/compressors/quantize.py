@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -12,7 +14,8 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Index, Steps, frozen
 from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
-from relaxcomm.roles import Coding, Context, State
+from relaxcomm.roles import Coding, CompressorFacts, Context, State
+from relaxcomm.tensors.messages import QUANTIZED
 from relaxcomm.tensors.segments import Segments
 
 
@@ -49,6 +52,21 @@ class quantize(UniformQuantizer):
     symmetric: bool = False
     seed: Index = 0
 
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        return CompressorFacts(
+            kinds=frozenset({QUANTIZED}),
+            rounds=1,
+            scope="bucket",
+            linear=False,
+            unbiased=self.stochastic,
+            clip=math.inf,
+            memory="none",
+            follows_results=False,
+            follows_clock=isinstance(self.bits, piecewise),
+            keeps_finite=False,
+        )
+
     def __post_init__(self) -> None:
         if self.symmetric and least(self.bits) == 1:
             raise ConfigError(
@@ -59,10 +77,6 @@ class quantize(UniformQuantizer):
     @property
     def stochastic(self) -> bool:
         return self.rounding == "stochastic"
-
-    @property
-    def follows_clock(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
-        return isinstance(self.bits, piecewise)
 
     @property
     def num_codes(self) -> int:
@@ -129,3 +143,5 @@ class minmax_uint8(quantize):
     """
 
     bits: Literal[8] = 8
+
+    facts = quantize.facts

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from functools import cached_property
+from typing import Literal
 
 import torch
 
@@ -13,7 +14,7 @@ from relaxcomm.fields.frozen import Index, frozen
 from relaxcomm.fields.schedules import Density, largest, least, value_at
 from relaxcomm.primitives.compressors.sparsifier import all_finite, num_kept
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
 
@@ -50,16 +51,20 @@ class random_k(Compressor):
     seed: Index = 0
     scope: Literal["model", "bucket"] = "model"
 
-    kinds: ClassVar[frozenset[str]] = frozenset({SHARED_SUPPORT})
-    follows_clock: ClassVar[bool] = True
-
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
-        return self.scaled
-
-    @property
-    def coding_scope(self) -> str:
-        return self.scope
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        return CompressorFacts(
+            kinds=frozenset({SHARED_SUPPORT}),
+            rounds=1,
+            scope=self.scope,
+            linear=True,
+            unbiased=self.scaled,
+            clip=math.inf,
+            memory="none",
+            follows_results=False,
+            follows_clock=True,
+            keeps_finite=False,
+        )
 
     def contraction(self, numel: int) -> float | None:
         if self.scaled:

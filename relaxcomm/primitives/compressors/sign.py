@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.uniform_quantizer import tensor_segments
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.bit_packing import pack_signs, packed_bytes
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import SIGNS, Signs
@@ -37,12 +38,18 @@ class sign(Compressor):
         Karimireddy et al., "Error Feedback Fixes SignSGD", ICML 2019, for the scale.
     """
 
-    kinds: ClassVar[frozenset[str]] = frozenset({SIGNS})
-    unbiased: ClassVar[bool] = False
-
-    @property
-    def coding_scope(self) -> str:
-        return "tensor"
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({SIGNS}),
+        rounds=1,
+        scope="tensor",
+        linear=False,
+        unbiased=False,
+        clip=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=False,
+    )
 
     def contraction(self, numel: int) -> float | None:
         return 1 - 1 / numel if numel else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.fields.schedules import largest, piecewise, value_at
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, Compressor, Context, State
-from relaxcomm.tensors.messages import SPARSE, Sparse
+from relaxcomm.tensors.messages import Sparse
 from relaxcomm.tensors.precision import wide
 
 COUNT_BYTES = 4
@@ -34,17 +34,6 @@ class Sparsifier(Compressor):
 
     density: float | piecewise
     scope: Literal["model", "bucket"]
-
-    kinds: ClassVar[frozenset[str]] = frozenset({SPARSE})
-    unbiased: ClassVar[bool] = False
-
-    @property
-    def coding_scope(self) -> str:
-        return self.scope
-
-    @property
-    def follows_clock(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
-        return isinstance(self.density, piecewise)
 
     @abstractmethod
     def select(self, tensor: Tensor, density: float, capacity: int) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from functools import cached_property
 
 from torch import Tensor
 
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import Steps, frozen
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.roles.facts import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.shards import PieceState
@@ -40,43 +41,34 @@ class switch(Compressor):
     then: Compressor
     steps: Steps
 
-    follows_clock: ClassVar[bool] = True
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        first, then = self.first.facts, self.then.facts
+        keeps = first.memory != "none" or then.memory != "none"
+        return CompressorFacts(
+            kinds=first.kinds | then.kinds,
+            rounds=first.rounds,
+            scope=widest(first.scope, then.scope),
+            linear=first.linear and then.linear,
+            unbiased=first.unbiased and then.unbiased,
+            clip=min(first.clip, then.clip),
+            memory="leaky" if keeps else "none",  # what `first` has kept is never sent
+            follows_results=first.follows_results or then.follows_results,
+            follows_clock=True,
+            keeps_finite=first.keeps_finite and then.keeps_finite,
+        )
 
     def __post_init__(self) -> None:
-        if self.first.rounds != self.then.rounds:
+        if self.first.facts.rounds != self.then.facts.rounds:
             raise CompositionError(
-                f"switch takes compressors of equal rounds, got {self.first!r} of {self.first.rounds} and "
-                f"{self.then!r} of {self.then.rounds}; give two rules disjoint active ranges instead"
+                f"switch takes compressors of equal rounds, got {self.first!r} of {self.first.facts.rounds} "
+                f"and {self.then!r} of {self.then.facts.rounds}; give two rules disjoint active ranges "
+                "instead"
             )
 
     @property
-    def kinds(self) -> frozenset[str]:  # type: ignore[override]  # facts that follow from the parts
-        return self.first.kinds | self.then.kinds
-
-    @property
-    def rounds(self) -> int:  # type: ignore[override]
-        return self.first.rounds
-
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]
-        return self.first.unbiased and self.then.unbiased
-
-    @property
-    def keeps_rest(self) -> bool:  # type: ignore[override]
-        return self.first.keeps_rest or self.then.keeps_rest
-
-    @property
-    def builds_on_results(self) -> bool:  # type: ignore[override]
-        return self.first.builds_on_results or self.then.builds_on_results
-
-    @property
-    def coding_scope(self) -> str:
-        scopes = {self.first.coding_scope, self.then.coding_scope}
-        return next(scope for scope in ("model", "tensor", "bucket") if scope in scopes)
-
-    @property
-    def plain(self) -> Compressor:
-        return switch(first=self.first.plain, then=self.then.plain, steps=self.steps)
+    def without_memory(self) -> Compressor:
+        return switch(first=self.first.without_memory, then=self.then.without_memory, steps=self.steps)
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
         self.first.check_optimizer(groups)

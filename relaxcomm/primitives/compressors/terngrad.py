@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Rate, frozen
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer, tensor_segments
-from relaxcomm.roles import Context
+from relaxcomm.roles import CompressorFacts, Context
 from relaxcomm.tensors.layout import Layout, one_tensor
+from relaxcomm.tensors.messages import QUANTIZED
 from relaxcomm.tensors.norms import row_norms
 from relaxcomm.tensors.segments import Segments
 
@@ -45,19 +46,24 @@ class terngrad(UniformQuantizer):
     clip: Rate | None = 2.5
     seed: Index = 0
 
-    meant_bias: ClassVar[bool] = True
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        return CompressorFacts(
+            kinds=frozenset({QUANTIZED}),
+            rounds=1,
+            scope="tensor",
+            linear=False,
+            unbiased=True,
+            clip=math.inf if self.clip is None else self.clip,
+            memory="none",
+            follows_results=False,
+            follows_clock=False,
+            keeps_finite=False,
+        )
 
     @property
     def num_codes(self) -> int:
         return 3
-
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
-        return self.clip is None
-
-    @property
-    def coding_scope(self) -> str:
-        return "tensor"
 
     def segments(self, cx: Context, numel: int) -> Segments:
         return tensor_segments(cx, numel)

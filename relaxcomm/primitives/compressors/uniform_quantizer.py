@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
-from relaxcomm.tensors.messages import QUANTIZED, Quantized
+from relaxcomm.tensors.messages import Quantized
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.segments import Segments, chunk_size
 
@@ -26,8 +25,6 @@ class UniformQuantizer(Compressor):
     """
 
     seed: int
-
-    kinds: ClassVar[frozenset[str]] = frozenset({QUANTIZED})
 
     @property
     @abstractmethod
@@ -51,10 +48,6 @@ class UniformQuantizer(Compressor):
     @abstractmethod
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Distance of the levels and the lowest (not looked at around 0), each `[num]`, for `[num, size]`."""
-
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]  # a fact that depends on an argument
-        return self.stochastic
 
     def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
         message = self._message(cx, tensor)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Index, Rate, Steps, frozen
-from relaxcomm.roles import Context, Controller, Seen
+from relaxcomm.roles import Context, Controller, ControllerFacts, Seen
 
 BATCH_SIZE = "batch_size"
 
@@ -56,8 +56,11 @@ class norm_test(Controller):
     tolerance: Rate
     max_batch_size: Steps | None = None
 
-    needs: ClassVar[frozenset[str]] = frozenset({BATCH_SIZE})
-    needs_local: ClassVar[bool] = True
+    facts: ClassVar[ControllerFacts] = ControllerFacts(
+        needs=frozenset({BATCH_SIZE}),
+        needs_local=True,
+        needs_micro_gradients=False,
+    )
 
     def observe(self, cx: Context, seen: Seen) -> Tensor:
         assert seen.local is not None, "the legality check lets only rules of gradients through"
@@ -115,8 +118,11 @@ class sample_norm_test(Controller):
     tolerance: Rate
     max_batch_size: Steps | None = None
 
-    needs: ClassVar[frozenset[str]] = frozenset({BATCH_SIZE})
-    needs_micro_gradients: ClassVar[bool] = True
+    facts: ClassVar[ControllerFacts] = ControllerFacts(
+        needs=frozenset({BATCH_SIZE}),
+        needs_local=False,
+        needs_micro_gradients=True,
+    )
 
     def observe(self, cx: Context, seen: Seen) -> Tensor:
         micro = seen.micro

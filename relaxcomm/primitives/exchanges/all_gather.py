@@ -8,7 +8,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather
-from relaxcomm.roles import Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM
 from relaxcomm.topology import Topology
 
@@ -30,7 +30,19 @@ class all_gather(Exchange):
                  [1.5000, 4.5000]]])
     """
 
-    accepts: ClassVar[frozenset[str]] = ALL_KINDS | {MAXIMUM}
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=ALL_KINDS | {MAXIMUM},
+        collective=True,
+        same_result=True,
+        operations=1,
+        several_rounds=True,
+        returns="mean",
+        topology="complete",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=False,
+    )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         weight = 1 / cx.membership.world_size

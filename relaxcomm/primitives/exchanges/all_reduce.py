@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllReduce
-from relaxcomm.roles import Compressor, Context, Exchange, Exchanging, Parts, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Parts, State
 from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum, Message
 from relaxcomm.topology import Topology
 
@@ -30,8 +30,19 @@ class all_reduce(Exchange):
         tensor([[3., 3., 3.]])
     """
 
-    accepts: ClassVar[frozenset[str]] = SUMMABLE | {MAXIMUM}
-    takes_divided: ClassVar[bool] = True
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=SUMMABLE | {MAXIMUM},
+        collective=True,
+        same_result=True,
+        operations=1,
+        several_rounds=True,
+        returns="mean",
+        topology="complete",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=True,
+    )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         coding = compressor.code(cx, tensor, state, keep_own=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Service
 from relaxcomm.primitives.exchanges.parameter_server import (
     HEADER_BYTES,
+    PUSHED,
     Decoder,
     ParameterServer,
     ShardPlan,
@@ -19,7 +21,7 @@ from relaxcomm.primitives.exchanges.parameter_server import (
     read_header,
     read_replies,
 )
-from relaxcomm.roles import Compressor, Context, Exchanging, Served, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Served, State
 from relaxcomm.tensors.buckets import Bucket
 
 
@@ -45,6 +47,20 @@ class averaging_server(ParameterServer):
     Differs from the paper: shards served by the ranks in the place of an all-reduce in a second
         thread, so that workers need not agree on when to end.
     """
+
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=PUSHED,
+        collective=False,
+        same_result=True,
+        operations=1,
+        several_rounds=False,
+        returns="mean",
+        topology="complete",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=False,
+    )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         replies = yield make_request(cx, tensor, compressor, state, (cx.round, 0))

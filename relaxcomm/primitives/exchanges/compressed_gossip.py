@@ -13,7 +13,7 @@ from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, mix
-from relaxcomm.roles import Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import ALL_KINDS, Sparse
 from relaxcomm.tensors.shards import PieceState
@@ -34,12 +34,8 @@ class ReplicaGossip(OverGraph):
     which all ranks start from.
     """
 
-    accepts: ClassVar[frozenset[str]] = ALL_KINDS
-    needs_fixed_graph: ClassVar[bool] = True
-    follows_parameters: ClassVar[bool] = True
-
     @property
-    def plain(self) -> Exchange:
+    def without_memory(self) -> Exchange:
         return gossip(topology=self.topology)
 
     def coding_slots(
@@ -83,7 +79,7 @@ class ReplicaGossip(OverGraph):
         """Make x the new parameters, from replicas that have changed."""
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return self.plain.bytes_sent(message_bytes, world_size, topology)
+        return self.without_memory.bytes_sent(message_bytes, world_size, topology)
 
 
 @frozen
@@ -116,7 +112,19 @@ class choco_gossip(ReplicaGossip):
     gamma: Share
     topology: Topology | None = None
 
-    sends_rest: ClassVar[bool] = True
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=ALL_KINDS,
+        collective=True,
+        same_result=False,
+        operations=1,
+        several_rounds=True,
+        returns="mean",
+        topology="graph",
+        needs_fixed_graph=True,
+        follows_parameters=True,
+        memory="lossless",
+        takes_divided=False,
+    )
 
     def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
         return x.to(own.dtype, copy=True).sub_(own)
@@ -148,6 +156,20 @@ class dcd_gossip(ReplicaGossip):
     """
 
     topology: Topology | None = None
+
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=ALL_KINDS,
+        collective=True,
+        same_result=False,
+        operations=1,
+        several_rounds=True,
+        returns="mean",
+        topology="graph",
+        needs_fixed_graph=True,
+        follows_parameters=True,
+        memory="none",
+        takes_divided=False,
+    )
 
     def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
         update = x - own.to(x.dtype)  # from where the last exchange put x, as its type holds it

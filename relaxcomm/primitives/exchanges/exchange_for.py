@@ -24,8 +24,8 @@ def exchange_for(compressor: Compressor) -> Exchange:
         >>> [exchange_for(compressor) for compressor in (identity(), quantize(bits=8), top_k(density=0.01))]
         [all_reduce(), scatter_gather(), all_gather()]
     """
-    if compressor.kinds <= all_reduce.accepts:
+    if compressor.facts.kinds <= all_reduce.facts.accepts:
         return all_reduce()
-    if compressor.kinds <= _SAME_SIZE and not compressor.keeps_rest:
+    if compressor.facts.kinds <= _SAME_SIZE and compressor.facts.memory == "none":
         return scatter_gather()
     return all_gather()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
-from relaxcomm.roles import Coding, Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.messages import DENSE, Sparse
 from relaxcomm.topology import Topology
 
@@ -52,9 +52,6 @@ class OverGraph(Exchange):
 
     topology: Topology | None = None
 
-    same_result: ClassVar[bool] = False
-    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "graph"
-
     def own_topology(self) -> Topology | None:
         return self.topology
 
@@ -88,7 +85,19 @@ class gossip(OverGraph):
 
     topology: Topology | None = None
 
-    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=frozenset({DENSE}),
+        collective=True,
+        same_result=False,
+        operations=1,
+        several_rounds=True,
+        returns="mean",
+        topology="graph",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=False,
+    )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         result, _ = yield from mix(

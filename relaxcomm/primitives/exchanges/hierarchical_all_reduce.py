@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
-from relaxcomm.roles import Coding, Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.messages import DENSE, Dense
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import piece_sizes
@@ -33,10 +33,19 @@ class group_all_reduce(Exchange):
         tensor([[2., 2., 7., 7.]])
     """
 
-    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
-    same_result: ClassVar[bool] = False
-    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "groups"
-    operations: ClassVar[int] = 2
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=frozenset({DENSE}),
+        collective=True,
+        same_result=False,
+        operations=2,
+        several_rounds=True,
+        returns="mean",
+        topology="groups",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=False,
+    )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
@@ -62,9 +71,19 @@ class hierarchical_all_reduce(Exchange):
         tensor([[3., 3., 3.]])
     """
 
-    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
-    uses_topology: ClassVar[Literal["complete", "graph", "groups"]] = "groups"
-    operations: ClassVar[int] = 4
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=frozenset({DENSE}),
+        collective=True,
+        same_result=True,
+        operations=4,
+        several_rounds=True,
+        returns="mean",
+        topology="groups",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=False,
+    )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)

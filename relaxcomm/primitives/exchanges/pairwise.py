@@ -16,7 +16,7 @@ from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.sparsifier import all_finite
 from relaxcomm.primitives.exchanges.gossip import OverGraph
 from relaxcomm.primitives.exchanges.parameter_server import Decoder, kept_dtype
-from relaxcomm.roles import Compressor, Context, Exchanging, Served, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Served, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import DENSE
 from relaxcomm.topology import Topology
@@ -57,11 +57,19 @@ class pairwise(OverGraph):
     topology: Topology | None = None
     seed: Index = 0
 
-    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
-    collective: ClassVar[bool] = False
-    several_rounds: ClassVar[bool] = False
-    needs_fixed_graph: ClassVar[bool] = True
-    follows_parameters: ClassVar[bool] = True
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=frozenset({DENSE}),
+        collective=False,
+        same_result=False,
+        operations=1,
+        several_rounds=False,
+        returns="mean",
+        topology="graph",
+        needs_fixed_graph=True,
+        follows_parameters=True,
+        memory="none",
+        takes_divided=False,
+    )
 
     def check_graph(self, topology: Topology, world_size: int) -> None:
         super().check_graph(topology, world_size)

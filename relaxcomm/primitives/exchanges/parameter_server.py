@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,15 +27,12 @@ from relaxcomm.tensors.shards import (
 )
 from relaxcomm.topology import Topology
 
+PUSHED = ALL_KINDS - {SHARED_SUPPORT}  # clocks, so draws, are each worker's own
 HEADER_BYTES = 16  # two 8-byte numbers
 
 
 class ParameterServer(Exchange):
     """An exchange with a server whose parts lie on the ranks; each part of a push is coded on its own."""
-
-    accepts: ClassVar[frozenset[str]] = ALL_KINDS - {SHARED_SUPPORT}  # clocks, so draws, are each one's own
-    collective: ClassVar[bool] = False
-    several_rounds: ClassVar[bool] = False
 
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership

@@ -12,7 +12,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.exchanges.gossip import OverGraph, swap
-from relaxcomm.roles import Compressor, Context, Exchanging, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import DENSE
 from relaxcomm.tensors.shards import PieceState
@@ -50,9 +50,19 @@ class push_sum(OverGraph):
 
     topology: Topology | None = None
 
-    accepts: ClassVar[frozenset[str]] = frozenset({DENSE})
-    follows_parameters: ClassVar[bool] = True
-    several_rounds: ClassVar[bool] = False
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=frozenset({DENSE}),
+        collective=True,
+        same_result=False,
+        operations=1,
+        several_rounds=False,
+        returns="mean",
+        topology="graph",
+        needs_fixed_graph=False,
+        follows_parameters=True,
+        memory="none",
+        takes_divided=False,
+    )
 
     def check_graph(self, topology: Topology, world_size: int) -> None:
         topology.check(world_size, balanced=False)

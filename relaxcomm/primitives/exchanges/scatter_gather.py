@@ -13,7 +13,7 @@ from relaxcomm.network.operations import AllGather, AllToAll, Operation, Receive
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
-from relaxcomm.roles import Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import ALL_KINDS, Message
@@ -58,9 +58,19 @@ class scatter_gather(Exchange):
 
     server_feedback: bool = False
 
-    accepts: ClassVar[frozenset[str]] = ALL_KINDS
-    operations: ClassVar[int] = 2
-    several_rounds: ClassVar[bool] = False
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=ALL_KINDS,
+        collective=True,
+        same_result=True,
+        operations=2,
+        several_rounds=False,
+        returns="mean",
+        topology="complete",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=False,
+    )
 
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
@@ -106,7 +116,7 @@ class scatter_gather(Exchange):
 
     def _second(self, compressor: Compressor) -> Compressor:
         """What codes the means."""
-        plain = compressor.plain
+        plain = compressor.without_memory
         return error_feedback(compressor=plain) if self.server_feedback else plain
 
 

@@ -15,6 +15,7 @@ from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
 from relaxcomm.primitives.exchanges.parameter_server import (
     HEADER_BYTES,
+    PUSHED,
     Decoder,
     ParameterServer,
     ShardPlan,
@@ -25,7 +26,7 @@ from relaxcomm.primitives.exchanges.parameter_server import (
     read_header,
     read_replies,
 )
-from relaxcomm.roles import Compressor, Context, Exchanging, Served, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Served, State
 from relaxcomm.tensors.buckets import Bucket
 
 Staleness = Annotated[float, Field(ge=0)]
@@ -62,8 +63,19 @@ class server(ParameterServer):
 
     staleness: Staleness
 
-    same_result: ClassVar[bool] = False
-    returns_base: ClassVar[bool] = True
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=PUSHED,
+        collective=False,
+        same_result=False,
+        operations=1,
+        several_rounds=False,
+        returns="base",
+        topology="complete",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=False,
+    )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         need = 0 if math.isinf(self.staleness) else max(0, cx.round + 1 - int(self.staleness))

@@ -13,7 +13,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.primitives.exchanges.scatter_gather import gather, scatter
-from relaxcomm.roles import Compressor, Context, Exchange, Exchanging, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.bit_packing import pack_codes, unpack_codes
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
@@ -49,10 +49,19 @@ class vote(Exchange):
     Differs from the paper: there is no server; entries with as many for as against do not become 0.
     """
 
-    accepts: ClassVar[frozenset[str]] = frozenset({SIGNS})
-    operations: ClassVar[int] = 2
-    several_rounds: ClassVar[bool] = False
-    counts_votes: ClassVar[bool] = True
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=frozenset({SIGNS}),
+        collective=True,
+        same_result=True,
+        operations=2,
+        several_rounds=False,
+        returns="votes",
+        topology="complete",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=False,
+    )
 
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership

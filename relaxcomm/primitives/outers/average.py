@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.roles import Context, Outer, State
+from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 
@@ -22,6 +24,16 @@ class average(Outer):
         tensor([[2., 2.],
                 [4., 4.]])
     """
+
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=True,
+        needs_base=False,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+    )
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         return result if base is None else buffer_pool.add(base, result, -1.0)

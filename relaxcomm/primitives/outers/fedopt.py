@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, frozen
-from relaxcomm.roles import Context, Outer, State
+from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
 
@@ -20,8 +20,6 @@ class _Adaptive(Outer):
     lr: float
     momentum: float
     tau: float
-
-    needs_base: ClassVar[bool] = True
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {"momentum": bucket.zeros(), "squares": torch.full_like(bucket.zeros(), self.tau**2)}
@@ -66,6 +64,16 @@ class adam(_Adaptive):
     second_momentum: Fraction = 0.99
     tau: Rate = 1e-3
 
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=True,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+    )
+
     def squares(self, before: Tensor, squared: Tensor) -> Tensor:
         return torch.lerp(squared, before, self.second_momentum)
 
@@ -96,6 +104,16 @@ class yogi(_Adaptive):
     second_momentum: Fraction = 0.99
     tau: Rate = 1e-3
 
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=True,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+    )
+
     def squares(self, before: Tensor, squared: Tensor) -> Tensor:
         return before - (1 - self.second_momentum) * squared * torch.sign(before - squared)
 
@@ -124,6 +142,16 @@ class adagrad(_Adaptive):
     lr: Rate
     momentum: Fraction = 0.0
     tau: Rate = 1e-3
+
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=True,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+    )
 
     def squares(self, before: Tensor, squared: Tensor) -> Tensor:
         return before + squared

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, Steps, frozen
-from relaxcomm.roles import Context, Outer, State
+from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.roles.optimizer_groups import refuse_momentum
 from relaxcomm.tensors.buckets import Bucket
 
@@ -50,8 +50,15 @@ class frozen_adam(Outer):
     beta2: Fraction = 0.999
     eps: Rate = 1e-8
 
-    for_gradients: ClassVar[bool] = True
-    needs_momentum: ClassVar[bool] = True
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=False,
+        needs_learning_rate=False,
+        needs_momentum=True,
+        returns_direction=True,
+        measures=False,
+    )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         count = torch.zeros((), dtype=torch.float64, device=bucket.device)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.roles import Context, Outer, State
+from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
 
@@ -29,7 +29,15 @@ class observe(Outer):
         [(0.351, 1108), (0.351, 2432)]
     """
 
-    target: ClassVar[Literal["payload"] | None] = None
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=False,
+        averages=False,
+        needs_base=False,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+    )
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         return result

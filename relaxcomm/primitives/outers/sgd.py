@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, frozen
-from relaxcomm.roles import Context, Outer, State
+from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 
@@ -36,7 +36,15 @@ class sgd(Outer):
     lr: Rate
     momentum: Fraction = 0.0
 
-    needs_base: ClassVar[bool] = True
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=True,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+    )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()} if self.momentum else {}
@@ -70,7 +78,15 @@ class nesterov(Outer):
     lr: Rate
     momentum: Fraction
 
-    needs_base: ClassVar[bool] = True
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=True,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+    )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}

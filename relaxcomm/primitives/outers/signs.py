@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.roles import Context, Outer, State
+from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
 
@@ -30,7 +30,15 @@ class signs(Outer):
     Reference: Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870.
     """
 
-    for_gradients: ClassVar[bool] = True
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=False,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=True,
+        measures=False,
+    )
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         return torch.sign(result).add_(result * 0)  # NaN stays visible

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, frozen
-from relaxcomm.roles import Context, Outer, State
+from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
 _MOMENTUM = "momentum"
@@ -41,8 +41,15 @@ class slowmo(Outer):
     lr: Rate
     momentum: Fraction
 
-    needs_base: ClassVar[bool] = True
-    needs_optimizer: ClassVar[bool] = True
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=True,
+        needs_learning_rate=True,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+    )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}

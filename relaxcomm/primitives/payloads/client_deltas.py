@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Threshold, frozen
 from relaxcomm.primitives.payloads.deltas import ANCHOR
-from relaxcomm.roles import Context, Payload, State
+from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.precision import wide
 
@@ -39,11 +39,16 @@ class client_deltas(Payload):
 
     proximal: Threshold = 0.0
 
-    site: ClassVar[Literal["backward", "step"]] = "step"
-    has_base: ClassVar[bool] = True
-    has_weight: ClassVar[bool] = True
-    needs_event: ClassVar[str | None] = "round"
-    averages_buffers: ClassVar[bool] = True
+    facts: ClassVar[PayloadFacts] = PayloadFacts(
+        site="step",
+        is_model=False,
+        is_momentum=False,
+        has_base=True,
+        moves_model=True,
+        keeps_local=False,
+        extra_entries=1,
+        event="round",
+    )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         weight = torch.zeros(1, dtype=wide(bucket.dtype), device=bucket.device)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from functools import cached_property
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.payloads.parameters import write_parameters
-from relaxcomm.roles import Context, Payload, State
+from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
 ANCHOR = "anchor"
@@ -41,13 +42,18 @@ class deltas(Payload):
 
     merge: Annotated[float, Field(ge=0, le=1)] | None = None
 
-    site: ClassVar[Literal["backward", "step"]] = "step"
-    has_base: ClassVar[bool] = True
-    averages_buffers: ClassVar[bool] = True
-
-    @property
-    def keeps_local(self) -> bool:
-        return bool(self.merge)
+    @cached_property
+    def facts(self) -> PayloadFacts:
+        return PayloadFacts(
+            site="step",
+            is_model=False,
+            is_momentum=False,
+            has_base=True,
+            moves_model=True,
+            keeps_local=bool(self.merge),
+            extra_entries=0,
+            event=None,
+        )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {ANCHOR: bucket.copy()}

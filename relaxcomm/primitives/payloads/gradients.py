@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.roles import Context, Payload, State
+from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
 
@@ -27,7 +27,16 @@ class gradients(Payload):
                 [6., 6., 6.]])
     """
 
-    site: ClassVar[Literal["backward", "step"]] = "backward"
+    facts: ClassVar[PayloadFacts] = PayloadFacts(
+        site="backward",
+        is_model=False,
+        is_momentum=False,
+        has_base=False,
+        moves_model=False,
+        keeps_local=False,
+        extra_entries=0,
+        event=None,
+    )
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         if cx.gradient_scale is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, frozen
 from relaxcomm.primitives.payloads.gradients import gradients
-from relaxcomm.roles import Context, State
+from relaxcomm.roles import Context, PayloadFacts, State
 from relaxcomm.roles.optimizer_groups import refuse_momentum
 from relaxcomm.tensors.buckets import Bucket
 
@@ -40,7 +40,16 @@ class momentum(gradients):
 
     beta: Fraction = 0.9
 
-    is_momentum: ClassVar[bool] = True
+    facts: ClassVar[PayloadFacts] = PayloadFacts(
+        site="backward",
+        is_model=False,
+        is_momentum=True,
+        has_base=False,
+        moves_model=False,
+        keeps_local=False,
+        extra_entries=0,
+        event=None,
+    )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}

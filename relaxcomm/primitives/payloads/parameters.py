@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.roles import Context, Payload, State
+from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
 
@@ -38,9 +38,16 @@ class parameters(Payload):
                 [ 6., 10.]])
     """
 
-    site: ClassVar[Literal["backward", "step"]] = "step"
-    averages_buffers: ClassVar[bool] = True
-    is_model: ClassVar[bool] = True
+    facts: ClassVar[PayloadFacts] = PayloadFacts(
+        site="step",
+        is_model=True,
+        is_momentum=False,
+        has_base=False,
+        moves_model=True,
+        keeps_local=False,
+        extra_entries=0,
+        event=None,
+    )
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         return bucket.gather(out)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from relaxcomm.fields.frozen import Steps, frozen
-from relaxcomm.roles import Context, Trigger
+from relaxcomm.roles import Context, Trigger, TriggerFacts
 
 
 @frozen
@@ -28,9 +30,15 @@ class every(Trigger):
 
     steps: Steps
 
-    @property
-    def period_steps(self) -> int:
-        return self.steps
+    @cached_property
+    def facts(self) -> TriggerFacts:
+        return TriggerFacts(
+            known="start",
+            event=None,
+            period_steps=self.steps,
+            needs=frozenset(),
+            looks_at=frozenset(),
+        )
 
     def fires(self, cx: Context) -> bool:
         return (cx.step - cx.start + 1) % self.steps == 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.fields.frozen import Share, Steps, frozen
-from relaxcomm.roles import Context, Trigger
+from relaxcomm.roles import Context, Trigger, TriggerFacts
 
 
 @frozen
@@ -36,11 +36,13 @@ class every_round(Trigger):
     fraction: Share = 1.0
     clients: Steps | None = None
 
-    known: ClassVar[Literal["start", "backward", "event"]] = "event"
-
-    @property
-    def period_steps(self) -> int:
-        return 1
+    facts: ClassVar[TriggerFacts] = TriggerFacts(
+        known="event",
+        event="round",
+        period_steps=1,
+        needs=frozenset(),
+        looks_at=frozenset(),
+    )
 
     def plan(self) -> RoundPlan | None:
         return RoundPlan(self.epochs, self.fraction, self.clients)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.roles import Context, Trigger
+from relaxcomm.roles import Context, Trigger, TriggerFacts
 
 
 @frozen
@@ -19,9 +21,13 @@ class every_step(Trigger):
                 [3., 3.]])
     """
 
-    @property
-    def period_steps(self) -> int:
-        return 1
+    facts: ClassVar[TriggerFacts] = TriggerFacts(
+        known="start",
+        event=None,
+        period_steps=1,
+        needs=frozenset(),
+        looks_at=frozenset(),
+    )
 
     def fires(self, cx: Context) -> bool:
         return True

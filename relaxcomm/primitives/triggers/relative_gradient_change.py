@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Share, Steps, Threshold, frozen
-from relaxcomm.roles import Agreement, Context, Observation, State, VotingTrigger
+from relaxcomm.roles import Agreement, Context, Observation, State, TriggerFacts, VotingTrigger
 
 
 @frozen
@@ -56,6 +57,14 @@ class relative_gradient_change(VotingTrigger):
     smoothing: Share = 0.16
     agree: Agreement = "any"
     vote_delay: Index = 0
+
+    facts: ClassVar[TriggerFacts] = TriggerFacts(
+        known="backward",
+        event=None,
+        period_steps=1,
+        needs=frozenset(),
+        looks_at=frozenset(),
+    )
 
     def init_vote(self) -> Mapping[str, Tensor]:
         return {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
+
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.roles import Context, Trigger
+from relaxcomm.roles import Context, Trigger, TriggerFacts
 
 
 @frozen
@@ -33,20 +36,17 @@ class while_below(Trigger):
     value: str
     limit: float
 
+    @cached_property
+    def facts(self) -> TriggerFacts:
+        followed = self.trigger.facts
+        return replace(followed, needs=followed.needs | {self.value})
+
     def __post_init__(self) -> None:
-        if self.trigger.known != "start":
+        if self.trigger.facts.known != "start":
             raise CompositionError(
                 f"while_below cannot follow {self.trigger!r}, whose answer is known after backward only; "
                 "choose every(steps=…) or every_step()"
             )
-
-    @property
-    def period_steps(self) -> int:
-        return self.trigger.period_steps
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.trigger.needs | {self.value}
 
     def fires(self, cx: Context) -> bool:
         return cx.values[self.value] < self.limit and self.trigger.fires(cx)

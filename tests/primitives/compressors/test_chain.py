@@ -19,7 +19,7 @@ HALF = cast("float16")
 def exchanged(compressor, tensors):
     """What every rank ends with, over the cheapest exchange that takes the messages."""
     exchange = primitives.all_reduce()
-    if not compressor.kinds <= exchange.accepts:
+    if not compressor.facts.kinds <= exchange.facts.accepts:
         exchange = primitives.all_gather()
 
     def rank(group):
@@ -50,7 +50,7 @@ def test_values_of_top_k_in_half_precision():
     for found in exchanged(compressor, [torch.from_numpy(x) for x in inputs]):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert compressor.message_bytes(301, 4) == 30 * (2 + 4) + 4
-    assert compressor.kinds == {"sparse"}
+    assert compressor.facts.kinds == {"sparse"}
 
 
 def test_values_of_a_shared_support_are_summed_in_the_network():
@@ -59,7 +59,7 @@ def test_values_of_a_shared_support_are_summed_in_the_network():
     plain, halved = exchanged(shared, inputs), exchanged(chain(compressors=(shared, HALF)), inputs)
     np.testing.assert_allclose(halved[0], plain[0], rtol=2**-8, atol=2**-10)
     assert not np.array_equal(halved[0], plain[0])
-    assert chain(compressors=(shared, HALF)).kinds == {"shared_support"}
+    assert chain(compressors=(shared, HALF)).facts.kinds == {"shared_support"}
     assert chain(compressors=(shared, HALF)).message_bytes(301, 4) == 30 * 2
 
 
@@ -71,7 +71,7 @@ def test_a_choice_among_what_was_chosen():
     compressor = chain(compressors=(random_k(density=0.2), top_k(density=0.5), HALF))
     for found in exchanged(compressor, inputs):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert compressor.kinds == {"sparse"}
+    assert compressor.facts.kinds == {"sparse"}
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,11 @@ def test_what_is_not_finite_comes_through():
 
 
 def test_facts_follow_from_the_parts():
-    assert chain(compressors=(HALF, cast("bfloat16"))).elementwise
-    assert not chain(compressors=(HALF, top_k(density=0.1, scope="bucket"))).elementwise
-    assert chain(compressors=(HALF, top_k(density=0.1))).coding_scope == "model"
-    assert chain(compressors=(HALF, top_k(density=0.1, scope="bucket"))).coding_scope == "bucket"
-    assert chain(compressors=(random_k(density=0.1, scaled=True), HALF)).unbiased
-    assert not chain(compressors=(random_k(density=0.1), HALF)).unbiased
+    assert chain(compressors=(HALF, cast("bfloat16"))).facts.scope == "entry"
+    assert chain(compressors=(HALF, top_k(density=0.1))).facts.scope == "model"
+    assert chain(compressors=(HALF, top_k(density=0.1, scope="bucket"))).facts.scope == "bucket"
+    assert chain(compressors=(random_k(density=0.1, scaled=True), HALF)).facts.unbiased
+    assert not chain(compressors=(random_k(density=0.1), HALF)).facts.unbiased
 
 
 def test_in_yaml():

@@ -97,7 +97,7 @@ def test_the_error_is_bounded_as_documented(compressor, name, dtype):
         pytest.skip("beyond float16's range")
     result = code(compressor, tensor)
     _, steps = reference(tensor.float().numpy(), *meaning(compressor))
-    allowed = steps * (1 if compressor.unbiased else 0.5)
+    allowed = steps * (1 if compressor.facts.unbiased else 0.5)
     finest = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps if dtype != torch.float64 else 0)
     slack = 4 * finest * tensor.double().abs().max().item() + 256 * 2e-38 + torch.finfo(dtype).tiny
     off = (result.double() - tensor.double()).abs().numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ import torch
 
 import relaxcomm
 from relaxcomm import Rule, primitives
-from relaxcomm.plugin import Coding, Compressor, Context, Dense, Maximum, State, frozen
+from relaxcomm.plugin import Coding, Compressor, CompressorFacts, Context, Dense, Maximum, State, frozen
 from tests.engine.harness import in_process, on_gloo
 
 RELAXCOMM_PROTOCOL = 1
@@ -27,8 +28,14 @@ class log_mean_exp(Compressor):
         log_mean_exp()
     """
 
-    kinds: ClassVar[frozenset[str]] = frozenset({"maximum", "dense"})
-    rounds: ClassVar[int] = 2
+    facts: ClassVar[CompressorFacts] = replace(
+        primitives.identity.facts,
+        kinds=frozenset({"maximum", "dense"}),
+        rounds=2,
+        linear=False,
+        follows_results=True,
+        keeps_finite=False,
+    )
 
     def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_own: bool) -> Coding:
         largest = Maximum.of((yield Maximum(tensor.clone())))
@@ -44,7 +51,9 @@ class log_mean_exp(Compressor):
 class peak(Compressor):
     """The largest of all workers' entries, in one message."""
 
-    kinds: ClassVar[frozenset[str]] = frozenset({"maximum"})
+    facts: ClassVar[CompressorFacts] = replace(
+        primitives.identity.facts, kinds=frozenset({"maximum"}), linear=False
+    )
 
     def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_own: bool) -> Coding:
         return Maximum.of((yield Maximum(tensor.clone()))), tensor
@@ -120,7 +129,7 @@ def test_other_exchanges_refuse_it(exchange):
 
 def test_compressors_around_it():
     """What codes with it passes its messages on, or refuses it where each part would see its own worker."""
-    assert primitives.error_feedback(compressor=peak()).kinds == peak().kinds
+    assert primitives.error_feedback(compressor=peak()).facts.kinds == peak().facts.kinds
     assert primitives.exchange_for(log_mean_exp()) == primitives.all_reduce()
     with pytest.raises(relaxcomm.CompositionError, match="maximum"):
         primitives.chain(compressors=(primitives.top_k(density=0.5), peak()))

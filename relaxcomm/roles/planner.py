@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from relaxcomm.roles.context import Primitive
+from relaxcomm.roles.facts import PlannerFacts
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Measured:
     crowding: float = 0.0
 
 
-class Chooser(Primitive):
+class Planner(Primitive):
     """Says with which algorithm to go on, once the first steps have been measured.
 
     If nothing was exchanged yet, and what was chosen averages parameters, or deltas for which the first
@@ -68,17 +69,17 @@ class Chooser(Primitive):
 
     Example:
         >>> from relaxcomm import Algorithm, Rule, trajectory
-        >>> from relaxcomm.plugin import Chooser, frozen
+        >>> from relaxcomm.plugin import Planner, PlannerFacts, frozen
         >>> from relaxcomm.primitives import all_reduce, every, parameters
         >>> @frozen
-        ... class by_model_size(Chooser):
-        ...     after_steps = 3
+        ... class by_model_size(Planner):
+        ...     facts = PlannerFacts(after_steps=3)
         ...     def choose(self, measured):
         ...         if measured.num_parameters > 1000:
         ...             return {"name": "local_sgd", "steps": 4}, "a large model"
         ...         return "bsp", "a small model"
         >>> rule = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce())
-        >>> trajectory(Algorithm((rule,), name="chosen", chooser=by_model_size()), [[1.0, 3.0]] * 5)
+        >>> trajectory(Algorithm((rule,), name="chosen", planner=by_model_size()), [[1.0, 3.0]] * 5)
         tensor([[ 1.,  3.],
                 [ 2.,  6.],
                 [ 6.,  6.],
@@ -86,12 +87,13 @@ class Chooser(Primitive):
                 [10., 10.]])
     """
 
-    role: ClassVar[str] = "chooser"
+    role: ClassVar[str] = "planner"
+    declares: ClassVar[type[PlannerFacts]] = PlannerFacts
 
     @property
     @abstractmethod
-    def after_steps(self) -> int:
-        """Optimizer steps that are measured, at least 3; in all but the last of them nothing is exchanged."""
+    def facts(self) -> PlannerFacts:
+        """What it declares."""
 
     @abstractmethod
     def choose(self, measured: Measured) -> tuple[Any, str]:

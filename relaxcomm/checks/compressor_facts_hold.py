@@ -1,0 +1,205 @@
+"""Checks of compressors: each declared fact against what is seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from relaxcomm.checks import compressors_hold
+from relaxcomm.checks.compressor_trials import NUMEL, coded_beside, drawn
+from relaxcomm.checks.finding import expect
+from relaxcomm.checks.round_trip import context, encode_decode, slots
+from relaxcomm.roles import Compressor
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.layout import Layout
+
+_DRAINED = 3000  # messages after which nothing may be left of what was kept
+_ROUNDING = 2**-15  # of ||x||^2, what the shortest floating-point type rounds off
+_MORE = 5  # entries behind a tensor's own
+
+
+def scope_is_declared(compressor: Compressor) -> None:
+    """What lies outside its scope changes nothing."""
+    if compressor.facts.scope == "entry":
+        _sees_only_the_entry(compressor)
+    if compressor.facts.scope in ("entry", "tensor"):
+        _sees_only_the_tensor(compressor)
+
+
+def _sees_only_the_entry(compressor: Compressor) -> None:
+    tensor, more = drawn(5), drawn(6, _MORE)
+    both = encode_decode(compressor, torch.cat([tensor, more]), slots(compressor, tensor))[1]
+    alone = [encode_decode(compressor, one, slots(compressor, one))[1] for one in (tensor, more)]
+    same = torch.equal(both, torch.cat(alone))
+    expect(same, "declares to look at the entry alone, but entries behind it change what comes out")
+
+
+def _sees_only_the_tensor(compressor: Compressor) -> None:
+    names, shapes = ("a", "b"), (torch.Size([20, 15]), torch.Size([300]))
+    found = []
+    for other in (drawn(7, 300), 10 * drawn(8, 300)):
+        parts = drawn(5, 300), other
+        items = [Item(*named) for named in zip(names, map(Tensor.view, parts, shapes), strict=True)]
+        state = dict(compressor.init(Bucket(0, items)))
+        found.append(
+            encode_decode(compressor, torch.cat(parts), state, layout=Layout(names, shapes))[1][:300]
+        )
+    expect(torch.equal(*found), "declares to look at one tensor, but another one changes what comes out")
+
+
+def linearity_is_declared(compressor: Compressor) -> None:
+    """`C(a + b) = C(a) + C(b)` in one step, whatever was coded in the step before."""
+    if not compressor.facts.linear:
+        return
+    tensors = drawn(5), 3 * drawn(6)
+
+    def code(tensor: Tensor) -> Tensor:
+        state = slots(compressor, tensor)
+        encode_decode(compressor, drawn(9), state)
+        return encode_decode(compressor, tensor, state, step=1)[1]
+
+    apart = [code(one) for one in tensors]
+    off = float((code(tensors[0] + tensors[1]) - apart[0] - apart[1]).square().sum())
+    size = sum(float(one.square().sum()) for one in (*tensors, *apart))
+    expect(off <= _ROUNDING * size, f"declares to be linear, but a sum is {off / size:.3g} of ||x||^2 off")
+
+
+def bias_is_declared(compressor: Compressor, draws: int) -> None:
+    """The mean of many codings is the tensor, in a first message and in the one after it."""
+    tensor = _within(compressor.facts.clip)
+    if not compressor.facts.unbiased or tensor is None:
+        return
+    found: list[list[Tensor]] = [[], []]
+    for draw in range(draws // 2):
+        state = slots(compressor, tensor)
+        for index, results in enumerate(found):
+            results.append(encode_decode(compressor, tensor, state, 2 * draw + index)[1])
+    size = tensor.square().sum()
+    for results, which in zip(found, ("first messages", "second messages"), strict=True):
+        stacked = torch.stack(results)
+        lost = float((stacked - tensor).square().sum(1).mean() / size)
+        bias = float((stacked.mean(0) - tensor).square().sum() / size)
+        noise = 6 * lost / len(results) + 1e-4
+        expect(bias <= noise, f"declares no bias, but the mean of {which} is off by {bias:.3g} ||x||^2")
+
+
+def _within(clip: float) -> Tensor | None:
+    """A tensor whose largest entries are nearly `clip` times its root mean square; there is none below 1."""
+    if math.isinf(clip):
+        tensor = drawn(1)
+        tensor[5] = 20.0
+        return tensor
+    if clip < 1.02:
+        return None
+    small = (1 / (0.99 * clip) ** 2 - 0.1) / 0.9  # squared, so that the mean square is 1 / clip^2, nearly
+    sizes = torch.full((NUMEL,), math.sqrt(min(1.0, max(0.0, small))))
+    sizes[::10] = 1.0
+    return sizes * drawn(1).sign()
+
+
+def memory_is_declared(compressor: Compressor) -> None:
+    """In silence comes what a message has left out, nothing, something, or all of it.
+
+    What adds up results sends how far a tensor is from them, so it is given the same again and not silence.
+    """
+    facts, tensor, silence = compressor.facts, drawn(2), torch.zeros(NUMEL)
+    state = slots(compressor, tensor)
+    sent = encode_decode(compressor, tensor, state)[2]
+    if facts.memory == "none":
+        later = encode_decode(compressor, silence, state, step=1)[2]
+        expect(not later.any(), "declares no memory, but something comes in silence")
+    elif float((tensor - sent).norm()) > 1e-6 * float(tensor.norm()):
+        again = encode_decode(compressor, tensor if facts.follows_results else silence, state, step=1)[2]
+        came = again - sent if facts.follows_results else again
+        expect(bool(came.any()), "declares a memory, but nothing comes of what a message left out")
+    if facts.memory == "lossless" and not facts.unbiased:  # what is unbiased loses nothing on average
+        _loses_nothing(compressor, estimates=facts.follows_results)
+
+
+def _loses_nothing(compressor: Compressor, *, estimates: bool) -> None:
+    """All of an impulse is sent; what estimates rather than adds up comes to what stays as it is."""
+    tensor, silence = drawn(2), torch.zeros(NUMEL)
+    state, total, missing = slots(compressor, tensor), torch.zeros(NUMEL), 1.0
+    for step in range(_DRAINED):
+        sent = encode_decode(compressor, tensor if estimates or not step else silence, state, step)[2]
+        total = total + sent
+        reached = (total / (step + 1), sent) if estimates else (total,)
+        missing = min(_missing(tensor, one) for one in reached)
+        if missing < (5e-2 if estimates else 1e-3):
+            return
+    expect(False, f"declares to lose nothing, but {missing:.1%} was never sent")
+
+
+def _missing(tensor: Tensor, reached: Tensor) -> float:
+    """The part of a tensor that was not reached."""
+    return float((tensor.abs() - reached * tensor.sign()).clamp(min=0).sum() / tensor.abs().sum())
+
+
+def results_are_followed_as_declared(compressor: Compressor) -> None:
+    """Whatever came back, the next message is the same, and reads the same, unless that is declared."""
+    if compressor.facts.follows_results:
+        return
+    tensor, after = drawn(5), []
+    for other in (drawn(6), 5 * drawn(7)):
+        state = slots(compressor, tensor)
+        coded_beside(compressor, tensor, other, state)
+        messages, result, _ = encode_decode(compressor, drawn(8), state, step=1)
+        after.append([*(message.pack() for message in messages), result])
+    same = all(torch.equal(one, other) for one, other in zip(*after, strict=True))
+    expect(same, "goes on differently after another result; declare follows_results")
+
+
+def finite_is_kept_as_declared(compressor: Compressor) -> None:
+    """Messages of the largest numbers are finite, where that is declared."""
+    if not compressor.facts.keeps_finite:
+        return
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        bound = torch.finfo(dtype).max
+        tensor = torch.tensor([bound, -bound, 0.0, bound], dtype=dtype)
+        state = slots(compressor, tensor)
+        for step in range(2):
+            sent = encode_decode(compressor, tensor, state, step)[2]
+            expect(bool(sent.isfinite().all()), f"declares to keep {dtype} finite, but {bound:.3g} is not")
+
+
+def clock_is_declared(compressor: Compressor) -> None:
+    """A message can be read in another step, unless that is declared."""
+    if compressor.facts.rounds > 1 or compressor.facts.follows_clock:
+        return
+    tensor = drawn(3)
+    messages, result, _ = encode_decode(compressor, tensor, slots(compressor, tensor))
+    reading = compressor.code(context(step=7), torch.ones(NUMEL), slots(compressor, tensor), keep_own=False)
+    mine = next(reading)
+    try:
+        reading.send([(1.0, mine.unpack(messages[0].pack()))])
+    except StopIteration as stop:
+        same = torch.equal(stop.value[0], result)
+        expect(same, "a message reads differently in another step; declare follows_clock")
+
+
+def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Callable[[], None]]:
+    """The checks of a compressor, by name.
+
+    Args:
+        compressor: to be checked.
+        draws: number of codings whose mean is looked at.
+    """
+    checks: dict[str, Callable[[Compressor], None]] = {
+        "messages": compressors_hold.messages_are_declared,
+        "loss": compressors_hold.loss_is_declared,
+        "bias": partial(bias_is_declared, draws=draws),
+        "scope": scope_is_declared,
+        "linearity": linearity_is_declared,
+        "memory": memory_is_declared,
+        "results": results_are_followed_as_declared,
+        "clock": clock_is_declared,
+        "finite": finite_is_kept_as_declared,
+        "state": compressors_hold.state_is_all,
+        "slots": compressors_hold.slots_are_assigned,
+        "hard inputs": compressors_hold.hard_inputs_are_survived,
+    }
+    return {name: partial(run, compressor) for name, run in checks.items()}

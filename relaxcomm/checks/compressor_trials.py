@@ -1,0 +1,57 @@
+"""What compressors are tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from relaxcomm.checks.round_trip import context, slots
+from relaxcomm.roles import Coding, Compressor, State
+from relaxcomm.tensors.messages import Message
+
+NUMEL = 600
+
+
+def coded_beside(compressor: Compressor, tensor: Tensor, other: Tensor, state: State) -> Tensor:
+    """The mean with what another worker has, of which nothing but its messages is seen."""
+    mine = compressor.code(context(0, 2), tensor.clone(), state, keep_own=True)
+    theirs = compressor.code(context(1, 2), other.clone(), slots(compressor, other), keep_own=True)
+    messages = [next(mine), next(theirs)]
+    while True:
+        parts = [(0.5, message) for message in messages]
+        advanced = [_advanced(coding, parts) for coding in (mine, theirs)]
+        if isinstance(advanced[0], Tensor):
+            return advanced[0]
+        messages = [message for message in advanced if isinstance(message, Message)]
+
+
+def _advanced(coding: Coding, parts: list[tuple[float, Message]]) -> Message | Tensor:
+    """The next message, or at the end the result."""
+    try:
+        return coding.send(parts)
+    except StopIteration as stop:
+        result: Tensor = stop.value[0]
+        return result
+
+
+def drawn(seed: int, numel: int = NUMEL) -> Tensor:
+    """Normal entries, the same for each seed."""
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def hard_inputs() -> Iterator[tuple[str, Tensor]]:
+    """Finite tensors at which coders fail, each with what it is."""
+    normal = drawn(4)
+    outlier = normal.clone()
+    outlier[5] = 1000.0
+    yield "one entry of 1000 sigma", outlier
+    yield "a constant", torch.full((NUMEL,), 3.0)
+    yield "a small range far from 0", 1000 + 1e-3 * normal
+    yield "entries of 1e-9", 1e-9 * normal
+    yield "denormal entries", 1e-40 * normal
+    yield "zeros", torch.zeros(NUMEL)
+    yield "negative zeros", -torch.zeros(NUMEL)
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        yield str(dtype), normal.to(dtype)

@@ -1,0 +1,67 @@
+"""Checks of controllers: each declared fact against what they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from relaxcomm.checks.finding import expect
+from relaxcomm.checks.round_trip import context
+from relaxcomm.checks.triggers_hold import Values
+from relaxcomm.roles import Controller, MicroGradients, Seen
+
+_NUMEL = 12
+
+
+def _seen(*, local: bool, micro: bool) -> Seen:
+    drawn = torch.randn(_NUMEL, generator=torch.Generator().manual_seed(1))
+    gradients = MicroGradients(count=4, samples=16, squares=2.0, squared_norm=1.0)
+    return Seen(
+        unit=0,
+        local=drawn if local else None,
+        result=0.5 * drawn,
+        micro=gradients if micro else None,
+        samples=16,
+    )
+
+
+def _works(controller: Controller, *, local: bool, micro: bool) -> bool:
+    """Whether it can be told of an exchange, and decide."""
+    cx = replace(context(size=2), values=Values(16.0))
+    try:
+        total = controller.observe(cx, _seen(local=local, micro=micro))
+        controller.decide(cx, 2 * total)
+    except Exception:  # whatever it says
+        return False
+    return True
+
+
+def inputs_are_declared(controller: Controller) -> None:
+    """It works with what it needs, and not without."""
+    facts = controller.facts
+    works = _works(controller, local=facts.needs_local, micro=facts.needs_micro_gradients)
+    expect(works, "fails with all that it declares to need")
+    for name, declared, without in (
+        ("needs_local", facts.needs_local, _works(controller, local=False, micro=True)),
+        ("needs_micro_gradients", facts.needs_micro_gradients, _works(controller, local=True, micro=False)),
+    ):
+        expect(not (declared and without), f"declares {name}=True, but works without")
+
+
+def needs_are_declared(controller: Controller) -> None:
+    """It asks for no value but those that it needs, and writes none but those."""
+    values, facts = Values(16.0), controller.facts
+    cx = replace(context(size=2), values=values)
+    seen = _seen(local=facts.needs_local, micro=facts.needs_micro_gradients)
+    controller.decide(cx, 2 * controller.observe(cx, seen))
+    missing = values.asked - facts.needs
+    expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")
+
+
+def controller_checks(controller: Controller) -> dict[str, Callable[[], None]]:
+    """The checks of a controller, by name."""
+    checks = {"inputs": inputs_are_declared, "needs": needs_are_declared}
+    return {name: partial(run, controller) for name, run in checks.items()}

@@ -1,0 +1,239 @@
+"""Checks of exchanges: each declared fact against what is seen on simulated ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, own_tensor, topology_of
+from relaxcomm.checks.exchanges_hold import coder_for, results_are_declared, traffic_is_declared
+from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.errors import CommunicationError, TopologyError
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives.compressors.adaptive_top_k import adaptive_top_k
+from relaxcomm.primitives.compressors.identity import identity
+from relaxcomm.primitives.compressors.quantize import quantize
+from relaxcomm.primitives.compressors.random_k import random_k
+from relaxcomm.primitives.compressors.sign import sign
+from relaxcomm.primitives.compressors.top_k import top_k
+from relaxcomm.primitives.compressors.weighted_sum import sum_dense
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, Exchange, State
+from relaxcomm.tensors.messages import (
+    DENSE,
+    MAXIMUM,
+    MIXED,
+    QUANTIZED,
+    SHARED_SUPPORT,
+    SIGNS,
+    SPARSE,
+    Dense,
+    Maximum,
+)
+from relaxcomm.topology import Topology, complete, from_networkx, hierarchical, in_turn, ring, star
+
+_SIZE = 3
+_ROUNDS = 60  # in which ranks that mix come together
+
+
+@frozen
+class _largest(Compressor):
+    """The largest of all workers' entries."""
+
+    facts: ClassVar[CompressorFacts] = replace(identity.facts, kinds=frozenset({MAXIMUM}), linear=False)
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        return Maximum.of((yield Maximum(tensor.clone()))), tensor
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return numel * element_bytes
+
+
+@frozen
+class _in_two_rounds(Compressor):
+    """The mean, and then what it leaves to the mean, which is nothing."""
+
+    facts: ClassVar[CompressorFacts] = replace(identity.facts, rounds=2, follows_results=True)
+
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+        mean = sum_dense((yield Dense(tensor.clone())))
+        rest = sum_dense((yield Dense(mean.clone())))
+        return (mean + rest) / 2, tensor if keep_own else None
+
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return 2 * numel * element_bytes
+
+
+_CODERS: Mapping[str, Compressor] = {  # that lose nothing, or little
+    DENSE: identity(),
+    SPARSE: top_k(density=1.0),
+    SHARED_SUPPORT: random_k(density=1.0),
+    QUANTIZED: quantize(bits=8),
+    SIGNS: sign(),
+    MIXED: adaptive_top_k(gain=1.0, most=1.0, least=1.0),
+    MAXIMUM: _largest(),
+}
+
+
+def accepted_kinds_come_through(exchange: Exchange) -> None:
+    """The mean, or the maximum, of messages of each accepted kind."""
+    for kind in exchange.facts.accepts:
+        coder = _CODERS.get(kind)
+        if coder is None or (coder.facts.follows_results and not exchange.facts.several_rounds):
+            continue
+        try:
+            results = torch.stack([one.result for one in exchanged(exchange, coder, _SIZE)])
+        except Exception as error:  # a plug-in may raise anything
+            raise Broken(f"declares to accept {kind} messages, but raises {error!r}") from error
+        if kind == MAXIMUM:
+            largest = torch.stack([own_tensor(rank) for rank in range(_SIZE)]).amax(0)
+            expect(bool((results == largest).all()), "declares to accept maximum messages, returns others")
+        elif exchange.facts.returns == "mean" and kind != SIGNS and _over_all(exchange):
+            off = float((results.mean(0) - mean_of(_SIZE)).abs().max())
+            expect(off < 0.05, f"declares to accept {kind} messages, but their mean is {off:.3g} off")
+
+
+def _over_all(exchange: Exchange) -> bool:
+    """Whether what all ranks put in keeps its mean over one exchange."""
+    return exchange.facts.same_result or exchange.facts.topology != "groups"
+
+
+def taking_part_is_declared(exchange: Exchange) -> None:
+    """Without the last rank the others can go on, or not."""
+    try:
+        exchanged(exchange, coder_for(exchange), _SIZE, absent={_SIZE - 1})
+        alone = True
+    except CommunicationError:
+        alone = False
+    declared = "collective" if exchange.facts.collective else "that each goes on alone"
+    seen = "the others go on without one" if alone else "the others wait for one that has left"
+    expect(alone != exchange.facts.collective, f"declares {declared}, but {seen}")
+
+
+def rounds_are_declared(exchange: Exchange) -> None:
+    """A second message follows the first one's result, where that is declared."""
+    if not exchange.facts.several_rounds or DENSE not in exchange.facts.accepts:
+        return
+    try:
+        found = exchanged(exchange, _in_two_rounds(), _SIZE)
+    except Exception as error:
+        raise Broken(f"declares several rounds, but a second message raises {error!r}") from error
+    operations = {one.operations for one in found}
+    expect(
+        operations == {2 * exchange.facts.operations},
+        f"declares several rounds of {exchange.facts.operations} operations, took {operations} for two",
+    )
+
+
+def returns_are_declared(exchange: Exchange) -> None:
+    """Votes are of size 1, a base is where the parameters were, and a mean of zeros is zero."""
+    coder, zeros = coder_for(exchange), torch.zeros(NUMEL)
+    if exchange.facts.returns == "votes":
+        results = [one.result for one in exchanged(exchange, coder, _SIZE)]
+        expect(
+            all(bool((one.abs() == 1).all()) for one in results), "declares votes, but returns other numbers"
+        )
+        return
+    if exchange.facts.follows_parameters:
+        return
+    begun = mean_of(_SIZE)
+    found = exchanged(exchange, coder, _SIZE, put_in=lambda rank: zeros.clone(), start=lambda rank: begun)
+    expected = begun if exchange.facts.returns == "base" else zeros
+    off = max(float((one.result - expected).abs().max()) for one in found)
+    expect(
+        off < 1e-5, f"declares to return a {exchange.facts.returns}, but what comes of zeros is {off:.3g} off"
+    )
+
+
+def use_of_topologies_is_declared(exchange: Exchange) -> None:
+    """What exchanges with all ranks does the same over every graph, and what uses one does not."""
+    if exchange.own_topology() is not None:
+        return
+    graphs: tuple[Topology, Topology] = (ring(), star())
+    if exchange.facts.topology == "groups":
+        graphs = hierarchical(sizes=(2, 2)), hierarchical(sizes=(3, 1))
+    one, other = (exchanged(exchange, coder_for(exchange), 4, topology=graph) for graph in graphs)
+    same = all(a.sent == b.sent and torch.equal(a.result, b.result) for a, b in zip(one, other, strict=True))
+    if exchange.facts.topology == "complete":
+        expect(same, f"declares to exchange with all ranks, but {graphs[0]!r} and {graphs[1]!r} differ")
+    else:
+        expect(not same, f"declares to use the {exchange.facts.topology}, but all of them come to the same")
+
+
+def kept_state_is_declared(exchange: Exchange) -> None:
+    """Ranks come together over graphs that change, and any tensor can be exchanged, or it is declared."""
+    facts, coder = exchange.facts, coder_for(exchange)
+    if facts.returns != "mean" or not facts.collective or not _over_all(exchange):
+        return
+    if facts.topology == "graph" and exchange.own_topology() is None and not facts.needs_fixed_graph:
+        turns = in_turn(topologies=(complete(), ring(), star()))
+        start = own_tensor(0)
+        found = exchanged(exchange, coder, 4, steps=_ROUNDS, topology=turns, start=lambda rank: start.clone())
+        apart = max(float((one.result - found[0].result).abs().max()) for one in found)
+        expect(
+            apart < 1e-3, f"goes wrong over graphs that change ({apart:.3g} apart); declare needs_fixed_graph"
+        )
+    for graph in () if facts.follows_parameters else _graphs_of(exchange):
+        found = exchanged(exchange, coder, _SIZE, start=lambda rank: own_tensor(9), topology=graph)
+        off = float((torch.stack([one.result for one in found]).mean(0) - mean_of(_SIZE)).abs().max())
+        wrong = f"the mean of other tensors than parameters is {off:.3g} off"
+        expect(off < 1e-5, f"{wrong}; declare follows_parameters")
+
+
+def _graphs_of(exchange: Exchange) -> list[Topology]:
+    """Graphs that it takes, where there may be one with directions that is not balanced."""
+    uneven = from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]))
+    try:
+        exchange.check_graph(uneven, _SIZE)
+    except TopologyError:
+        return [topology_of(exchange, _SIZE)]
+    return [topology_of(exchange, _SIZE), *([uneven] if exchange.facts.topology == "graph" else [])]
+
+
+def memory_is_declared(exchange: Exchange) -> None:
+    """What a message leaves out comes later, so that ranks come together all the same."""
+    if exchange.facts.memory == "none":
+        return
+    start = own_tensor(0)
+
+    def put_in(rank: int) -> Tensor:
+        return start + (own_tensor(rank) if rank else 0)
+
+    coder = top_k(density=0.25)
+    found = exchanged(exchange, coder, _SIZE, put_in=put_in, start=lambda rank: start.clone(), steps=_ROUNDS)
+    apart = max(float((one.result - mean_of(_SIZE, put_in)).norm()) for one in found)
+    begun = max(float((put_in(rank) - mean_of(_SIZE, put_in)).norm()) for rank in range(_SIZE))
+    expect(apart < 0.05 * begun, f"declares a memory, but {apart / begun:.1%} of the distance is never sent")
+
+
+def division_is_declared(exchange: Exchange) -> None:
+    """Of what is divided already the sum is the mean, where that is declared."""
+    if not exchange.facts.takes_divided:
+        return
+    found = exchanged(
+        exchange, coder_for(exchange), 4, put_in=lambda rank: own_tensor(rank) / 4, divided=True
+    )
+    off = max(float((one.result - mean_of(4)).abs().max()) for one in found)
+    expect(off < 1e-5, f"declares to take what is divided already, but the mean is {off:.3g} off")
+
+
+def exchange_checks(exchange: Exchange) -> dict[str, Callable[[], None]]:
+    """The checks of an exchange, by name."""
+    checks: dict[str, Callable[[Exchange], None]] = {
+        "traffic": traffic_is_declared,
+        "results": results_are_declared,
+        "kinds": accepted_kinds_come_through,
+        "taking part": taking_part_is_declared,
+        "rounds": rounds_are_declared,
+        "returns": returns_are_declared,
+        "topology": use_of_topologies_is_declared,
+        "kept state": kept_state_is_declared,
+        "memory": memory_is_declared,
+        "division": division_is_declared,
+    }
+    return {name: partial(run, exchange) for name, run in checks.items()}

@@ -1,0 +1,105 @@
+"""What exchanges are tried on: ranks in one process, each with a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from relaxcomm.checks.round_trip import context
+from relaxcomm.network import InProcessGroup, simulate
+from relaxcomm.network.operations import Label
+from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.topology import Topology, complete, hierarchical
+
+NUMEL = 600  # divided by 2, 3 and 4, so that shares are equal
+_PLACE = ("0", 0)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What one rank ends with.
+
+    Args:
+        result: its tensor, with what it has still to learn from a service of its own.
+        operations: number of operations in the last exchange.
+        sent: bytes that it sent.
+    """
+
+    result: Tensor
+    operations: int
+    sent: int
+
+
+def topology_of(exchange: Exchange, size: int) -> Topology:
+    """One that the exchange can use."""
+    return hierarchical(sizes=(1,) * (size - 2) + (2,)) if exchange.facts.topology == "groups" else complete()
+
+
+def own_tensor(rank: int) -> Tensor:
+    """What a rank puts in."""
+    return torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank))
+
+
+def mean_of(size: int, put_in: Callable[[int], Tensor] = own_tensor) -> Tensor:
+    """What all ranks put in, on average."""
+    return torch.stack([put_in(rank) for rank in range(size)]).mean(0)
+
+
+def exchanged(
+    exchange: Exchange,
+    compressor: Compressor,
+    size: int,
+    *,
+    put_in: Callable[[int], Tensor] = own_tensor,
+    start: Callable[[int], Tensor] | None = None,
+    topology: Topology | None = None,
+    steps: int = 1,
+    absent: Collection[int] = (),
+    divided: bool = False,
+) -> list[Ended]:
+    """What each rank that takes part ends with.
+
+    Args:
+        exchange: what is tried.
+        compressor: what encodes.
+        size: number of ranks.
+        put_in: what each puts in, `[NUMEL]`; what comes out is put in by the next exchange.
+        start: the parameters at the beginning; those that are put in unless given.
+        topology: the configured one.
+        steps: number of exchanges.
+        absent: ranks that leave before the first exchange.
+        divided: whether what is put in is divided by the number of ranks already.
+    """
+
+    def rank(group: InProcessGroup) -> Ended | None:
+        transport, tensor, operations = group.transport(), put_in(group.rank()), 0
+        known = replace(context(group.rank(), size), divided=divided)
+        cx = replace(known, topology=topology or topology_of(exchange, size))
+        bucket = Bucket(0, [Item("tensor", (start or put_in)(group.rank()).clone())])
+        state = dict(exchange.coding_slots(bucket, compressor, cx.membership)) | dict(exchange.init(bucket))
+        served = exchange.serve(cx, bucket, compressor)
+        if served is not None:
+            transport.serve(_PLACE, served.service, served.request, served.reply)
+        if group.rank() in absent:
+            transport.leave()
+            return None
+        for step in range(steps):
+            running = exchange.run(replace(cx, step=step, round=step), tensor, compressor, state)
+            operation, operations = next(running), 0
+            while True:
+                operations += 1
+                received = transport.issue(operation, Label(step, *_PLACE, operations)).wait()
+                try:
+                    operation = running.send(received)
+                except StopIteration as stop:
+                    tensor = stop.value
+                    break
+        transport.leave()
+        rest = None if served is None else served.service.rest()
+        return Ended(tensor if rest is None else tensor + rest, operations, transport.counters.sent)
+
+    return [one for one in simulate(rank, size) if one is not None]

@@ -1,0 +1,132 @@
+"""Checks of outers: each declared fact against what they look at and return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from relaxcomm.checks.finding import expect
+from relaxcomm.checks.round_trip import context
+from relaxcomm.roles import Context, Outer
+from relaxcomm.tensors.buckets import Bucket, Item
+
+_NUMEL = 12
+
+
+def _bucket() -> Bucket:
+    return Bucket(0, [Item("a", torch.ones(_NUMEL))])
+
+
+class _Trial:
+    """An outer with a bucket and its slots, which remembers whether it asked for the learning rate."""
+
+    def __init__(self, outer: Outer) -> None:
+        self._outer, self.bucket, self.asked = outer, _bucket(), False
+        self.state = dict(outer.init(self.bucket))
+
+    def apply(self, result: Tensor, base: Tensor | None, step: int = 0) -> Tensor:
+        """What it makes of a result."""
+
+        def rate(bucket: Bucket) -> float:
+            self.asked = True
+            return 0.1
+
+        cx: Context = replace(context(step=step), learning_rate=rate)
+        if self._outer.facts.measures:
+            cx = replace(cx, measured=self._outer.measure(cx, self.bucket, result).double())
+        return self._outer.apply(cx, self.bucket, self.state, result.clone(), base)
+
+
+def _drawn(seed: int) -> Tensor:
+    return torch.randn(_NUMEL, generator=torch.Generator().manual_seed(seed))
+
+
+def base_is_declared(outer: Outer) -> None:
+    """Without a base it works, or not."""
+    try:
+        _Trial(outer).apply(_drawn(1), None)
+        works = True
+    except Exception:  # whatever it says
+        works = False
+    declared = outer.facts.needs_base
+    seen = "works" if works else "fails"
+    expect(works != declared, f"declares needs_base={declared}, but without a base it {seen}")
+
+
+def averaging_is_declared(outer: Outer) -> None:
+    """The combined result as it is, or the base moved by it; and what moves no model changes no result."""
+    facts, result, base = outer.facts, _drawn(1), _drawn(2)
+    if facts.averages:
+        same = torch.equal(_Trial(outer).apply(result, None), result)
+        expect(same, "declares to take the result as it is, but changes it")
+        same = torch.equal(_Trial(outer).apply(result, base), base - result)
+        expect(same, "declares to take the result as it is, but moves the base otherwise")
+    elif not facts.moves_model:
+        same = torch.equal(_Trial(outer).apply(result, None), result)
+        expect(same, "declares to leave the model alone, but makes something of the result")
+
+
+def direction_is_declared(outer: Outer) -> None:
+    """Where all workers agree the model stays, unless what is returned is a direction."""
+    if outer.facts.returns_direction:
+        large = _Trial(outer).apply(1e3 * _drawn(1), None)
+        small = bool((large.abs() < 1e2).all())
+        expect(small, "declares to return a direction, but its size follows the result")
+        return
+    base = _drawn(2) if outer.facts.needs_base else None
+    at_rest = torch.zeros(_NUMEL) if base is not None else _drawn(2)
+    off = float((_Trial(outer).apply(at_rest, base) - (at_rest if base is None else base)).abs().max())
+    expect(off < 1e-6, f"moves the model by {off:.3g} where all workers agree; declare returns_direction")
+
+
+def rate_is_declared(outer: Outer) -> None:
+    """It asks for the learning rate, or not."""
+    trial = _Trial(outer)
+    trial.apply(_drawn(1), _drawn(2) if outer.facts.needs_base else None)
+    declared = outer.facts.needs_learning_rate
+    expect(
+        trial.asked == declared, f"declares needs_learning_rate={declared}, but asked for it: {trial.asked}"
+    )
+
+
+def momentum_is_declared(outer: Outer) -> None:
+    """The momentum of a gradient that stays gives a direction that stays; the gradient itself does not."""
+    if not outer.facts.needs_momentum:
+        return
+    gradient, beta = _drawn(1).abs() + 1, float(getattr(outer, "beta", 0.9))
+    moments = [gradient * (1 - beta ** (step + 1)) for step in range(4)]
+    for inputs, stays in ((moments, True), ([gradient] * 4, False)):
+        trial = _Trial(outer)
+        found = [trial.apply(one, None, step) for step, one in enumerate(inputs)]
+        apart = max(float((one - found[0]).abs().max()) for one in found)
+        what = "momentum" if stays else "gradients"
+        seen = f"directions made of {what} are {apart:.3g} apart"
+        expect((apart < 1e-3) == stays, f"declares to take momentum, but {seen}")
+
+
+def measuring_is_declared(outer: Outer) -> None:
+    """It measures, or has nothing to measure with."""
+    try:
+        outer.measure(context(), _bucket(), _drawn(1))
+        measures = True
+    except NotImplementedError:
+        measures = False
+    declared = outer.facts.measures
+    expect(measures == declared, f"declares measures={declared}, but its measure() says {measures}")
+
+
+def outer_checks(outer: Outer) -> dict[str, Callable[[], None]]:
+    """The checks of an outer, by name."""
+    checks = {
+        "base": base_is_declared,
+        "averaging": averaging_is_declared,
+        "direction": direction_is_declared,
+        "rate": rate_is_declared,
+        "momentum": momentum_is_declared,
+        "measuring": measuring_is_declared,
+    }
+    return {name: partial(run, outer) for name, run in checks.items()}

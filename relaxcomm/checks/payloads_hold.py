@@ -1,0 +1,120 @@
+"""Checks of payloads: each declared fact against what is read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from relaxcomm.checks.finding import expect
+from relaxcomm.checks.round_trip import context
+from relaxcomm.roles import Payload, State
+from relaxcomm.tensors.buckets import Bucket, Item
+
+_NUMEL = 12
+_SAMPLES = 4.0
+
+
+class _Trial:
+    """A payload with a bucket of two tensors and its slots.
+
+    Args:
+        payload: what is tried.
+        value: of all parameters.
+    """
+
+    def __init__(self, payload: Payload, value: float = 1.0) -> None:
+        self._payload, self.cx = payload, context()
+        tensors = [torch.full((2, 3), value), torch.full((6,), value)]
+        self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=True)])
+        self.state: State = dict(payload.init(self.bucket))
+
+    @property
+    def parameters(self) -> Tensor:
+        return self.bucket.copy()
+
+    def moved(self, by: float) -> _Trial:
+        """The same after an optimizer's steps."""
+        self.bucket.scatter(self.parameters + by)
+        if self._payload.facts.event is not None:
+            self._payload.event(self.cx, self.bucket, self.state, "client", {"samples": _SAMPLES})
+        return self
+
+    def read(self, gradient: float) -> Tensor:
+        """What is exchanged."""
+        out = torch.full((_NUMEL,), gradient)
+        return self._payload.read(self.cx, self.bucket, self.state, out).clone()
+
+    def write(self, value: float) -> Tensor:
+        """The parameters after a value is written."""
+        self._payload.write(self.cx, self.bucket, self.state, torch.full((_NUMEL,), value), None)
+        return self.parameters
+
+
+def reading_is_declared(payload: Payload) -> None:
+    """Where it is read, whether it is the model, and how many entries come to those of the bucket."""
+    facts = payload.facts
+    one, other = (_Trial(payload).moved(0.5).read(gradient) for gradient in (3.0, 7.0))
+    follows = not torch.equal(one, other)
+    expect(
+        follows == (facts.site == "backward"),
+        f"declares to be read at {facts.site}, but is {'' if follows else 'not '}made of the gradient",
+    )
+    extra = one.numel() - _NUMEL
+    expect(extra == facts.extra_entries, f"declares {facts.extra_entries} entries more, has {extra}")
+    is_model = torch.equal(one, _Trial(payload).moved(0.5).parameters)
+    expect(is_model == facts.is_model, f"declares is_model={facts.is_model}, but it is {is_model}")
+
+
+def momentum_is_declared(payload: Payload) -> None:
+    """Something of a result is in what is read later without a gradient, or nothing."""
+    trial, declared, kept = _Trial(payload), payload.facts.is_momentum, False
+    if payload.facts.site == "backward":
+        payload.settle(trial.cx, trial.bucket, trial.state, trial.read(2.0))
+        kept = bool(trial.read(0.0).any())
+    expect(kept == declared, f"declares is_momentum={declared}, but without a gradient it is {kept}")
+
+
+def base_is_declared(payload: Payload) -> None:
+    """It has a base, or none."""
+    trial = _Trial(payload)
+    found = payload.base(trial.cx, trial.bucket, trial.state) is not None
+    expect(found == payload.facts.has_base, f"declares has_base={payload.facts.has_base}, but it is {found}")
+
+
+def writing_is_declared(payload: Payload) -> None:
+    """Whether a result moves the parameters, and whether a part of what they were stays."""
+    facts = payload.facts
+    one, other = _Trial(payload).moved(0.0), _Trial(payload).moved(0.0)
+    for trial, by in ((one, 0.25), (other, 0.75)):
+        trial.bucket.scatter(trial.parameters + by)
+    written = one.write(5.0), other.write(5.0)
+    moves = not torch.equal(written[0], torch.full((_NUMEL,), 1.25))
+    expect(moves == facts.moves_model, f"declares moves_model={facts.moves_model}, but it is {moves}")
+    keeps = moves and not torch.equal(*written)
+    expect(keeps == facts.keeps_local, f"declares keeps_local={facts.keeps_local}, but it is {keeps}")
+
+
+def event_is_declared(payload: Payload) -> None:
+    """An event changes what it keeps, if it waits for one."""
+    trial = _Trial(payload)
+    trial.bucket.scatter(trial.parameters + 0.5)
+    before = {name: slot.clone() for name, slot in trial.state.items()}
+    payload.event(trial.cx, trial.bucket, trial.state, "client", {"samples": _SAMPLES})
+    follows = any(not torch.equal(slot, before[name]) for name, slot in trial.state.items())
+    declared = payload.facts.event
+    expect(follows == (declared is not None), f"declares the event {declared!r}, but follows {follows}")
+
+
+def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
+    """The checks of a payload, by name."""
+    checks = {
+        "reading": reading_is_declared,
+        "momentum": momentum_is_declared,
+        "base": base_is_declared,
+        "writing": writing_is_declared,
+        "event": event_is_declared,
+    }
+    return {name: partial(run, payload) for name, run in checks.items()}

@@ -1,0 +1,113 @@
+"""Checks of triggers: each declared fact against when they fire, and what they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.checks.round_trip import context
+from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
+
+_PERIODS = 3
+
+
+class Values(Mapping[str, float]):
+    """Values of which the names that were asked for are kept."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.asked.add(name)
+        return self._value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _seen(step: int, values: Mapping[str, float], event: str | None = None) -> Context:
+    return replace(context(step=step), values=values, event=event)
+
+
+def firing_is_declared(trigger: Trigger) -> None:
+    """When it is known whether it fires, and how many steps at least lie between two firings."""
+    facts = trigger.facts
+    voting = isinstance(trigger, VotingTrigger)
+    expect(
+        voting == (facts.known == "backward"),
+        f"declares to be known at {facts.known}, but {'' if voting else 'no '}workers vote",
+    )
+    if voting:
+        return
+    expect(
+        (facts.event is not None) == (facts.known == "event"),
+        f"declares to be known at {facts.known}, and to wait for the event {facts.event!r}",
+    )
+    fired = [-1]
+    for step in range(_PERIODS * facts.period_steps):
+        try:
+            fires = trigger.fires(_seen(step, Values(0.0)))
+        except AssertionError as error:
+            raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
+        if facts.event is None:
+            same = trigger.fires(_seen(step, Values(0.0), "round")) == fires
+            expect(same, "declares to wait for no event, but follows one")
+        if fires:
+            expect(facts.event is None, f"declares to wait for {facts.event!r}, but fires without it")
+            apart = step - fired[-1]
+            declared = f"declares at least {facts.period_steps} steps between two firings"
+            expect(apart >= facts.period_steps, f"{declared}, fires after {apart}")
+            fired.append(step)
+    if facts.event is not None:
+        fires = trigger.fires(_seen(0, Values(0.0), facts.event))
+        expect(fires, f"declares to wait for {facts.event!r}, but does not fire at it")
+
+
+def needs_are_declared(trigger: Trigger) -> None:
+    """It asks for no value but those that it needs."""
+    if isinstance(trigger, VotingTrigger):
+        return
+    for number in (0.0, 1e9):
+        values = Values(number)
+        for step in range(trigger.facts.period_steps):
+            trigger.fires(_seen(step, values))
+        missing = values.asked - trigger.facts.needs
+        expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")
+
+
+class _Watched(Observation):
+    """An observation of which the names that were asked for are kept."""
+
+    def __init__(self) -> None:
+        super().__init__([torch.ones(4)])
+        self.asked: set[str] = set()
+
+    def value(self, name: str, default: float | None = None) -> float:
+        self.asked.add(name)
+        return 1.0 if default is None else default
+
+
+def numbers_are_declared(trigger: Trigger) -> None:
+    """Of the numbers that the engine takes for triggers it asks for those that it looks at."""
+    if not isinstance(trigger, VotingTrigger):
+        expect(not trigger.facts.looks_at, f"looks at {set(trigger.facts.looks_at)}, but nobody votes")
+        return
+    observation, state = _Watched(), dict(trigger.init_vote())
+    for step in range(4):
+        trigger.vote(context(step=step), state, observation)
+    missing = (observation.asked & {"replica_distance"}) - trigger.facts.looks_at
+    expect(not missing, f"looks at {sorted(missing)}, which its facts' looks_at do not name")
+
+
+def trigger_checks(trigger: Trigger) -> dict[str, Callable[[], None]]:
+    """The checks of a trigger, by name."""
+    checks = {"firing": firing_is_declared, "needs": needs_are_declared, "numbers": numbers_are_declared}
+    return {name: partial(run, trigger) for name, run in checks.items()}

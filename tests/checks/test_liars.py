@@ -1,0 +1,231 @@
+"""Whatever a primitive declares falsely, a check finds: a lie or more for each field of each role's facts."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+import pytest
+
+from relaxcomm import PluginError, primitives
+from relaxcomm.checks.compressor_facts_hold import compressor_checks
+from relaxcomm.checks.controllers_hold import controller_checks
+from relaxcomm.checks.exchange_facts_hold import exchange_checks
+from relaxcomm.checks.finding import attempt
+from relaxcomm.checks.outers_hold import outer_checks
+from relaxcomm.checks.payloads_hold import payload_checks
+from relaxcomm.checks.triggers_hold import trigger_checks
+from relaxcomm.checks.wrapped_compressors import wrapped_facts_are_true
+from relaxcomm.plugin import (
+    Compressor,
+    CompressorFacts,
+    Controller,
+    Exchange,
+    Outer,
+    Payload,
+    Trigger,
+    TriggerFacts,
+    VotingTrigger,
+    frozen,
+)
+from relaxcomm.primitives import (
+    all_gather,
+    all_reduce,
+    average,
+    averaging_server,
+    cast,
+    choco_gossip,
+    dcd_gossip,
+    deltas,
+    ef21,
+    error_feedback,
+    every,
+    every_round,
+    every_step,
+    gossip,
+    gradients,
+    identity,
+    momentum,
+    norm_test,
+    parameters,
+    push_sum,
+    quantize,
+    random_k,
+    relative_gradient_change,
+    ring,
+    sample_norm_test,
+    scatter_gather,
+    server,
+    sgd,
+    sign,
+    signs,
+    slowmo,
+    terngrad,
+    top_k,
+    vote,
+    while_below,
+)
+
+
+@frozen
+class when_far(VotingTrigger):
+    """Votes for an exchange where a replica is far from the others."""
+
+    agree: str = "any"
+
+    facts: ClassVar[TriggerFacts] = replace(
+        relative_gradient_change.facts, looks_at=frozenset({"replica_distance"})
+    )
+
+    def vote(self, cx, state, observation):
+        return observation.value("replica_distance", 0.0) > 1
+
+
+KEPT = top_k(density=0.1)
+CHECKS: dict[type, Callable[[Any], dict[str, Callable[[], None]]]] = {
+    Trigger: trigger_checks,
+    Payload: payload_checks,
+    Compressor: compressor_checks,
+    Exchange: exchange_checks,
+    Outer: outer_checks,
+    Controller: controller_checks,
+}
+NOTHING: frozenset[str] = frozenset()
+# Of whom, what is declared falsely, and which check finds it.
+LIES: list[tuple[Any, dict[str, Any], str]] = [
+    (every_step(), {"known": "backward"}, "firing"),
+    (relative_gradient_change(threshold=0.1), {"known": "start"}, "firing"),
+    (every_round(), {"known": "start", "event": None}, "firing"),
+    (every_round(), {"event": "another"}, "firing"),
+    (every_step(), {"known": "event", "event": "round"}, "firing"),
+    (every(steps=2), {"period_steps": 5}, "firing"),
+    (while_below(trigger=every_step(), value="size", limit=3.0), {"needs": NOTHING}, "needs"),
+    (when_far(), {"looks_at": NOTHING}, "numbers"),
+    (parameters(), {"site": "backward"}, "reading"),
+    (gradients(), {"site": "step"}, "reading"),
+    (deltas(), {"is_model": True}, "reading"),
+    (parameters(), {"is_model": False}, "reading"),
+    (parameters(), {"extra_entries": 1}, "reading"),
+    (primitives.client_deltas(), {"extra_entries": 0}, "reading"),
+    (gradients(), {"is_momentum": True}, "momentum"),
+    (momentum(), {"is_momentum": False}, "momentum"),
+    (parameters(), {"has_base": True}, "base"),
+    (deltas(), {"has_base": False}, "base"),
+    (gradients(), {"moves_model": True}, "writing"),
+    (parameters(), {"moves_model": False}, "writing"),
+    (deltas(merge=0.5), {"keeps_local": False}, "writing"),
+    (deltas(), {"keeps_local": True}, "writing"),
+    (deltas(), {"event": "round"}, "event"),
+    (primitives.client_deltas(), {"event": None}, "event"),
+    (identity(), {"kinds": frozenset({"sparse"})}, "messages"),
+    (identity(), {"rounds": 2}, "messages"),
+    (quantize(bits=4), {"scope": "entry"}, "scope"),
+    (KEPT, {"scope": "tensor"}, "scope"),
+    (error_feedback(compressor=identity()), {"scope": "entry"}, "scope"),
+    (KEPT, {"linear": True}, "linearity"),
+    (error_feedback(compressor=random_k(density=0.5)), {"linear": True}, "linearity"),
+    (KEPT, {"unbiased": True}, "bias"),
+    (error_feedback(compressor=KEPT), {"unbiased": True}, "bias"),
+    (terngrad(clip=2.5), {"clip": float("inf")}, "bias"),
+    (KEPT, {"memory": "leaky"}, "memory"),
+    (KEPT, {"memory": "lossless"}, "memory"),
+    (error_feedback(compressor=KEPT), {"memory": "none"}, "memory"),
+    (error_feedback(compressor=KEPT, decay=0.5), {"memory": "lossless"}, "memory"),
+    (ef21(compressor=KEPT), {"follows_results": False}, "results"),
+    (random_k(density=0.1), {"follows_clock": False}, "clock"),
+    (cast(dtype="float16"), {"keeps_finite": True}, "finite"),
+    (all_reduce(), {"accepts": frozenset({"dense", "sparse"})}, "kinds"),
+    (all_reduce(), {"collective": False}, "taking part"),
+    (averaging_server(), {"collective": True}, "taking part"),
+    (gossip(topology=ring()), {"same_result": True}, "results"),
+    (all_reduce(), {"operations": 2}, "traffic"),
+    (scatter_gather(), {"several_rounds": True}, "rounds"),
+    (all_reduce(), {"returns": "votes"}, "returns"),
+    (all_reduce(), {"returns": "base"}, "returns"),
+    (server(staleness=0), {"returns": "mean"}, "returns"),
+    (vote(), {"returns": "mean"}, "returns"),
+    (all_reduce(), {"topology": "graph"}, "topology"),
+    (gossip(), {"topology": "complete"}, "topology"),
+    (choco_gossip(gamma=0.4), {"needs_fixed_graph": False}, "kept state"),
+    (dcd_gossip(), {"needs_fixed_graph": False}, "kept state"),
+    (push_sum(), {"follows_parameters": False}, "kept state"),
+    (dcd_gossip(), {"memory": "lossless"}, "memory"),
+    (all_gather(), {"takes_divided": True}, "division"),
+    (signs(), {"moves_model": False}, "averaging"),
+    (sgd(lr=0.5), {"averages": True}, "averaging"),
+    (average(), {"needs_base": True}, "base"),
+    (sgd(lr=0.5), {"needs_base": False}, "base"),
+    (sgd(lr=0.5), {"needs_learning_rate": True}, "rate"),
+    (slowmo(lr=1.0, momentum=0.5), {"needs_learning_rate": False}, "rate"),
+    (signs(), {"needs_momentum": True}, "momentum"),
+    (signs(), {"returns_direction": False}, "direction"),
+    (average(), {"returns_direction": True}, "direction"),
+    (sgd(lr=0.5), {"measures": True}, "measuring"),
+    (norm_test(rule=0, tolerance=0.5), {"needs": NOTHING}, "needs"),
+    (norm_test(rule=0, tolerance=0.5), {"needs_local": False}, "inputs"),
+    (sample_norm_test(rule=0, tolerance=0.5), {"needs_local": True}, "inputs"),
+    (sample_norm_test(rule=0, tolerance=0.5), {"needs_micro_gradients": False}, "inputs"),
+]
+
+
+def liar(primitive: Any, lies: dict[str, Any]) -> Any:
+    """The same primitive, which declares something else."""
+    made = copy.copy(primitive)
+    vars(made).pop("facts", None)
+    facts = {"facts": replace(primitive.facts, **lies)}
+    object.__setattr__(made, "__class__", type("liar", (type(primitive),), facts))
+    return made
+
+
+def checks_of(primitive: Any) -> dict[str, Callable[[], None]]:
+    return next(checks(primitive) for role, checks in CHECKS.items() if isinstance(primitive, role))
+
+
+def found(primitive: Any, check: str) -> str | None:
+    return attempt("it", check, checks_of(primitive)[check], 60).fault
+
+
+@pytest.mark.parametrize(("honest", "lies", "check"), LIES, ids=lambda value: repr(value)[:60])
+def test_a_lie_is_found(honest, lies, check):
+    assert found(honest, check) is None
+    assert found(liar(honest, lies), check)
+
+
+def test_there_is_a_lie_for_every_field():
+    for role in CHECKS:
+        told = {name for honest, lies, _ in LIES if isinstance(honest, role) for name in lies}
+        assert {one.name for one in fields(role.declares)} - told == set()
+
+
+def test_a_wrapped_liar_is_found():
+    with pytest.raises(Exception, match=r"error_feedback\(compressor=liar.*declares"):
+        wrapped_facts_are_true(liar(KEPT, {"follows_clock": False, "unbiased": True}))
+
+
+@pytest.mark.parametrize("base", [identity, top_k, error_feedback])
+def test_facts_are_not_inherited(base):
+    with pytest.raises(PluginError, match=r"alike declares no facts; .* state each: .*kinds=…, rounds=…"):
+
+        @frozen
+        class alike(base):
+            """Says nothing of itself."""
+
+
+def test_facts_of_another_role_are_refused():
+    with pytest.raises(PluginError, match="as its facts"):
+
+        @frozen
+        class mistaken(identity):
+            """Declares what an outer does."""
+
+            facts = average.facts
+
+
+def test_every_field_is_stated():
+    with pytest.raises(TypeError, match="missing 9 required keyword-only arguments: 'rounds'"):
+        CompressorFacts(kinds=frozenset({"dense"}))
+
+
+def test_error_feedback_is_as_biased_as_what_it_wraps():
+    assert not error_feedback(compressor=KEPT).facts.unbiased
+    assert error_feedback(compressor=sign(), decay=0.5).facts.memory == "leaky"
