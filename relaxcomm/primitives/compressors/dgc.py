@@ -19,7 +19,7 @@ from relaxcomm.tensors.messages import SPARSE
 
 @frozen
 class dgc(Sparsifier):
-    """The entries above the threshold that would take the top k of a sample.
+    """The entries above a threshold that is read off a sample: its own largest `density` lie above it.
 
     The sample is every (1 / sample)-th entry. Where more than `4 k / 3` entries lie above its threshold,
     the k largest of them are sent. Biased: use it inside `error_feedback` or `momentum_correction`.

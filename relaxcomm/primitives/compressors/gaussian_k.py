@@ -22,7 +22,7 @@ _EVALUATIONS = 3
 
 @frozen
 class gaussian_k(Sparsifier):
-    """The entries with `|x - 0| > t`, `t = mean + std Phi^-1(1 - density / 2)`, refined at most twice.
+    """The entries with `|x| > t`, `t = mean + std Phi^-1(1 - density / 2)`, refined at most twice.
 
     With k entries wanted and c found: t halves if `c < 2 k / 3`, grows by a half if `c > 4 k / 3`, and
     is kept otherwise; the third count is the last. If it is still below `2 k / 3`, the k largest entries are

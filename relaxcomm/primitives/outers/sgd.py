@@ -72,7 +72,8 @@ class nesterov(Outer):
         tensor([[2.6600, 2.6600],
                 [6.4540, 6.4540]])
 
-    Reference: Douillard et al., "DiLoCo", arXiv 2311.08105.
+    Reference: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
+        arXiv 2311.08105.
     """
 
     lr: Rate

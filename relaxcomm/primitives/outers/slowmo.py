@@ -35,7 +35,8 @@ class slowmo(Outer):
         tensor([[2., 2.],
                 [5., 5.]])
 
-    Reference: Wang et al., "SlowMo", ICLR 2020.
+    Reference: Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum",
+        ICLR 2020.
     """
 
     lr: Rate
