@@ -22,7 +22,28 @@ Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | Sparse | No
 
 
 class Compressor(Primitive):
-    """How a tensor is encoded."""
+    """How a tensor is encoded.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.plugin import Compressor, Dense, frozen
+        >>> from relaxcomm.primitives import identity
+        >>> @frozen
+        ... class clipped(Compressor):
+        ...     bound: float
+        ...     facts = replace(identity.facts, linear=False, unbiased=False)
+        ...     def code(self, cx, tensor, state, *, keep_own):
+        ...         message = Dense(tensor.clamp(-self.bound, self.bound))
+        ...         own = message.tensor.clone()
+        ...         parts = yield message
+        ...         return sum(weight * part.tensor for weight, part in parts), own
+        ...     def message_bytes(self, numel, element_bytes):
+        ...         return numel * element_bytes
+        >>> round_trip(clipped(bound=1.0), [torch.tensor([0.5, 3.0])])
+        [tensor([0.5000, 1.0000])]
+    """
 
     role: ClassVar[str] = "compressor"
     declares: ClassVar[type[CompressorFacts]] = CompressorFacts

@@ -68,7 +68,26 @@ class Seen:
 
 
 class Controller(Primitive):
-    """Watches one rule and writes named values, the same on all ranks."""
+    """Watches one rule and writes named values, the same on all ranks.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import Algorithm, Rule, rehearse
+        >>> from relaxcomm.plugin import Controller, frozen
+        >>> from relaxcomm.primitives import all_reduce, gradients, norm_test
+        >>> @frozen
+        ... class warmup(Controller):
+        ...     rule: int = 0
+        ...     facts = norm_test.facts
+        ...     def observe(self, cx, seen):
+        ...         return torch.zeros(1)
+        ...     def decide(self, cx, total):
+        ...         return {"batch_size": 8 if cx.step < 4 else 16}
+        >>> rule = Rule(payload=gradients(), exchange=all_reduce())
+        >>> growing = Algorithm((rule,), name="growing", controllers=(warmup(),))
+        >>> [rehearse(growing, epochs=epochs).exchanges for epochs in (1, 2, 3)]
+        [4, 7, 9]
+    """
 
     role: ClassVar[str] = "controller"
     declares: ClassVar[type[ControllerFacts]] = ControllerFacts

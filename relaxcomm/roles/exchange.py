@@ -45,7 +45,29 @@ class Served:
 
 
 class Exchange(Primitive):
-    """Over what and with whom messages are combined."""
+    """Over what and with whom messages are combined.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.plugin import AllReduce, Exchange, frozen
+        >>> from relaxcomm.primitives import all_reduce, parameters
+        >>> @frozen
+        ... class halfway(Exchange):
+        ...     facts = replace(all_reduce.facts, same_result=False, takes_divided=False)
+        ...     def run(self, cx, tensor, compressor, state):
+        ...         coding = compressor.code(cx, tensor.clone(), state, keep_own=False)
+        ...         message = next(coding)
+        ...         mean = yield AllReduce(message.tensor, "mean")
+        ...         try:
+        ...             coding.send([(1.0, type(message)(mean))])
+        ...         except StopIteration as stop:
+        ...             return (tensor + stop.value[0]) / 2
+        ...     def bytes_sent(self, message_bytes, world_size, topology):
+        ...         return 2 * (world_size - 1) / world_size * message_bytes
+        >>> trajectory(Rule(payload=parameters(), exchange=halfway()), [[1.0, 2.0, 6.0]])
+        tensor([[2.0000, 2.5000, 4.5000]])
+    """
 
     role: ClassVar[str] = "exchange"
     declares: ClassVar[type[ExchangeFacts]] = ExchangeFacts

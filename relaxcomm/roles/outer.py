@@ -13,7 +13,21 @@ from relaxcomm.tensors.buckets import Bucket
 
 
 class Outer(Primitive):
-    """What then: how a combined result moves the model."""
+    """What then: how a combined result moves the model.
+
+    Example:
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.plugin import Outer, frozen
+        >>> from relaxcomm.primitives import all_reduce, deltas, sgd
+        >>> @frozen
+        ... class halved(Outer):
+        ...     facts = sgd.facts
+        ...     def apply(self, cx, bucket, state, result, base):
+        ...         return base - result / 2
+        >>> trajectory(Rule(payload=deltas(), exchange=all_reduce(), outer=halved()), [[1.0, 3.0]] * 2)
+        tensor([[1., 1.],
+                [2., 2.]])
+    """
 
     role: ClassVar[str] = "outer"
     declares: ClassVar[type[OuterFacts]] = OuterFacts

@@ -14,7 +14,23 @@ from relaxcomm.tensors.buckets import Bucket
 
 
 class Payload(Primitive):
-    """What a rule exchanges."""
+    """What a rule exchanges.
+
+    Example:
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.plugin import Payload, frozen
+        >>> from relaxcomm.primitives import all_reduce, gradients
+        >>> @frozen
+        ... class gradient_signs(Payload):
+        ...     facts = gradients.facts
+        ...     def read(self, cx, bucket, state, out):
+        ...         return out.sign_()
+        ...     def write(self, cx, bucket, state, value, snapshot):
+        ...         pass  # value becomes `.grad`
+        >>> trajectory(Rule(payload=gradient_signs(), exchange=all_reduce()), [[1.0, 5.0], [1.0, -5.0]])
+        tensor([[2., 2.],
+                [2., 2.]])
+    """
 
     role: ClassVar[str] = "payload"
     declares: ClassVar[type[PayloadFacts]] = PayloadFacts

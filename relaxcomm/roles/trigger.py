@@ -87,7 +87,21 @@ class Observation:
 
 
 class Trigger(Primitive):
-    """When a rule exchanges."""
+    """When a rule exchanges.
+
+    Example:
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.plugin import Trigger, frozen
+        >>> from relaxcomm.primitives import all_reduce, every_step, parameters
+        >>> @frozen
+        ... class after_doubling(Trigger):
+        ...     facts = every_step.facts
+        ...     def fires(self, cx):
+        ...         return (cx.step + 1).bit_count() == 1
+        >>> rule = Rule(trigger=after_doubling(), payload=parameters(), exchange=all_reduce())
+        >>> [step for step, (a, b) in enumerate(trajectory(rule, [[1.0, 3.0]] * 9)) if a == b]
+        [0, 1, 3, 7]
+    """
 
     role: ClassVar[str] = "trigger"
     declares: ClassVar[type[TriggerFacts]] = TriggerFacts
@@ -113,6 +127,22 @@ class VotingTrigger(Trigger):
     engine takes where its facts name them in `looks_at`. The state that it keeps is of the whole model, made
     by `init_vote`. With a `vote_delay` of d steps a vote decides d steps after it was cast, so that the
     agreement has them to hide behind, and the first d steps exchange.
+
+    Example:
+        >>> from relaxcomm import Rule, trajectory
+        >>> from relaxcomm.plugin import Agreement, VotingTrigger, frozen
+        >>> from relaxcomm.primitives import all_reduce, parameters, relative_gradient_change
+        >>> @frozen
+        ... class large_gradients(VotingTrigger):
+        ...     bound: float
+        ...     agree: Agreement = "any"
+        ...     facts = relative_gradient_change.facts
+        ...     def vote(self, cx, state, observation):
+        ...         return observation.squared_norm >= self.bound**2
+        >>> rule = Rule(trigger=large_gradients(bound=5.0), payload=parameters(), exchange=all_reduce())
+        >>> trajectory(rule, [[1.0, 3.0], [1.0, 7.0]])
+        tensor([[1., 3.],
+                [6., 6.]])
     """
 
     agree: Agreement
