@@ -172,7 +172,7 @@ def clock_is_declared(compressor: Compressor) -> None:
         return
     tensor = drawn(3)
     messages, result, _ = encode_decode(compressor, tensor, slots(compressor, tensor))
-    reading = compressor.code(context(step=7), torch.ones(NUMEL), slots(compressor, tensor), keep_own=False)
+    reading = compressor.code(context(step=7), torch.ones(NUMEL), slots(compressor, tensor), keep_sent=False)
     mine = next(reading)
     try:
         reading.send([(1.0, mine.unpack(messages[0].pack()))])

@@ -11,15 +11,15 @@ import torch
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.triggers_hold import Values
-from relaxcomm.roles import Controller, MicroGradients, Seen
+from relaxcomm.roles import Controller, ExchangedBucket, MicroGradients
 
 _NUMEL = 12
 
 
-def _seen(*, local: bool, micro: bool) -> Seen:
+def _seen(*, local: bool, micro: bool) -> ExchangedBucket:
     drawn = torch.randn(_NUMEL, generator=torch.Generator().manual_seed(1))
     gradients = MicroGradients(count=4, samples=16, squares=2.0, squared_norm=1.0)
-    return Seen(
+    return ExchangedBucket(
         unit=0,
         local=drawn if local else None,
         result=0.5 * drawn,

@@ -47,7 +47,7 @@ class _largest(Compressor):
 
     facts: ClassVar[CompressorFacts] = replace(identity.facts, kinds=frozenset({MAXIMUM}), linear=False)
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         return Maximum.of((yield Maximum(tensor.clone()))), tensor
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
@@ -60,10 +60,10 @@ class _in_two_rounds(Compressor):
 
     facts: ClassVar[CompressorFacts] = replace(identity.facts, rounds=2, follows_results=True)
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         mean = sum_dense((yield Dense(tensor.clone())))
         rest = sum_dense((yield Dense(mean.clone())))
-        return (mean + rest) / 2, tensor if keep_own else None
+        return (mean + rest) / 2, tensor if keep_sent else None
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return 2 * numel * element_bytes

@@ -72,7 +72,7 @@ def momentum_is_declared(payload: Payload) -> None:
     """Something of a result is in what is read later without a gradient, or nothing."""
     trial, declared, kept = _Trial(payload), payload.facts.is_momentum, False
     if payload.facts.site == "backward":
-        payload.settle(trial.cx, trial.bucket, trial.state, trial.read(2.0))
+        payload.finalize(trial.cx, trial.bucket, trial.state, trial.read(2.0))
         kept = bool(trial.read(0.0).any())
     expect(kept == declared, f"declares is_momentum={declared}, but without a gradient it is {kept}")
 

@@ -62,26 +62,26 @@ def encode_decode(
 ) -> tuple[list[Message], Tensor, Tensor]:
     """All messages, what comes out when each comes back alone, and what it says that its own decode to."""
     messages = []
-    coding = compressor.code(context(step=step, layout=layout), tensor.clone(), state, keep_own=True)
+    coding = compressor.code(context(step=step, layout=layout), tensor.clone(), state, keep_sent=True)
     message = next(coding)
     while True:
         messages.append(message)
         try:
             message = coding.send([(1.0, message)])
         except StopIteration as stop:
-            result, own = stop.value
-            return messages, result, _dense(own, tensor)
+            result, sent = stop.value
+            return messages, result, _dense(sent, tensor)
 
 
 def _bucket(tensor: Tensor) -> Bucket:
     return Bucket(0, [Item("tensor", tensor)])
 
 
-def _dense(own: Tensor | Sparse | None, like: Tensor) -> Tensor:
+def _dense(sent: Tensor | Sparse | None, like: Tensor) -> Tensor:
     """What a worker's own messages decode to, as a tensor."""
-    assert own is not None, "own was asked for"
-    if isinstance(own, Sparse):
+    assert sent is not None, "what was sent was asked for"
+    if isinstance(sent, Sparse):
         total = torch.zeros_like(like, dtype=wide(like.dtype))
-        own.add_to(total, 1.0)
+        sent.add_to(total, 1.0)
         return total
-    return own
+    return sent

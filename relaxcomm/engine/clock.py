@@ -79,7 +79,7 @@ class Clock:
             topology=self._world.topology,
             event=self._event,
             round=round,
-            note=self._world.statistics.note,
+            record=self._world.statistics.record,
             decided=self._decided(trigger, self.step) if isinstance(trigger, VotingTrigger) else None,
             layout=None if task is None else task.bucket.layout,
             place=() if task is None else (task.bucket.index,),

@@ -12,7 +12,7 @@ from relaxcomm.engine.agreements import Agreements, Answer
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.accumulation import Accumulation
 from relaxcomm.replica.replica import Replica
-from relaxcomm.roles import Context, Seen
+from relaxcomm.roles import Context, ExchangedBucket
 
 
 class Controllers:
@@ -58,7 +58,11 @@ class Controllers:
             if controller.rule == rule:
                 micro = None if self.accumulation is None else self.accumulation.seen(self._replica.scale())
                 samples = self._given or self._given_before or None
-                found = controller.observe(cx, Seen(unit, local, result, micro, samples)).double().cpu()
+                found = (
+                    controller.observe(cx, ExchangedBucket(unit, local, result, micro, samples))
+                    .double()
+                    .cpu()
+                )
                 self._seen[index] = self._seen[index] + found if index in self._seen else found
 
     def ask(self, context: Callable[[int], Context]) -> None:

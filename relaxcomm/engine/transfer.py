@@ -149,7 +149,7 @@ class Transfer:
     def finalize(self, result: Tensor) -> Tensor:
         """Make a combined result into the payload's."""
         cx = self._context(self.task.rule)
-        return self.task.rule.payload.settle(cx, self.task.bucket, self.slots["payload"], result)
+        return self.task.rule.payload.finalize(cx, self.task.bucket, self.slots["payload"], result)
 
     def measure(self, finalized: Tensor) -> Tensor:
         """What the outer optimizer wants to know before anything is written."""

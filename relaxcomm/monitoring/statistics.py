@@ -99,7 +99,7 @@ class Statistics(Mapping[str, float]):
         self.samples += samples
         self.latest["batch_size"] = samples
 
-    def note(self, name: str, value: float) -> None:
+    def record(self, name: str, value: float) -> None:
         """Keep the largest and the latest value of a named number that a primitive reports."""
         self.notes[name] = max(value, self.notes.get(name, value))
         self.latest[name] = value

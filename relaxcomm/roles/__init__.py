@@ -7,7 +7,7 @@ a compressor yields messages to the exchange, an exchange yields operations to t
 
 from relaxcomm.roles.compressor import Coding, Compressor, Parts
 from relaxcomm.roles.context import Context, Primitive, State, is_buffer
-from relaxcomm.roles.controller import Controller, MicroGradients, Seen
+from relaxcomm.roles.controller import Controller, ExchangedBucket, MicroGradients
 from relaxcomm.roles.exchange import Exchange, Exchanging, Served
 from relaxcomm.roles.facts import (
     CompressorFacts,
@@ -35,6 +35,7 @@ __all__ = [
     "ControllerFacts",
     "Exchange",
     "ExchangeFacts",
+    "ExchangedBucket",
     "Exchanging",
     "MicroGradients",
     "Observation",
@@ -44,7 +45,6 @@ __all__ = [
     "Payload",
     "PayloadFacts",
     "Primitive",
-    "Seen",
     "Served",
     "State",
     "Trigger",

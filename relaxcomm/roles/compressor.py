@@ -18,7 +18,7 @@ Parts: TypeAlias = Sequence[tuple[float, Message]]
 An all-reduce gives one part of weight 1, an all-gather one part a worker."""
 
 Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | Sparse | None]]
-"""Yields a message, is sent the parts that came back, returns `(result, own)`."""
+"""Yields a message, is sent the parts that came back, returns `(result, sent)`."""
 
 
 class Compressor(Primitive):
@@ -63,10 +63,10 @@ class Compressor(Primitive):
         return None
 
     @abstractmethod
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         """Encode `tensor` (`[numel]`), yield messages, decode what comes back.
 
-        Returns the decoded result and, if `keep_own`, what this worker's own messages decode to, as a
+        Returns the decoded result and, if `keep_sent`, what this worker's own messages decode to, as a
         tensor or, where that is less work for whoever subtracts it, as a sparse message.
         """
 

@@ -28,7 +28,7 @@ def is_buffer(slot: str) -> bool:
     return slot.rpartition(".")[2].startswith("_")
 
 
-def _unnoted(name: str, value: float) -> None:
+def _unrecorded(name: str, value: float) -> None:
     """Outside a run nobody keeps statistics."""
 
 
@@ -44,7 +44,7 @@ class Context:
         gradient_scale: the GradScaler's scale, a scalar tensor, or None without a scaler.
         values: what controllers have written, such as `batch_size`.
         round: how often the rule has exchanged this bucket before.
-        note: takes a named number for the statistics, such as the staleness that was seen.
+        record: takes a named number for the statistics, such as the staleness that was seen.
         event: what the engine was told of just now, such as "round", or None in a step.
         topology: the configured graph of the ranks.
         decided: what the workers have voted for, if the rule's trigger votes and they have.
@@ -70,7 +70,7 @@ class Context:
     values: Mapping[str, float] = field(default_factory=dict)
     round: int = 0
     event: str | None = None
-    note: Callable[[str, float], None] = _unnoted
+    record: Callable[[str, float], None] = _unrecorded
     topology: Topology = field(default_factory=complete)
     decided: bool | None = None
     layout: Layout | None = None

@@ -42,7 +42,7 @@ class MicroGradients:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ExchangedBucket:
     """What a controller sees of one bucket after an exchange.
 
     Args:
@@ -54,8 +54,9 @@ class Seen:
 
     Example:
         >>> import torch
-        >>> from relaxcomm.plugin import Seen
-        >>> seen = Seen(unit=0, local=torch.tensor([3.0, 4.0]), result=torch.tensor([3.0, 0.0]), samples=8)
+        >>> from relaxcomm.plugin import ExchangedBucket
+        >>> local, result = torch.tensor([3.0, 4.0]), torch.tensor([3.0, 0.0])
+        >>> seen = ExchangedBucket(unit=0, local=local, result=result, samples=8)
         >>> float((seen.local - seen.result).square().sum())
         16.0
     """
@@ -99,7 +100,7 @@ class Controller(Primitive):
         """What it declares."""
 
     @abstractmethod
-    def observe(self, cx: Context, seen: Seen) -> Tensor:
+    def observe(self, cx: Context, seen: ExchangedBucket) -> Tensor:
         """A few numbers of one bucket, `[k]`; they are added up over buckets and workers."""
 
     @abstractmethod

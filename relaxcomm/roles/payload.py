@@ -48,7 +48,7 @@ class Payload(Primitive):
         """The point from which an outer optimizer moves, or None."""
         return None
 
-    def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+    def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
         """Make a combined result, which may have entries more than the bucket, into the payload's."""
         return result
 

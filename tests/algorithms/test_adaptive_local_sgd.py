@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import relaxcomm
 from relaxcomm.primitives import norm_test, sample_norm_test
-from relaxcomm.roles import MicroGradients, Seen
+from relaxcomm.roles import ExchangedBucket, MicroGradients
 from tests.engine.harness import in_process, on_gloo, values
 
 DRAW = torch.Generator().manual_seed(9)
@@ -193,7 +193,7 @@ def of_workers(true, draw):
     mean = sum(gradients) / 3
     for size, gradient in zip(sizes, gradients, strict=True):
         for unit, part in enumerate((slice(0, 7), slice(7, 20))):
-            yield Seen(unit, gradient[part], mean[part], None, size)
+            yield ExchangedBucket(unit, gradient[part], mean[part], None, size)
 
 
 def of_micro_batches(true, draw):
@@ -204,7 +204,7 @@ def of_micro_batches(true, draw):
         squares = sum(size / total * part.square().sum() for size, part in zip(sizes, parts, strict=True))
         for unit in range(2):
             micro = MicroGradients(len(sizes), total, float(squares), float(mean.square().sum()))
-            yield Seen(unit, None, mean, micro)
+            yield ExchangedBucket(unit, None, mean, micro)
 
 
 def test_the_estimates_of_the_variance_are_unbiased():

@@ -32,12 +32,12 @@ class Half(Compressor):
         state["residual"] = rest
     def put_in(self, tensor):
         return tensor
-    def code(self, cx, tensor, state, *, keep_own):
+    def code(self, cx, tensor, state, *, keep_sent):
         whole = self.put_in(tensor) + self.residual(state)
-        own = whole / 2
-        self.keep(state, whole - own)
-        parts = yield Dense(own.clone())
-        return sum(weight * message.tensor for weight, message in parts), own
+        sent = whole / 2
+        self.keep(state, whole - sent)
+        parts = yield Dense(sent.clone())
+        return sum(weight * message.tensor for weight, message in parts), sent
     def message_bytes(self, numel, element_bytes):
         return numel * element_bytes
 """
@@ -183,7 +183,7 @@ def test_caught(case, plugin):
 ENDLESS = {
     "a coder": (GOOD + "    def put_in(self, tensor):\n        while True:\n            pass\n", "messages"),
     "a coder with rounds without end": (
-        GOOD + "    def code(self, cx, tensor, state, *, keep_own):\n"
+        GOOD + "    def code(self, cx, tensor, state, *, keep_sent):\n"
         "        while True:\n            yield Dense(tensor.clone())\n",
         "messages",
     ),

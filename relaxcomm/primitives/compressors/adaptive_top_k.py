@@ -84,9 +84,9 @@ class adaptive_top_k(Compressor):
             _COUNT: torch.tensor(0, device=bucket.device),
         }
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         density = float(state[_DENSITY])
-        cx.note("density", density)
+        cx.record("density", density)
         k, half = (num_kept(one, tensor.numel()) for one in (density, self._halved(density)))
         chosen = torch.topk(tensor.abs(), k, sorted=True).indices  # NaN comes first
         unit = tensor[chosen[:1]].abs().double().sum()  # the largest, so that no square leaves the range
@@ -98,7 +98,7 @@ class adaptive_top_k(Compressor):
         parts = yield Several((sent, Dense(gains)))
         self._decide(state, torch.stack([weight * _read(message)[1] for weight, message in parts]).sum(0))
         result = sum_sparse([(weight, _read(message)[0]) for weight, message in parts], tensor)
-        return result, sent if keep_own else None
+        return result, sent if keep_sent else None
 
     def _decide(self, state: State, gains: Tensor) -> None:
         """The same on all ranks, which have read the same messages."""

@@ -49,11 +49,11 @@ class cast(Compressor):
         keeps_finite=False,
     )
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = tensor.to(self._torch_dtype, copy=True)
-        own = message.to(wide(tensor.dtype)) if keep_own else None
+        sent = message.to(wide(tensor.dtype)) if keep_sent else None
         parts = yield Dense(message)
-        return sum_dense(parts).to(wide(tensor.dtype)), own
+        return sum_dense(parts).to(wide(tensor.dtype)), sent
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return numel * self._torch_dtype.itemsize

@@ -111,12 +111,12 @@ class chain(Compressor):
         inner = layout if self._first.facts.scope == "entry" else one_tensor(num_values)
         return places_bytes + self._rest.layout_bytes(inner, value_bytes)
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
-        outer = self._first.code(cx, tensor, PieceState(state, _FIRST), keep_own=False)
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+        outer = self._first.code(cx, tensor, PieceState(state, _FIRST), keep_sent=False)
         message = next(outer)
         several = _sparse if isinstance(message, Sparse) else _whole
         reading = _Reading(cx, self._first, self._rest, state, tensor)
-        return (yield from several(reading, outer, message, keep_own))
+        return (yield from several(reading, outer, message, keep_sent))
 
     @property
     def _first(self) -> Compressor:
@@ -136,8 +136,8 @@ class _Reading:
         self._cx, self._first, self._rest, self._tensor = cx, first, rest, tensor
         self._first_state, self._rest_state = PieceState(state, _FIRST), PieceState(state, _REST)
 
-    def code(self, values: Tensor, keep_own: bool) -> Coding:
-        return self._rest.code(self._inner(values), values, self._rest_state, keep_own=keep_own)
+    def code(self, values: Tensor, keep_sent: bool) -> Coding:
+        return self._rest.code(self._inner(values), values, self._rest_state, keep_sent=keep_sent)
 
     def _inner(self, values: Tensor) -> Context:
         """Chosen entries are values of no tensor in particular."""
@@ -152,10 +152,10 @@ class _Reading:
         return read(self._first, self._cx, self._tensor, self._first_state, message)
 
 
-def _sparse(reading: _Reading, outer: Coding, message: Message, keep_own: bool) -> Coding:
+def _sparse(reading: _Reading, outer: Coding, message: Message, keep_sent: bool) -> Coding:
     """Workers' entries differ, so each worker's values are decoded before they are added up."""
     assert isinstance(message, Sparse)
-    coding = reading.code(message.values, keep_own)
+    coding = reading.code(message.values, keep_sent)
     parts = yield SparseOf(next(coding), message.indices, message.count)
     decoded, mine = [], None
     for weight, part in parts:
@@ -164,26 +164,26 @@ def _sparse(reading: _Reading, outer: Coding, message: Message, keep_own: bool) 
         decoded.append((weight, replace(message, values=values, indices=part.indices, count=part.count)))
         mine = part.values
     assert mine is not None, "an exchange sent back no part"
-    _, own = finish(coding, ((1.0, mine),))
+    _, sent = finish(coding, ((1.0, mine),))
     result, _ = finish(outer, decoded)
-    if own is None:
+    if sent is None:
         return result, None
-    sent = replace(message, values=as_dense(own, message.values))
+    sent = replace(message, values=as_dense(sent, message.values))
     return result, sent if sent.is_direct else reading.tensor(sent)
 
 
-def _whole(reading: _Reading, outer: Coding, message: Message, keep_own: bool) -> Coding:
+def _whole(reading: _Reading, outer: Coding, message: Message, keep_sent: bool) -> Coding:
     """All workers send the same entries, so their values may be added up first."""
     assert isinstance(message, Dense), f"the values of {message!r} cannot be coded further"
-    coding = reading.code(message.tensor, keep_own)
+    coding = reading.code(message.tensor, keep_sent)
     inner = next(coding)
     if message.kind == SHARED_SUPPORT and inner.kind == DENSE:
         assert isinstance(inner, Dense)
         inner = SharedSupport(inner.tensor)
     parts = yield inner
-    values, own = finish(coding, parts)
+    values, sent = finish(coding, parts)
     result, _ = finish(outer, ((1.0, Dense(values)),))
-    return result, None if own is None else reading.tensor(Dense(as_dense(own, message.tensor)))
+    return result, None if sent is None else reading.tensor(Dense(as_dense(sent, message.tensor)))
 
 
 def _kind(first: str, rest: str) -> str:

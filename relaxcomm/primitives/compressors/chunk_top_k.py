@@ -67,8 +67,8 @@ class chunk_top_k(BlockTopK):
             for first, num, size in cuts(shape.numel(), self.chunk_size)
         )
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         blocks = self.blocks(cx.layout_of(tensor.numel()))
         message = BlockSparse(*largest(tensor, blocks), blocks)
         parts = yield message
-        return sum_sparse(parts, tensor), message if keep_own else None
+        return sum_sparse(parts, tensor), message if keep_sent else None

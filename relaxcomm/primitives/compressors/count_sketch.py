@@ -68,12 +68,12 @@ class count_sketch(Compressor):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {UNIT: torch.tensor(bucket.index)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         seed = shared_seed(self.seed, cx.step, int(state[UNIT]))
         sketch = self._encode(tensor, seed)
-        own = self._decode(sketch, tensor, seed) if keep_own else None
+        sent = self._decode(sketch, tensor, seed) if keep_sent else None
         parts = yield SharedSupport(sketch)
-        return self._decode(sum_dense(parts), tensor, seed), own
+        return self._decode(sum_dense(parts), tensor, seed), sent
 
     def _encode(self, tensor: Tensor, seed: int) -> Tensor:
         kept = wide(tensor.dtype)

@@ -76,7 +76,7 @@ class dct_top_k(BlockTopK):
         size = max(1, min(numel, self.chunk_size**2))
         return 1 - min(self.num_kept, size) / size if numel else 0.0
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         layout = cx.layout_of(tensor.numel())
         regions, blocks = list(_regions(layout, self.chunk_size)), self.blocks(layout)
         kept = tensor.to(wide(tensor.dtype))
@@ -89,9 +89,9 @@ class dct_top_k(BlockTopK):
                 region.restore(total[run.start : run.stop], result)
             return result
 
-        own = back(sum_sparse([(1.0, message)], kept)) if keep_own else None
+        sent = back(sum_sparse([(1.0, message)], kept)) if keep_sent else None
         parts = yield message
-        return back(sum_sparse(parts, kept)), own
+        return back(sum_sparse(parts, kept)), sent
 
 
 class _Region:

@@ -11,7 +11,7 @@ from relaxcomm.tensors.messages import Message, Quantized, Sparse
 
 
 def finish(coding: Coding, parts: Parts) -> tuple[Tensor, Tensor | Sparse | None]:
-    """The result, and the own part if it was asked for, of a coding that has yielded its only message."""
+    """The result, and what was sent if it was asked for, of a coding that has yielded its only message."""
     try:
         coding.send(parts)
     except StopIteration as stop:
@@ -24,11 +24,11 @@ def read(compressor: Compressor, cx: Context, like: Tensor, state: State, messag
     """What a message of a compressor without residual decodes to, a tensor like `like`."""
     if isinstance(message, Quantized):  # it says so itself, without a message being made to ask it
         return sum_quantized(((1.0, message),), like)
-    coding = compressor.code(cx, torch.zeros_like(like), state, keep_own=False)
+    coding = compressor.code(cx, torch.zeros_like(like), state, keep_sent=False)
     next(coding)
     return finish(coding, ((1.0, message),))[0]
 
 
-def as_dense(own: Tensor | Sparse, like: Tensor) -> Tensor:
-    """An own part as a tensor like `like`."""
-    return own if isinstance(own, Tensor) else sum_sparse(((1.0, own),), like)
+def as_dense(sent: Tensor | Sparse, like: Tensor) -> Tensor:
+    """What was sent as a tensor like `like`."""
+    return sent if isinstance(sent, Tensor) else sum_sparse(((1.0, sent),), like)

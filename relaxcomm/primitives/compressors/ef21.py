@@ -66,11 +66,11 @@ class ef21(Memory):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_OWN: bucket.zeros(), _MEAN: bucket.zeros(), **self.inner_slots(bucket)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         apart = (tensor - state[_OWN]).to(tensor.dtype)
-        coding = self.compressor.code(cx, apart, inner_state(state), keep_own=True)
-        change, own = yield from coding
-        assert own is not None
-        state[_OWN] = state[_OWN] + as_dense(own, tensor)
+        coding = self.compressor.code(cx, apart, inner_state(state), keep_sent=True)
+        change, sent = yield from coding
+        assert sent is not None
+        state[_OWN] = state[_OWN] + as_dense(sent, tensor)
         state[_MEAN] = torch.add(state[_MEAN], change)
-        return state[_MEAN].clone(), state[_OWN] if keep_own else None
+        return state[_MEAN].clone(), state[_OWN] if keep_sent else None

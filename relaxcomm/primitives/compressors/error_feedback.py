@@ -66,17 +66,17 @@ class error_feedback(Memory):
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         residual, rounded = bucket.zeros(), bucket.empty()
-        own = {_RESIDUAL: residual, _SPARE: torch.empty_like(residual)}
-        own |= {_ROUNDED: rounded} if rounded.dtype != residual.dtype else {}
-        return {**own, **self.inner_slots(bucket)}
+        slots = {_RESIDUAL: residual, _SPARE: torch.empty_like(residual)}
+        slots |= {_ROUNDED: rounded} if rounded.dtype != residual.dtype else {}
+        return {**slots, **self.inner_slots(bucket)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         # Two buffers that change places: a new one each time would cost more than the arithmetic.
         corrected = torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=state[_SPARE])
         sendable = state[_ROUNDED].copy_(corrected) if _ROUNDED in state else corrected
-        coding = self.compressor.code(cx, sendable, inner_state(state), keep_own=True)
-        result, own = yield from coding
-        assert own is not None
+        coding = self.compressor.code(cx, sendable, inner_state(state), keep_sent=True)
+        result, sent = yield from coding
+        assert sent is not None
         state[_SPARE] = state[_RESIDUAL]
-        state[_RESIDUAL] = subtract(corrected, own)
-        return result, own
+        state[_RESIDUAL] = subtract(corrected, sent)
+        return result, sent

@@ -41,9 +41,9 @@ class identity(Compressor):
     def contraction(self, numel: int) -> float:
         return 0.0
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
-        parts = yield Dense(tensor.clone() if keep_own else tensor)  # an exchange may overwrite it
-        return sum_dense(parts), tensor if keep_own else None
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+        parts = yield Dense(tensor.clone() if keep_sent else tensor)  # an exchange may overwrite it
+        return sum_dense(parts), tensor if keep_sent else None
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return numel * element_bytes

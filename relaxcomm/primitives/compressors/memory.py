@@ -44,11 +44,11 @@ class Memory(Compressor):
             )
 
 
-def subtract(tensor: Tensor, own: Tensor | Sparse) -> Tensor:
+def subtract(tensor: Tensor, sent: Tensor | Sparse) -> Tensor:
     """Take what a message decodes to out of a tensor; in place, unless that is what was sent."""
-    if isinstance(own, Tensor):
-        return torch.sub(tensor, own, out=None if own is tensor else tensor)
-    own.add_to(tensor, -1.0)
+    if isinstance(sent, Tensor):
+        return torch.sub(tensor, sent, out=None if sent is tensor else tensor)
+    sent.add_to(tensor, -1.0)
     return tensor
 
 

@@ -75,15 +75,15 @@ class momentum_correction(Memory):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **self.inner_slots(bucket)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         velocity = torch.add(tensor, state[_VELOCITY], alpha=self.momentum)
         gathered = state[_RESIDUAL] + velocity
-        coding = self.compressor.code(cx, gathered.to(tensor.dtype), inner_state(state), keep_own=True)
-        result, own = yield from coding
-        assert own is not None
-        if isinstance(own, Sparse):
-            velocity[own.places()[: int(own.count)].long()] = 0
+        coding = self.compressor.code(cx, gathered.to(tensor.dtype), inner_state(state), keep_sent=True)
+        result, sent = yield from coding
+        assert sent is not None
+        if isinstance(sent, Sparse):
+            velocity[sent.places()[: int(sent.count)].long()] = 0
         else:
-            velocity.mul_(own == 0)
-        state[_VELOCITY], state[_RESIDUAL] = velocity, subtract(gathered, own)
-        return result, own
+            velocity.mul_(sent == 0)
+        state[_VELOCITY], state[_RESIDUAL] = velocity, subtract(gathered, sent)
+        return result, sent

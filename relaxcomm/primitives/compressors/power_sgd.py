@@ -73,7 +73,7 @@ class power_sgd(Compressor):
         drawn = torch.randn(numel, generator=generator, dtype=wide(bucket.dtype))
         return {_RIGHT: drawn.to(bucket.device)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         cut = _Cut(cx.layout_of(tensor.numel()), self.matrix_rank)
         tensor = tensor.to(state[_RIGHT].dtype)
         matrices, others = cut.matrices(tensor)
@@ -85,7 +85,7 @@ class power_sgd(Compressor):
         parts = yield Dense(_joined(rights, state[_RIGHT]))
         state[_RIGHT] = sum_dense(parts)
         result = cut.product(lefts, cut.rights(state[_RIGHT]), means[len(lefts) :], tensor)
-        return result, cut.product(lefts, rights, others, tensor) if keep_own else None
+        return result, cut.product(lefts, rights, others, tensor) if keep_sent else None
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.layout_bytes(one_tensor(numel), element_bytes)

@@ -74,7 +74,7 @@ class random_k(Compressor):
     def init(self, bucket: Bucket) -> Mapping[str, torch.Tensor]:
         return {UNIT: torch.tensor(bucket.index)}
 
-    def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_sent: bool) -> Coding:
         numel = tensor.numel()
         k = num_kept(value_at(self.density, cx.step - cx.start), numel)
         # Drawn on the CPU, so that ranks with other devices draw the same.
@@ -84,9 +84,9 @@ class random_k(Compressor):
         values = tensor[indices] * scale
         if not all_finite(tensor):  # never hidden: what is not finite reaches all ranks
             values.fill_(math.nan)
-        own = _at(indices, values, numel) if keep_own else None
+        sent = _at(indices, values, numel) if keep_sent else None
         parts = yield SharedSupport(values)
-        return _at(indices, sum_dense(parts), numel), own
+        return _at(indices, sum_dense(parts), numel), sent
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return num_kept(largest(self.density), numel) * element_bytes

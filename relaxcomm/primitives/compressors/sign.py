@@ -54,15 +54,15 @@ class sign(Compressor):
     def contraction(self, numel: int) -> float | None:
         return 1 - 1 / numel if numel else 0.0
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         segments = tensor_segments(cx, tensor.numel())
         steps = tensor.new_empty(segments.count, dtype=wide(tensor.dtype))
         for index, group in enumerate(segments.groups(tensor.numel())):
             steps[index] = 2 * _mean_size(tensor[group.start : group.stop])
         message = Signs(pack_signs(tensor), steps, steps[:0], 2, segments)
-        own = sum_quantized([(1.0, message)], tensor) if keep_own else None
+        sent = sum_quantized([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
-        return sum_quantized(parts, tensor), own
+        return sum_quantized(parts, tensor), sent
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.layout_bytes(one_tensor(numel), element_bytes)

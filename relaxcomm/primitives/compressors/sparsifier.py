@@ -43,12 +43,12 @@ class Sparsifier(Compressor):
         """The most entries that a message holds when `k` are asked for."""
         return k
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         density = value_at(self.density, cx.step - cx.start)
         capacity = self.capacity(num_kept(density, tensor.numel()), tensor.numel())
         message = pack_selected(tensor, self._chosen(tensor, density, capacity), capacity)
         parts = yield message
-        return sum_sparse(parts, tensor), message if keep_own else None
+        return sum_sparse(parts, tensor), message if keep_sent else None
 
     def _chosen(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
         """What `select` chooses; of a tensor that is not finite an entry that shows it."""

@@ -49,11 +49,11 @@ class UniformQuantizer(Compressor):
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Distance of the levels and the lowest (not looked at around 0), each `[num]`, for `[num, size]`."""
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = self._message(cx, tensor)
-        own = sum_quantized([(1.0, message)], tensor) if keep_own else None
+        sent = sum_quantized([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
-        return sum_quantized(parts, tensor), own
+        return sum_quantized(parts, tensor), sent
 
     def _message(self, cx: Context, tensor: Tensor) -> Quantized:
         segments, size = self.segments(cx, tensor.numel()), chunk_size(tensor)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Index, Rate, Steps, frozen
-from relaxcomm.roles import Context, Controller, ControllerFacts, Seen
+from relaxcomm.roles import Context, Controller, ControllerFacts, ExchangedBucket
 
 BATCH_SIZE = "batch_size"
 
@@ -62,7 +62,7 @@ class norm_test(Controller):
         needs_micro_gradients=False,
     )
 
-    def observe(self, cx: Context, seen: Seen) -> Tensor:
+    def observe(self, cx: Context, seen: ExchangedBucket) -> Tensor:
         assert seen.local is not None, "the legality check lets only rules of gradients through"
         assert seen.samples, "check_needs lets no step begin without engine.loader"
         squares = torch.linalg.vector_norm(seen.local, dtype=torch.float64).square()
@@ -124,7 +124,7 @@ class sample_norm_test(Controller):
         needs_micro_gradients=True,
     )
 
-    def observe(self, cx: Context, seen: Seen) -> Tensor:
+    def observe(self, cx: Context, seen: ExchangedBucket) -> Tensor:
         micro = seen.micro
         assert micro is not None
         if micro.samples is None:

@@ -52,7 +52,7 @@ class ReplicaGossip(OverGraph):
         difference = state[_MESSAGE]
         for out, x, own, apart in _chunks(difference, tensor, state[_OWN], state[_APART]):
             out.copy_(self._difference(x, own, apart))
-        coding = compressor.code(cx, difference, PieceState(state, _INNER), keep_own=True)
+        coding = compressor.code(cx, difference, PieceState(state, _INNER), keep_sent=True)
         change, sent = yield from mix(cx, self.graph(cx.topology), coding)
         assert sent is not None
         self._follow(state, change, sent)

@@ -101,7 +101,7 @@ class gossip(OverGraph):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         result, _ = yield from mix(
-            cx, self.graph(cx.topology), compressor.code(cx, tensor, state, keep_own=False)
+            cx, self.graph(cx.topology), compressor.code(cx, tensor, state, keep_sent=False)
         )
         return result
 

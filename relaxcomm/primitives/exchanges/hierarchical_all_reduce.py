@@ -49,7 +49,7 @@ class group_all_reduce(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
-        return (yield from _coded(compressor.code(cx, tensor, state, keep_own=False), groups.inside_mean))
+        return (yield from _coded(compressor.code(cx, tensor, state, keep_sent=False), groups.inside_mean))
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return _inside_bytes(message_bytes, topology.groups(world_size), world_size)
@@ -87,7 +87,7 @@ class hierarchical_all_reduce(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
-        return (yield from _coded(compressor.code(cx, tensor, state, keep_own=False), groups.mean))
+        return (yield from _coded(compressor.code(cx, tensor, state, keep_sent=False), groups.mean))
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         groups = topology.groups(world_size)

@@ -85,7 +85,7 @@ class pairwise(OverGraph):
             assert isinstance(came, Tensor)
             return came[0].view(kept).to(tensor.device, tensor.dtype)
         peer = random.Random(f"{self.seed}/{rank}/{cx.round}").choice(peers)
-        coding = compressor.code(cx, tensor, state, keep_own=False)
+        coding = compressor.code(cx, tensor, state, keep_sent=False)
         message = next(coding)
         packed = message.pack().cpu()
         finish(coding, ((1.0, message),))

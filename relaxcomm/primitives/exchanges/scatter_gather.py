@@ -86,7 +86,7 @@ class scatter_gather(Exchange):
         pieces = list(pieces_of(tensor, piece_sizes(tensor.numel(), num_pieces)))
         known = [cx.part(start, piece.numel()) for start, piece in pieces]
         codings = [
-            compressor.code(known[index], piece, PieceState(state, index), keep_own=False)
+            compressor.code(known[index], piece, PieceState(state, index), keep_sent=False)
             for index, (_, piece) in enumerate(pieces)
         ]
         messages = [next(coding) for coding in codings]
@@ -96,7 +96,7 @@ class scatter_gather(Exchange):
         again = known[rank].part(0, mean.numel())  # a place of its own: its draws are not those of the first
         if not self.server_feedback:  # which keeps what a shorter type cannot hold
             mean = mean.to(tensor.dtype)
-        own = self._second(compressor).code(again, mean, PieceState(state, num_pieces), keep_own=False)
+        own = self._second(compressor).code(again, mean, PieceState(state, num_pieces), keep_sent=False)
         message = next(own)
         rows = yield from gather(message, received.shape[1])
         # The coders of the other parts read the means of those, and only now keep what they left out.

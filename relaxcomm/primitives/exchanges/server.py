@@ -82,7 +82,7 @@ class server(ParameterServer):
         replies = yield make_request(cx, tensor, compressor, state, (cx.round, need))
         assert isinstance(replies, Tensor)
         least = min(read_header(reply)[0] for reply in replies)
-        cx.note("staleness_steps", max(0, cx.round + 1 - least))
+        cx.record("staleness_steps", max(0, cx.round + 1 - least))
         read_replies(replies, tensor)
         return tensor
 

@@ -74,7 +74,7 @@ class vote(Exchange):
         messages = [
             next(
                 compressor.code(
-                    cx.part(start, piece.numel()), piece, PieceState(state, index), keep_own=False
+                    cx.part(start, piece.numel()), piece, PieceState(state, index), keep_sent=False
                 )
             )
             for index, (start, piece) in enumerate(pieces)

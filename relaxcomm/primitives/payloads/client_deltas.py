@@ -74,7 +74,7 @@ class client_deltas(Payload):
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         return torch.cat([state["moved"], state["weight"]]).to(bucket.dtype)
 
-    def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+    def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
         if not result[-1] > 0:
             raise UsageError(
                 'a round has ended in which no client has: call engine.mark("client", samples=…) at each '

@@ -62,6 +62,6 @@ class momentum(gradients):
             super().read(cx, bucket, state, out).mul_(1 - self.beta).add_(state[_MOMENTUM], alpha=self.beta)
         )
 
-    def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+    def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
         state[_MOMENTUM] = result.to(state[_MOMENTUM].dtype, copy=True)
         return result

@@ -21,7 +21,7 @@ from relaxcomm.primitives import (
     parameters,
     top_k,
 )
-from relaxcomm.roles import Seen
+from relaxcomm.roles import ExchangedBucket
 from tests.primitives.compressors.test_sparsifiers import bucket_of, code, context
 
 
@@ -90,13 +90,15 @@ def test_the_norm_test_reads_the_same_from_sketches():
 
     def needed(compressor):
         sent = [code(compressor, one)[0].tensor for one in mine]
-        coding = compressor.code(context(), mine[0], dict(compressor.init(bucket_of(shared))), keep_own=False)
+        coding = compressor.code(
+            context(), mine[0], dict(compressor.init(bucket_of(shared))), keep_sent=False
+        )
         message = next(coding)
         with pytest.raises(StopIteration) as stop:
             coding.send([(1.0, replace(message, tensor=torch.stack(sent).mean(0)))])
         result, _ = stop.value.value
         cx = replace(context(), membership=Membership(0, 4), values={"batch_size": 100})
-        seen = [test.observe(cx, Seen(0, one, result, None, 100)) for one in mine]
+        seen = [test.observe(cx, ExchangedBucket(0, one, result, None, 100)) for one in mine]
         return test.decide(cx, torch.stack(seen).sum(0))["batch_size"]
 
     exact = needed(identity())

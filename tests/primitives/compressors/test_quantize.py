@@ -43,7 +43,7 @@ def code(compressor, tensor, *, step=0, rank=0, layout=None):
         step=step, start=0, membership=Membership(rank, 3), learning_rate=lambda bucket: 0.1, layout=layout
     )
     state = dict(compressor.init(Bucket(0, [Item("tensor", tensor)])))
-    coding = compressor.code(cx, tensor.clone(), state, keep_own=True)
+    coding = compressor.code(cx, tensor.clone(), state, keep_sent=True)
     message = next(coding)
     packed = message.pack()
     layout = cx.layout_of(tensor.numel())
@@ -219,7 +219,7 @@ def conserves(compressor):
     sent = torch.zeros(1001, dtype=torch.float64)
     for step in range(30):
         cx = Context(step=step, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
-        coding = coder.code(cx, tensor, state, keep_own=False)
+        coding = coder.code(cx, tensor, state, keep_sent=False)
         message = next(coding)
         with pytest.raises(StopIteration) as stop:
             coding.send([(1.0, message)])

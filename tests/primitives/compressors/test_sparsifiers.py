@@ -42,7 +42,7 @@ def bucket_of(tensor):
 def code(compressor, tensor, state=None, step=0):
     """The message, what it decodes to alone, and the declared own part as a dense tensor."""
     state = dict(compressor.init(bucket_of(tensor))) if state is None else state
-    coding = compressor.code(context(step), tensor.clone(), state, keep_own=True)
+    coding = compressor.code(context(step), tensor.clone(), state, keep_sent=True)
     message = next(coding)
     with pytest.raises(StopIteration) as stop:
         coding.send([(1.0, message)])
@@ -162,7 +162,9 @@ def test_gains_do_not_depend_on_the_unit(unit):
     tensor = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     gains = [
         next(
-            adaptive_top_k().code(context(), one, dict(adaptive_top_k().init(bucket_of(one))), keep_own=False)
+            adaptive_top_k().code(
+                context(), one, dict(adaptive_top_k().init(bucket_of(one))), keep_sent=False
+            )
         )
         .messages[1]
         .tensor
