@@ -7,9 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_SECTION = re.compile(
-    r"^(Args|Facts|Returns|Raises|Example|Reference|Differs from the paper)\b[^:]*:[ \t]*(.*)$"
-)
+_SECTION = re.compile(r"^(Args|Returns|Raises|Example|Reference|Differs from the paper)\b[^:]*:[ \t]*(.*)$")
 _ENTRY = re.compile(r"^    (\w+): *(.*)$")
 
 
@@ -21,7 +19,6 @@ class Docstring:
         summary: the first line.
         body: the paragraphs before the first section, each on one line.
         arguments: what the section Args says of each parameter.
-        facts: what the section Facts says of each.
         example: the section Example, as it stands.
         reference: the paper, or "".
         differs: where it differs from the paper, or "".
@@ -30,7 +27,6 @@ class Docstring:
     summary: str
     body: tuple[str, ...] = ()
     arguments: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, str] = field(default_factory=dict)
     example: str = ""
     reference: str = ""
     differs: str = ""
@@ -58,7 +54,6 @@ def read(target: object) -> Docstring:
         summary=summary,
         body=_paragraphs(sections[""]),
         arguments=_entries(sections.get("Args", [])),
-        facts=_entries(sections.get("Facts", [])),
         example=inspect.cleandoc("\n".join(["", *sections.get("Example", [])])),
         reference=" ".join(_paragraphs(sections.get("Reference", []))),
         differs=" ".join(_paragraphs(sections.get("Differs from the paper", []))),

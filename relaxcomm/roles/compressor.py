@@ -34,11 +34,11 @@ class Compressor(Primitive):
         ... class clipped(Compressor):
         ...     bound: float
         ...     facts = replace(identity.facts, linear=False, unbiased=False)
-        ...     def code(self, cx, tensor, state, *, keep_own):
+        ...     def code(self, cx, tensor, state, *, keep_sent):
         ...         message = Dense(tensor.clamp(-self.bound, self.bound))
-        ...         own = message.tensor.clone()
+        ...         sent = message.tensor.clone()
         ...         parts = yield message
-        ...         return sum(weight * part.tensor for weight, part in parts), own
+        ...         return sum(weight * part.tensor for weight, part in parts), sent
         ...     def message_bytes(self, numel, element_bytes):
         ...         return numel * element_bytes
         >>> round_trip(clipped(bound=1.0), [torch.tensor([0.5, 3.0])])

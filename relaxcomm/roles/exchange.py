@@ -56,7 +56,7 @@ class Exchange(Primitive):
         ... class halfway(Exchange):
         ...     facts = replace(all_reduce.facts, same_result=False, takes_divided=False)
         ...     def run(self, cx, tensor, compressor, state):
-        ...         coding = compressor.code(cx, tensor.clone(), state, keep_own=False)
+        ...         coding = compressor.code(cx, tensor.clone(), state, keep_sent=False)
         ...         message = next(coding)
         ...         mean = yield AllReduce(message.tensor, "mean")
         ...         try:

@@ -19,9 +19,6 @@ def example(width: int) -> None:
             at least 1.
         depth: unused.
 
-    Facts, declared here:
-        rounds: messages a tensor.
-
     Returns: nothing.
 
     Example:
@@ -40,7 +37,6 @@ def test_the_parts():
     assert read.summary == "One line."
     assert read.body == ("The equation, over two lines.", "A second paragraph: with a colon.")
     assert read.arguments == {"width": "of the thing, in metres, at least 1.", "depth": "unused."}
-    assert read.facts == {"rounds": "messages a tensor."}
     assert read.example == ">>> example(3)"
     assert read.reference == 'Someone, "A Title", 2020.'
     assert read.differs == "it is shorter."
