@@ -1,0 +1,40 @@
+"""Momentum of moves."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from relaxcomm.plugin import Bucket, Context, Fraction, Outer, OuterFacts, State, frozen
+
+
+@frozen
+class heavy_ball(Outer):
+    """Polyak's momentum of what comes in, a move or a gradient: `v <- momentum v + result`, and v goes on.
+
+    Args:
+        momentum: in [0, 1).
+
+    Example:
+        >>> heavy_ball(momentum=0.9)
+        heavy_ball(momentum=0.9)
+    """
+
+    momentum: Fraction
+
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=False,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+    )
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {"velocity": bucket.zeros()}
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        state["velocity"] = self.momentum * state["velocity"] + result
+        return state["velocity"].clone()

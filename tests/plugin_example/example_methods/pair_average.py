@@ -1,0 +1,81 @@
+"""The mean of two ranks."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from example_methods.random_pairs import random_pairs
+from relaxcomm import Topology, TopologyError
+from relaxcomm.plugin import (
+    DENSE,
+    Compressor,
+    Context,
+    Exchange,
+    ExchangeFacts,
+    Exchanging,
+    Neighbors,
+    State,
+    frozen,
+)
+
+
+@frozen
+class pair_average(Exchange):
+    """The mean with one other rank in each round: `x_i, x_j <- (x_i + x_j) / 2`; who has no partner waits.
+
+    Args:
+        topology: the pairs of each round.
+
+    Example:
+        >>> pair_average().bytes_sent(1000, world_size=4, topology=random_pairs())
+        1000.0
+    """
+
+    topology: Topology = random_pairs()
+
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=frozenset({DENSE}),
+        collective=True,
+        same_result=False,
+        operations=1,
+        several_rounds=False,
+        returns="mean",
+        topology="graph",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+    )
+
+    def own_topology(self) -> Topology:
+        return self.topology
+
+    def check_graph(self, topology: Topology, world_size: int) -> None:
+        super().check_graph(topology, world_size)
+        for step in range(topology.period_steps(world_size)):
+            for rank in range(world_size):
+                peers = topology.listeners(rank, world_size, step)
+                if len(peers) > 1:
+                    raise TopologyError(
+                        f"pair_average takes one partner at a time, but rank {rank} has {list(peers)} in "
+                        f"{topology!r}; use random_pairs or one_peer_exponential with 2 workers, or gossip"
+                    )
+
+    def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
+        rank, size = cx.membership.rank, cx.membership.world_size
+        coding = compressor.code(cx, tensor, state, keep_own=False)
+        message = next(coding)
+        packed = message.pack()
+        peers = self.topology.listeners(rank, size, cx.round)
+        came = yield Neighbors(
+            dict.fromkeys(peers, packed), {peer: torch.empty_like(packed) for peer in peers}
+        )
+        both = {rank: message, **{peer: message.unpack(data) for peer, data in came.items()}}
+        try:
+            coding.send([(1 / len(both), one) for _, one in sorted(both.items())])
+        except StopIteration as stop:
+            return stop.value[0]
+        raise AssertionError("legality lets only compressors of one message through")
+
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return self.topology.links(world_size) / world_size * message_bytes

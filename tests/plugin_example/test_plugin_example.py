@@ -1,0 +1,202 @@
+"""Methods added from outside, through the public namespaces alone, against references of their own.
+
+A compressor, an exchange, a trigger, an outer, a topology, two payloads and two algorithms: each file
+of `example_methods` is all that it took, and no file of relaxcomm knows of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from example_methods import stochastic_cast
+from example_methods.algorithms import easgd, noloco
+
+import relaxcomm
+from relaxcomm import primitives
+from relaxcomm.config import registry
+from tests import references
+from tests.algorithms.test_sparse_algorithms import bucket_places
+from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train, values
+from tests.models import CASES, make_optimizer
+
+PACKAGE = Path(__file__).parent / "example_methods"
+STEPS = 24
+BUCKET_BYTES = 1200  # two buckets of the toy model
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Makes the package known by its folder, and forgets it afterwards."""
+    monkeypatch.setattr(registry, "_included", [])
+    registry.include(Path(__file__).parent)
+    yield
+    registry.algorithms.cache_clear()
+    registry.primitives.cache_clear()
+
+
+def test_the_package_imports_from_the_public_namespaces_only():
+    modules = {
+        node.module
+        for path in PACKAGE.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("relaxcomm")
+    }
+    assert modules == {"relaxcomm", "relaxcomm.plugin", "relaxcomm.primitives"}
+
+
+def test_relaxcomm_check_holds_all_of_it(known):
+    found = relaxcomm.check(Path(__file__).parent)
+    names = {"noloco", "easgd", "diverging_loss", "elastic", "heavy_ball", "pair_average", "random_pairs"}
+    assert {one.subject for one in found} == names | {"slow_weights", "stochastic_cast"}
+    assert [str(one) for one in found if one.fault] == []
+
+
+def configured(algorithm, **more):
+    config = {"algorithm": algorithm, "bucket_bytes": BUCKET_BYTES, **more}
+    assert len(in_process(bucket_places, 3, config)[0]) == 2
+    return config
+
+
+def pairs(seed, turn, size):
+    """The groups of one round: pairs, and who is left over alone."""
+    ranks = list(range(size))
+    random.Random(f"{seed}/{turn}").shuffle(ranks)
+    return [ranks[start : start + 2] for start in range(0, size, 2)]
+
+
+def noloco_reference(workers, steps, period, lr, momentum, gamma, seed):
+    """Equations 2 and 3 of the paper, whose gradients point against what was moved."""
+    history = []
+    slow = workers.parameters
+    delta = np.zeros_like(slow)
+    for step in range(steps):
+        workers.update(workers.gradients(step))
+        if (step + 1) % period == 0:
+            fast, moved = workers.parameters, np.zeros_like(slow)
+            for group in pairs(seed, (step + 1) // period - 1, len(slow)):
+                progress = np.mean(fast[group] - slow[group], axis=0)
+                moved[group] = lr * progress - gamma * (slow[group] - np.mean(slow[group], axis=0))
+            delta = momentum * delta + moved
+            slow = slow + delta
+            workers.parameters = slow
+        history.append(workers.parameters)
+    return references.finish(workers, history)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("optimizer", ["plain", "adamw"])
+def test_noloco_equals_its_reference(known, size, optimizer):
+    given = {"lr": 0.7, "momentum": 0.5, "gamma": 0.6, "seed": 3}
+    config = configured({"name": "noloco", "steps": 3, **given})
+    expected = noloco_reference(simulated_workers(size, optimizer), STEPS, 3, **given)
+    assert_histories_agree(in_process(train, size, config, STEPS, optimizer), expected)
+
+
+def easgd_reference(workers, steps, period, beta):
+    history = []
+    center = workers.parameters[0]
+    for step in range(steps):
+        workers.update(workers.gradients(step))
+        if (step + 1) % period == 0:
+            x = workers.parameters
+            workers.parameters = x - beta / len(x) * (x - center)
+            center = (1 - beta) * center + beta * x.mean(axis=0)
+        history.append(workers.parameters)
+    return references.finish(workers, history)
+
+
+@pytest.mark.parametrize("period", [1, 4])
+def test_easgd_equals_its_reference(known, period):
+    config = configured({"name": "easgd", "steps": period, "beta": 0.6})
+    expected = easgd_reference(simulated_workers(3), STEPS, period, 0.6)
+    assert_histories_agree(in_process(train, 3, config, STEPS), expected)
+
+
+def rounded(x, noise):
+    """A float32 is a bfloat16 and 16 bits more; noise of as many bits carries over in proportion."""
+    bits = x.astype(np.float32).view(np.uint32) + noise.astype(np.uint32)
+    return (bits & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+
+
+def test_gradients_with_drawn_rounding_equal_their_reference(known):
+    rule = {"payload": "gradients", "compressor": {"stochastic_cast": {"seed": 5}}, "exchange": "all_gather"}
+    config = configured({"rules": [rule]})
+    places = in_process(bucket_places, 3, config)[0]
+
+    def combine(rows, step, bucket):
+        drawn = []
+        for rank, row in enumerate(rows):
+            generator = torch.Generator().manual_seed(hash((5, step, rank, (bucket,))) % 2**63)
+            noise = torch.randint(1 << 16, (len(row),), generator=generator, dtype=torch.int32)
+            drawn.append(rounded(row, noise.numpy()))
+        return np.mean(drawn, axis=0)
+
+    expected = references.coded_sgd(simulated_workers(3), STEPS, combine, places)
+    assert_histories_agree(in_process(train, 3, config, STEPS), expected)
+    plain = references.bsp(simulated_workers(3), STEPS)
+    assert np.abs(expected[-1] - plain[-1]).max() > 1e-4  # rounding is seen, and it is not much
+    assert np.abs(expected[-1] - plain[-1]).max() < 1e-1
+
+
+def observed(world, config, steps):
+    """Train, tell the loss, and return the parameters after each step."""
+    task = CASES["toy"]
+    model = task.model(seed=world.rank)
+    optimizer = make_optimizer("momentum", model)
+    history = []
+    with world.attach(model, optimizer, config) as engine:
+        for step in range(steps):
+            loss = task.local_loss(model, step, world.rank)
+            engine.observe(loss=loss.detach())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            history.append(values(model))
+    return [*history, values(model)]
+
+
+def diverging_reference(workers, steps, factor, smoothing):
+    history, average, fired = [], None, 0
+    for step in range(steps):
+        losses = np.array(
+            [workers.loss(model, step, rank).item() for rank, model in enumerate(workers.models)]
+        )
+        workers.update(workers.gradients(step))
+        if average is not None and (losses > factor * average).any():
+            workers.parameters = workers.parameters.mean(axis=0)
+            fired += 1
+        average = losses if average is None else (1 - smoothing) * average + smoothing * losses
+        history.append(workers.parameters)
+    return references.finish(workers, history), fired
+
+
+def test_workers_meet_when_a_loss_diverges(known):
+    config = configured({"rules": [{"payload": "parameters", "exchange": "all_reduce"}]})
+    config["algorithm"]["rules"][0]["trigger"] = {"diverging_loss": {"factor": 1.3, "smoothing": 0.2}}
+    expected, fired = diverging_reference(simulated_workers(3), STEPS, 1.3, 0.2)
+    assert 0 < fired < STEPS
+    assert_histories_agree(in_process(observed, 3, config, STEPS), expected)
+
+
+def test_the_same_compositions_in_python(known):
+    for made, name in ((noloco(steps=3, seed=3), "noloco"), (easgd(steps=4), "easgd")):
+        arguments = {"noloco": {"steps": 3, "seed": 3}, "easgd": {"steps": 4}}[name]
+        typed = in_process(train, 3, {"algorithm": {"name": name, **arguments}}, 8)
+        np.testing.assert_array_equal(in_process(train, 3, {"algorithm": made}, 8), typed)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(relaxcomm.CompositionError, match="power_sgd"):
+        relaxcomm.Rule(
+            payload=primitives.parameters(),
+            compressor=primitives.power_sgd(matrix_rank=2),
+            exchange=noloco().rules[0].exchange,
+        )
+    assert relaxcomm.Rule(
+        payload=primitives.parameters(), compressor=stochastic_cast(), exchange=noloco().rules[0].exchange
+    )
