@@ -1,5 +1,6 @@
 """For authors of primitives: the roles, what they see and send, and the types of their arguments."""
 
+from relaxcomm.data.clients import RoundPlan as RoundPlan
 from relaxcomm.data.partitions import Partition as Partition
 from relaxcomm.fields.frozen import (
     Bits as Bits,
@@ -26,6 +27,8 @@ from relaxcomm.network.operations import (
     Neighbors as Neighbors,
     Request as Request,
 )
+from relaxcomm.network.transport import Membership as Membership
+from relaxcomm.primitives.compressors.decode import finish as finish
 from relaxcomm.primitives.exchanges.server import Staleness as Staleness
 from relaxcomm.roles import (
     Agreement as Agreement,
@@ -66,6 +69,7 @@ from relaxcomm.tensors.bit_packing import (
     unpack_places as unpack_places,
 )
 from relaxcomm.tensors.buckets import Bucket as Bucket
+from relaxcomm.tensors.layout import Layout as Layout
 from relaxcomm.tensors.messages import (
     DENSE as DENSE,
     MAXIMUM as MAXIMUM,

@@ -4,6 +4,7 @@ import ast
 import inspect
 import sys
 import types
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +77,30 @@ def test_no_primitive_is_forgotten():
         if inspect.isclass(value) and issubclass(value, Declared) and value.__name__[0].islower()
     }
     assert defined - public(primitives) == {"custom"}  # what from_networkx makes
+
+
+def classes(hint: object) -> Iterator[type]:
+    """The classes that an annotation names."""
+    if inspect.isclass(hint):
+        yield hint
+    for inner in typing.get_args(hint):
+        yield from classes(inner)
+
+
+def test_what_an_author_is_given_and_gives_has_a_public_name():
+    named = {
+        vars(space)[name]
+        for space in NAMESPACES
+        for name in public(space)
+        if inspect.isclass(vars(space)[name])
+    }
+    roles = [one for one in vars(plugin).values() if inspect.isclass(one) and issubclass(one, Declared)]
+    for cls in (*roles, relaxcomm.Topology, plugin.Context, plugin.Seen, plugin.Served):
+        methods = [one.fget if isinstance(one, property) else one for one in vars(cls).values()]
+        for method in (cls, *filter(inspect.isfunction, methods)):
+            for hint in typing.get_type_hints(method).values():
+                unnamed = {one for one in classes(hint) if one.__module__.startswith("relaxcomm.")} - named
+                assert not unnamed, f"{cls.__name__}: {method.__name__}"
 
 
 @pytest.mark.parametrize("path", OUTWARD, ids=lambda path: path.name)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Declared
@@ -88,6 +89,17 @@ class Context:
         """What is known of `numel` entries from `start`."""
         layout = None if self.layout is None else self.layout.part(start, numel)
         return replace(self, layout=layout, place=(*self.place, start))
+
+    def generator(self, seed: int, device: torch.device, *apart: int) -> torch.Generator:
+        """Random numbers from the clock and the place, other ones on each rank, so that no state is kept.
+
+        Args:
+            seed: of the primitive that draws.
+            device: of the numbers.
+            apart: what else is to have numbers of its own.
+        """
+        number = hash((seed, self.step, self.round, self.membership.rank, self.place, *apart))
+        return torch.Generator(device).manual_seed(number % 2**63)
 
 
 class Primitive(Declared):

@@ -19,6 +19,7 @@ from example_methods.algorithms import easgd, noloco
 import relaxcomm
 from relaxcomm import primitives
 from relaxcomm.config import registry
+from relaxcomm.plugin import Context, Membership
 from tests import references
 from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train, values
@@ -131,8 +132,9 @@ def test_gradients_with_drawn_rounding_equal_their_reference(known):
     def combine(rows, step, bucket):
         drawn = []
         for rank, row in enumerate(rows):
-            generator = torch.Generator().manual_seed(hash((5, step, rank, (bucket,))) % 2**63)
-            noise = torch.randint(1 << 16, (len(row),), generator=generator, dtype=torch.int32)
+            cx = Context(step, 0, Membership(rank, 3), lambda bucket: 0.0, round=step, place=(bucket,))
+            noise = torch.empty(len(row), dtype=torch.int32)
+            noise.random_(1 << 16, generator=cx.generator(5, noise.device))
             drawn.append(rounded(row, noise.numpy()))
         return np.mean(drawn, axis=0)
 

@@ -61,7 +61,7 @@ class UniformQuantizer(Compressor):
         steps = torch.empty(segments.count, dtype=kept, device=tensor.device)
         lows = torch.empty(segments.count if self.has_lows else 0, dtype=kept, device=tensor.device)
         codes = buffer_pool.empty_like(tensor, torch.uint8)
-        generator = draws(cx, self.seed, tensor) if self.stochastic else None
+        generator = cx.generator(self.seed, tensor.device, tensor.numel()) if self.stochastic else None
         rounding = _Rounding(self.num_codes, self.has_lows, min(size, tensor.numel()), steps, generator)
         for group in segments.groups(size):
             rows = group.rows(tensor).to(kept)
@@ -132,12 +132,6 @@ class _Rounding:
 
 
 _WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
-
-
-def draws(cx: Context, seed: int, tensor: Tensor) -> torch.Generator:
-    """Random numbers from the clock and the place, so that no state is kept, and apart on each rank."""
-    number = hash((seed, cx.step, cx.round, cx.membership.rank, cx.place, tensor.numel()))
-    return torch.Generator(tensor.device).manual_seed(number % 2**63)
 
 
 def tensor_segments(cx: Context, numel: int) -> Segments:

@@ -40,7 +40,7 @@ class stochastic_cast(Compressor):
     facts: ClassVar[CompressorFacts] = CompressorFacts(
         kinds=frozenset({DENSE}),
         rounds=1,
-        scope="entry",
+        scope="bucket",  # which number an entry draws depends on its place
         linear=False,
         unbiased=True,
         clip=math.inf,
@@ -61,11 +61,8 @@ class stochastic_cast(Compressor):
         return result, own
 
     def _rounded(self, cx: Context, values: Tensor) -> Tensor:
-        number = hash((self.seed, cx.step, cx.membership.rank, cx.place))
-        generator = torch.Generator(values.device).manual_seed(number % 2**63)
-        noise = torch.randint(
-            1 << 16, values.shape, generator=generator, dtype=torch.int32, device=values.device
-        )
+        generator = cx.generator(self.seed, values.device)
+        noise = torch.empty_like(values, dtype=torch.int32).random_(1 << 16, generator=generator)
         rounded = ((values.view(torch.int32) + noise) & ~0xFFFF).view(torch.float32)
         return torch.where(values.isfinite(), rounded, values)
 
