@@ -68,7 +68,10 @@ from relaxcomm.tensors.bit_packing import (
     unpack_codes as unpack_codes,
     unpack_places as unpack_places,
 )
-from relaxcomm.tensors.buckets import Bucket as Bucket
+from relaxcomm.tensors.buckets import (
+    Bucket as Bucket,
+    Item as Item,
+)
 from relaxcomm.tensors.layout import Layout as Layout
 from relaxcomm.tensors.messages import (
     DENSE as DENSE,

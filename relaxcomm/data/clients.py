@@ -22,7 +22,7 @@ class RoundPlan:
         clients: number of clients, or None for one a worker.
 
     Example:
-        >>> from relaxcomm.data import RoundPlan
+        >>> from relaxcomm.plugin import RoundPlan
         >>> plan = RoundPlan(epochs=1, fraction=0.5, clients=6)
         >>> [plan.sampled(world_size=3, round=round, seed=0) for round in range(2)]
         [[1, 3, 4], [0, 1, 4]]
@@ -67,8 +67,8 @@ class ClientSampler:
 
     Example:
         >>> import numpy
-        >>> from relaxcomm.data import ClientSampler, RoundPlan
-        >>> from relaxcomm.network import Membership
+        >>> from relaxcomm.data import ClientSampler
+        >>> from relaxcomm.plugin import Membership, RoundPlan
         >>> parts = [numpy.arange(3), numpy.arange(3, 5)]
         >>> plan = RoundPlan(epochs=1, fraction=1.0, clients=2)
         >>> sampler = ClientSampler(parts, plan, batch_size=2, membership=Membership(0, 1), seed=0)

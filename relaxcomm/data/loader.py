@@ -225,7 +225,7 @@ def make_loader(
 
     Example:
         >>> from relaxcomm.data import make_loader
-        >>> from relaxcomm.network import Membership
+        >>> from relaxcomm.plugin import Membership
         >>> loader = make_loader(range(6), batch_size=2, membership=Membership(0, 1), seed=0)
         >>> sorted(int(x) for batch in loader for x in batch)
         [0, 1, 2, 3, 4, 5]

@@ -53,7 +53,7 @@ class iid(Partition):
 
     Example:
         >>> from relaxcomm.data import ShareSampler
-        >>> from relaxcomm.network import Membership
+        >>> from relaxcomm.plugin import Membership
         >>> from relaxcomm.primitives import iid
         >>> ranks, options = [Membership(0, 2), Membership(1, 2)], {"batch_size": 2, "seed": 0}
         >>> shares = [ShareSampler(4, membership=rank, partition=iid(), **options) for rank in ranks]

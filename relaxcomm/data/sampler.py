@@ -47,7 +47,7 @@ class ShareSampler(Sampler[list[int]]):
 
     Example:
         >>> from relaxcomm.data import ShareSampler
-        >>> from relaxcomm.network import Membership
+        >>> from relaxcomm.plugin import Membership
         >>> shares = [ShareSampler(5, batch_size=2, membership=Membership(r, 2), seed=0) for r in (0, 1)]
         >>> [[len(batch) for batch in share] for share in shares]
         [[2], [2]]

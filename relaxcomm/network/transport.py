@@ -16,7 +16,20 @@ from relaxcomm.network.operations import Label, Operation, Received
 
 @dataclass(frozen=True)
 class Membership:
-    """Who takes part now. Nothing else stores a rank or a world size."""
+    """Who takes part now. Nothing else stores a rank or a world size.
+
+    Args:
+        rank: of this worker, from 0.
+        world_size: number of workers.
+
+    Example:
+        >>> import relaxcomm
+        >>> from relaxcomm.plugin import Membership
+        >>> def me(group):
+        ...     return Membership(group.rank(), group.size())
+        >>> relaxcomm.simulate(me, 2)[1]
+        Membership(rank=1, world_size=2)
+    """
 
     rank: int
     world_size: int

@@ -55,8 +55,7 @@ class Context:
         divided: whether what is exchanged is divided by the number of workers already.
 
     Example:
-        >>> from relaxcomm.network import Membership
-        >>> from relaxcomm.plugin import Context
+        >>> from relaxcomm.plugin import Context, Membership
         >>> rank = Membership(rank=1, world_size=4)
         >>> cx = Context(step=7, start=4, membership=rank, learning_rate=lambda bucket: 0.1)
         >>> cx.step - cx.start, cx.membership.rank, cx.part(start=2, numel=3).place
@@ -97,6 +96,15 @@ class Context:
             seed: of the primitive that draws.
             device: of the numbers.
             apart: what else is to have numbers of its own.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm.plugin import Context, Membership
+            >>> def drawn(step, rank):
+            ...     cx = Context(step, 0, Membership(rank, 2), lambda bucket: 0.1)
+            ...     return torch.rand(1, generator=cx.generator(7, torch.device("cpu"))).item()
+            >>> drawn(step=3, rank=0) == drawn(step=3, rank=0), drawn(step=3, rank=0) == drawn(step=3, rank=1)
+            (True, False)
         """
         number = hash((seed, self.step, self.round, self.membership.rank, self.place, *apart))
         return torch.Generator(device).manual_seed(number % 2**63)

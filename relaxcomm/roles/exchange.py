@@ -27,10 +27,8 @@ class Served:
 
     Example:
         >>> import torch
-        >>> from relaxcomm.network import Membership
-        >>> from relaxcomm.plugin import Bucket, Context
+        >>> from relaxcomm.plugin import Bucket, Context, Item, Membership
         >>> from relaxcomm.primitives import identity, server
-        >>> from relaxcomm.tensors.buckets import Item
         >>> rank = Membership(rank=0, world_size=2)
         >>> cx = Context(step=0, start=0, membership=rank, learning_rate=lambda bucket: 0.1)
         >>> bucket = Bucket(0, [Item("weight", torch.zeros(100))])

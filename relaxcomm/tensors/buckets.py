@@ -16,7 +16,18 @@ from relaxcomm.tensors.precision import wide
 
 @dataclass(frozen=True)
 class Item:
-    """One named tensor that a bucket holds a place for."""
+    """One named tensor that a bucket holds a place for.
+
+    Args:
+        name: by which rules select it.
+        tensor: the parameter or its gradient, of any shape.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Bucket, Item
+        >>> Bucket(0, [Item("weight", torch.zeros(2, 3)), Item("bias", torch.zeros(2))]).numel
+        8
+    """
 
     name: str
     tensor: Tensor
@@ -43,8 +54,7 @@ class Bucket:
 
     Example:
         >>> import torch
-        >>> from relaxcomm.plugin import Bucket
-        >>> from relaxcomm.tensors.buckets import Item
+        >>> from relaxcomm.plugin import Bucket, Item
         >>> weight, bias = torch.ones(2, 2), torch.zeros(2)
         >>> bucket = Bucket(0, [Item("weight", weight), Item("bias", bias)])
         >>> bucket.gather(bucket.empty())

@@ -18,6 +18,8 @@ class Layout:
         shapes: as many.
 
     Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Layout
         >>> Layout(("a", "b"), (torch.Size([2, 2]), torch.Size([3]))).part(1, 5).shapes
         (torch.Size([3]), torch.Size([2]))
     """

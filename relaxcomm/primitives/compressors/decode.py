@@ -11,7 +11,22 @@ from relaxcomm.tensors.messages import Message, Quantized, Sparse
 
 
 def finish(coding: Coding, parts: Parts) -> tuple[Tensor, Tensor | Sparse | None]:
-    """The result, and what was sent if it was asked for, of a coding that has yielded its only message."""
+    """The result, and what was sent if it was asked for, of a coding that has yielded its only message.
+
+    Args:
+        coding: what `Compressor.code` has returned, after its message was taken with `next`.
+        parts: the messages that are to be combined, each with its weight.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Context, Membership, finish
+        >>> from relaxcomm.primitives import cast
+        >>> cx = Context(0, 0, Membership(0, 1), lambda bucket: 0.1)
+        >>> coding = cast(dtype="float16").code(cx, torch.ones(2), {}, keep_sent=False)
+        >>> message = next(coding)
+        >>> finish(coding, [(0.25, message), (0.5, message)])[0]
+        tensor([0.7500, 0.7500])
+    """
     try:
         coding.send(parts)
     except StopIteration as stop:
