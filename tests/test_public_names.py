@@ -95,7 +95,7 @@ def test_what_an_author_is_given_and_gives_has_a_public_name():
         if inspect.isclass(vars(space)[name])
     }
     roles = [one for one in vars(plugin).values() if inspect.isclass(one) and issubclass(one, Declared)]
-    for cls in (*roles, relaxcomm.Topology, plugin.Context, plugin.Seen, plugin.Served):
+    for cls in (*roles, relaxcomm.Topology, plugin.Context, plugin.ExchangedBucket, plugin.Served):
         methods = [one.fget if isinstance(one, property) else one for one in vars(cls).values()]
         for method in (cls, *filter(inspect.isfunction, methods)):
             for hint in typing.get_type_hints(method).values():

@@ -65,7 +65,7 @@ class pair_average(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, size = cx.membership.rank, cx.membership.world_size
-        coding = compressor.code(cx, tensor, state, keep_own=False)
+        coding = compressor.code(cx, tensor, state, keep_sent=False)
         message = next(coding)
         packed = message.pack()
         peers = self.topology.listeners(rank, size, cx.round)

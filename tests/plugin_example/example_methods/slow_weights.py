@@ -50,7 +50,7 @@ class slow_weights(Payload):
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         return bucket.gather(out).mul_(self.lr).add_(state[SLOW], alpha=self.gamma - self.lr)
 
-    def settle(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+    def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
         return result - self.gamma * state[SLOW]
 
     def write(

@@ -50,15 +50,15 @@ class stochastic_cast(Compressor):
         keeps_finite=False,
     )
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_own: bool) -> Coding:
+    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = Dense(self._rounded(cx, tensor.float()).bfloat16())
         kept = torch.promote_types(tensor.dtype, torch.float32)
-        own = message.tensor.to(kept) if keep_own else None
+        sent = message.tensor.to(kept) if keep_sent else None
         parts = yield message
         result = torch.zeros_like(tensor, dtype=kept)
         for weight, part in parts:
             result += weight * part.tensor.to(kept)
-        return result, own
+        return result, sent
 
     def _rounded(self, cx: Context, values: Tensor) -> Tensor:
         generator = cx.generator(self.seed, values.device)
