@@ -84,6 +84,10 @@ class Plan:
         self.tasks: tuple[tuple[Task, ...], ...] = ((),) * len(algorithm.rules)
         """By rule, in the order of the buckets."""
         self._items = {item.name: item for item in items}
+        self._rules: dict[tuple[str, str], list[tuple[int, Rule]]] = {}  # by site, and when triggers know
+        for index, rule in enumerate(algorithm.rules):
+            place = rule.payload.facts.site, rule.trigger.facts.known
+            self._rules.setdefault(place, []).append((index, rule))
         self._buffer_rules = {
             index: _buffer_rule(rule)
             for index, rule in enumerate(algorithm.rules)
@@ -146,15 +150,13 @@ class Plan:
         """
         return frozenset(
             index
-            for index, rule in self.algorithm.at(site)
-            if rule.is_active(step)
-            and rule.trigger.facts.known == known
-            and rule.trigger.fires(context(rule))
+            for index, rule in self._rules.get((site, known), ())
+            if rule.is_active(step) and rule.trigger.fires(context(rule))
         )
 
     def voting(self, site: str, step: int) -> list[VotingTrigger]:
         """The triggers whose votes decide on rules of a site in a step."""
-        rules = (rule for _, rule in self.algorithm.at(site) if rule.is_active(step))
+        rules = (rule for _, rule in self._rules.get((site, "backward"), ()) if rule.is_active(step))
         return list(dict.fromkeys(r.trigger for r in rules if isinstance(r.trigger, VotingTrigger)))
 
     def ballot(self, step: int) -> dict[VotingTrigger, Rule]:

@@ -22,7 +22,7 @@ BUNDLED = sorted(name for name, entry in registry.algorithms().items() if entry.
 REASONS = {
     "written_out": "for groups write its rules out, with the exchange hierarchical_all_reduce",
     "served": "answers each worker alone, so that groups have nothing to do together",
-    "coded": r"groups add up dense messages, but those of .* are .*coded anew",
+    "coded": r"groups add up messages, but those of .*coded anew",
     "own": "every rule has one of its own; leave topology out",
     "bipartite": "is not bipartite",
 }

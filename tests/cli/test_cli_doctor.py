@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from relaxcomm import Finding
 from relaxcomm.cli import doctor
 from relaxcomm.cli.app import app
 from relaxcomm.cli.exit_codes import RunFailed
 from relaxcomm.cli.launcher import launch
 from relaxcomm.doctor import machine
+from relaxcomm.doctor.diagnosis import Finding
 
 LONG = "a long text that does not fit into a narrow window by any means"
 
