@@ -16,8 +16,8 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd --link 100mbit,5ms
 
-# Two tests at a time: those that start ranks use two cores already, the many small ones do not.
-TEST_ARGS ?= --numprocesses 2 --dist loadfile
+# Three tests at a time: many wait, for processes to start or for a time limit to pass.
+TEST_ARGS ?= --numprocesses 3 --dist loadfile
 test: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m "not slow" --durations=30 $(TEST_ARGS)
 
