@@ -10,11 +10,12 @@ from torch import Tensor
 
 from relaxcomm.engine.agreements import Answer
 from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.finite import GRADIENT, DeferredCheck, is_finite, non_finite_error, spoilt
+from relaxcomm.engine.finite import GRADIENT, DeferredCheck, non_finite_error, spoilt
 from relaxcomm.engine.flight import Pipeline
 from relaxcomm.engine.gradient_transfers import GradientTransfers
 from relaxcomm.engine.readiness import Readiness
 from relaxcomm.errors import NonFiniteError, UsageError
+from relaxcomm.tensors.finiteness import is_finite
 
 
 class Backward:
@@ -202,9 +203,8 @@ class Backward:
             return False
         self._bound.votes.read(voting, step)
         voted = self._plan.at("backward", step, self._clock.context, known="backward")
-        fired = [bucket for bucket in self.buckets if bucket.fire(voted)]
-        for bucket in fired:
-            self.exchanged = bucket.launch(self._pipeline) or self.exchanged
+        fired = [index for index, bucket in enumerate(self.buckets) if bucket.fire(voted)]
+        self._launch(fired)
         if fired:
             self._land()
         return bool(fired)

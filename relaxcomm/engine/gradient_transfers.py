@@ -8,12 +8,13 @@ from collections.abc import Collection, Sequence
 from torch import Tensor
 
 from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.finite import GRADIENT, is_finite, spoilt
+from relaxcomm.engine.finite import GRADIENT, spoilt
 from relaxcomm.engine.flight import Pipeline, Program
 from relaxcomm.engine.plan import Task
 from relaxcomm.engine.transfer import Transfer
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.finiteness import is_finite
 
 
 class GradientTransfers:

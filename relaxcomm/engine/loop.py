@@ -177,9 +177,7 @@ class Loop:
                 self.step.end_backward()
             if not bound.replica.optimizers and not self._paused:
                 bound.replica.check_parameters()
-                self._pending = self._called = self._unsynchronised = False
-                self.step.tick()
-                self._tell_end()
+                self._end(self.step.tick)
 
     @_telling_peers
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
@@ -236,11 +234,12 @@ class Loop:
         if not self._opened:
             self.step.apply_due()
         self._opened, self._stepped = False, []
-        self._pending = self._called = self._unsynchronised = False
-        self.step.after_step()
-        self._tell_end()
+        self._end(self.step.after_step)
 
-    def _tell_end(self) -> None:
+    def _end(self, finish: Callable[[], None]) -> None:
+        """Close the step by `finish`, and tell who may switch."""
+        self._pending = self._called = self._unsynchronised = False
+        finish()
         if self._between is not None:
             self._between.step_ends()
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from relaxcomm.engine.agreements import Answer
 from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.finite import is_finite, non_finite_error, own_error, spoilt
+from relaxcomm.engine.finite import non_finite_error, own_error, spoilt
 from relaxcomm.engine.flight import land_all
 from relaxcomm.engine.plan import Task
 from relaxcomm.engine.transfer import Transfer
 from relaxcomm.errors import NonFiniteError
+from relaxcomm.tensors.finiteness import is_finite
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from torch.futures import Future
 
 from relaxcomm.composition.rule import Rule
 from relaxcomm.engine.carry_over import carried_over
-from relaxcomm.engine.finite import is_finite
 from relaxcomm.engine.flight import Pipeline
 from relaxcomm.engine.plan import Task
 from relaxcomm.engine.state import RuleState
@@ -27,6 +26,7 @@ from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.primitives.payloads.gradients import gradients
 from relaxcomm.roles import Compressor, Context, Exchange
 from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.finiteness import is_finite
 
 Hook = Callable[[object, GradBucket], Future[Tensor]]
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
-import torch
 
 import relaxcomm
 from relaxcomm import CompositionError, Rule
 from relaxcomm.composition.fragments import resolve
 from relaxcomm.primitives import all_reduce, gradients
 from tests import references
-from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
+from tests.engine.harness import (
+    assert_histories_agree,
+    in_process,
+    on_gloo,
+    saved_and_loaded,
+    simulated_workers,
+    train,
+)
 from tests.models import CASES, make_optimizer
 
 STEPS = 40
@@ -127,33 +131,11 @@ def test_buffers_stay_together_while_fragments_overlap():
     assert np.ptp(long, axis=0).max() < 3 * np.ptp(short, axis=0).max() + 0.5
 
 
-def saved_and_loaded(world, stop):
-    case, file, history = CASES["toy"], io.BytesIO(), []
-    for span in (range(stop), range(stop, 30)):
-        model = case.model(seed=world.rank)
-        optimizer = make_optimizer("momentum", model)
-        with world.attach(model, optimizer, settings(delay=4)) as engine:
-            parts = model, optimizer, engine
-            if span.start:
-                file.seek(0)
-                for part, state in zip(parts, torch.load(file, weights_only=False), strict=True):
-                    part.load_state_dict(state)
-            for step in span:
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                history.append(values(model))
-            if span.stop == stop:
-                torch.save([part.state_dict() for part in parts], file)
-            engine.close(average=False)
-    return history
-
-
 def test_a_run_that_was_saved_goes_on_bit_for_bit():
     """Saved while one fragment is under way, and where none has left yet."""
-    whole = in_process(saved_and_loaded, 3, 30)
+    whole = in_process(saved_and_loaded, 3, settings(delay=4), 30, 30)
     for stop in (10, 5):
-        np.testing.assert_array_equal(in_process(saved_and_loaded, 3, stop), whole)
+        np.testing.assert_array_equal(in_process(saved_and_loaded, 3, settings(delay=4), 30, stop), whole)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ A scenario is `scenario(world, *args)` at module level; it returns something pic
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,29 @@ def train(
             optim.zero_grad()
             history.append(values(model))
     return [*history, values(model)]
+
+
+def saved_and_loaded(world: World, config: Any, steps: int, stop: int) -> list[NDArray[np.float64]]:
+    """Train, save after `stop` steps, load into a new model and engine, and go on to `steps`."""
+    case, file, history = CASES["toy"], io.BytesIO(), []
+    for span in (range(stop), range(stop, steps)):
+        model = case.model(seed=world.rank)
+        optimizer = make_optimizer("momentum", model)
+        with world.attach(model, optimizer, config) as engine:
+            parts = model, optimizer, engine
+            if span.start:
+                file.seek(0)
+                for part, state in zip(parts, torch.load(file, weights_only=False), strict=True):
+                    part.load_state_dict(state)
+            for step in span:
+                case.local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                history.append(values(model))
+            if span.stop == stop:
+                torch.save([part.state_dict() for part in parts], file)
+            engine.close(average=False)
+    return history
 
 
 def simulated_workers(

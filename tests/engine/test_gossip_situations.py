@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 import torch
 
 import relaxcomm
 from relaxcomm import topology
-from tests.engine.harness import World, in_process, simulated_workers, values
+from tests.engine.harness import World, in_process, saved_and_loaded, simulated_workers, values
 from tests.models import CASES, make_optimizer
 
 BATCHES = (4, 7, 9)
@@ -86,37 +84,14 @@ def test_what_overflows_in_the_compressor_is_an_error_on_every_rank_and_changes_
     assert found == [(f"step {2 + delay}", True)] * 5
 
 
-def saved_and_loaded(world: World, config, stop: int):
-    """Train, save while messages are on their way, load into a new model and engine, and go on."""
-    case, file, history = CASES["toy"], io.BytesIO(), []
-    for span in (range(stop), range(stop, 9)):
-        model = case.model(seed=world.rank)
-        optimizer = make_optimizer("momentum", model)
-        with world.attach(model, optimizer, config) as engine:
-            parts = model, optimizer, engine
-            if span.start:
-                file.seek(0)
-                for part, state in zip(parts, torch.load(file, weights_only=False), strict=True):
-                    part.load_state_dict(state)
-            for step in span:
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                history.append(values(model))
-            if span.stop == stop:
-                torch.save([part.state_dict() for part in parts], file)
-            engine.close(average=False)
-    return history
-
-
 @pytest.mark.parametrize("compressor", ["identity", {"cast": {"dtype": "float16"}}])
 def test_a_run_that_was_saved_goes_on_with_the_next_graph(compressor):
     """Saved in the middle of the period, so that the graph's turn must be saved, too."""
     rule = {"payload": "parameters", "exchange": "gossip", "delay": 1, "compressor": compressor}
     config = {"algorithm": {"rules": [rule]}, "topology": "one_peer_exponential"}
-    whole = in_process(saved_and_loaded, 5, config, 9)
+    whole = in_process(saved_and_loaded, 5, config, 9, 9)
     for stop in (1, 4):
-        np.testing.assert_array_equal(in_process(saved_and_loaded, 5, config, stop), whole)
+        np.testing.assert_array_equal(in_process(saved_and_loaded, 5, config, 9, stop), whole)
 
 
 def buffers_and_parameters(world: World, rounds: int):

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Share, frozen
-from relaxcomm.fields.schedules import Density, piecewise
-from relaxcomm.primitives.compressors.sparsifier import Sparsifier, num_kept
+from relaxcomm.fields.schedules import Density
+from relaxcomm.primitives.compressors.sparsifier import Sparsifier, largest_entries_facts, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.roles import CompressorFacts
-from relaxcomm.tensors.messages import SPARSE
 
 
 @frozen
@@ -49,18 +48,7 @@ class dgc(Sparsifier):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return CompressorFacts(
-            kinds=frozenset({SPARSE}),
-            rounds=1,
-            scope=self.scope,
-            linear=False,
-            unbiased=False,
-            clip=math.inf,
-            memory="none",
-            follows_results=False,
-            follows_clock=isinstance(self.density, piecewise),
-            keeps_finite=False,
-        )
+        return largest_entries_facts(self)
 
     def capacity(self, k: int, numel: int) -> int:
         return min(numel, math.ceil(4 * k / 3))

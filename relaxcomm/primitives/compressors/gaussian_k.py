@@ -11,11 +11,10 @@ from typing import Literal
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.fields.schedules import Density, least, piecewise
-from relaxcomm.primitives.compressors.sparsifier import Sparsifier, num_kept
+from relaxcomm.fields.schedules import Density, least
+from relaxcomm.primitives.compressors.sparsifier import Sparsifier, largest_entries_facts, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.roles import CompressorFacts
-from relaxcomm.tensors.messages import SPARSE
 
 _EVALUATIONS = 3
 
@@ -58,18 +57,7 @@ class gaussian_k(Sparsifier):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return CompressorFacts(
-            kinds=frozenset({SPARSE}),
-            rounds=1,
-            scope=self.scope,
-            linear=False,
-            unbiased=False,
-            clip=math.inf,
-            memory="none",
-            follows_results=False,
-            follows_clock=isinstance(self.density, piecewise),
-            keeps_finite=False,
-        )
+        return largest_entries_facts(self)
 
     def contraction(self, numel: int) -> float | None:
         if self.fallback is None or not numel:

@@ -12,10 +12,11 @@ import torch
 
 from relaxcomm.fields.frozen import Index, frozen
 from relaxcomm.fields.schedules import Density, largest, least, value_at
-from relaxcomm.primitives.compressors.sparsifier import all_finite, num_kept
+from relaxcomm.primitives.compressors.sparsifier import num_kept
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.finiteness import is_finite
 from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
 
 UNIT = "unit"
@@ -82,7 +83,7 @@ class random_k(Compressor):
         indices = _drawn(numel, k, generator).to(tensor.device)
         scale = numel / k if self.scaled and k else 1.0
         values = tensor[indices] * scale
-        if not all_finite(tensor):  # never hidden: what is not finite reaches all ranks
+        if not is_finite(tensor):  # never hidden: what is not finite reaches all ranks
             values.fill_(math.nan)
         sent = _at(indices, values, numel) if keep_sent else None
         parts = yield SharedSupport(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Literal
 
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from relaxcomm.fields.schedules import largest, piecewise, value_at
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
-from relaxcomm.roles import Coding, Compressor, Context, State
-from relaxcomm.tensors.messages import Sparse
-from relaxcomm.tensors.precision import wide
+from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.tensors.messages import SPARSE, Sparse
 
 COUNT_BYTES = 4
 INDEX_BYTES = 4
@@ -23,10 +24,20 @@ def num_kept(density: float, numel: int) -> int:
     return min(numel, max(int(density * numel), 1))
 
 
-def all_finite(tensor: Tensor) -> bool:
-    """Whether no entry is NaN or infinite; the sum alone tells in almost all cases, in one pass."""
-    total = tensor.sum(dtype=wide(tensor.dtype))
-    return bool(torch.isfinite(total)) or bool(torch.isfinite(tensor).all())
+def largest_entries_facts(compressor: Sparsifier) -> CompressorFacts:
+    """The facts of compressors that send about the largest entries and forget the others."""
+    return CompressorFacts(
+        kinds=frozenset({SPARSE}),
+        rounds=1,
+        scope=compressor.scope,
+        linear=False,
+        unbiased=False,
+        clip=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=isinstance(compressor.density, piecewise),
+        keeps_finite=False,
+    )
 
 
 class Sparsifier(Compressor):
@@ -55,7 +66,7 @@ class Sparsifier(Compressor):
         if not tensor.numel():
             return torch.empty(0, dtype=torch.int64, device=tensor.device)
         indices = self.select(tensor, density, capacity)
-        if all_finite(tensor):
+        if is_finite(tensor):
             return indices
         spoilt = torch.nonzero(~torch.isfinite(tensor)).view(-1)
         # Never hidden: one entry that is not finite reaches all ranks.

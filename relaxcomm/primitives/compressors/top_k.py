@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import Literal
 
@@ -10,10 +9,9 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.fields.schedules import Density, least, piecewise
-from relaxcomm.primitives.compressors.sparsifier import Sparsifier, num_kept
+from relaxcomm.fields.schedules import Density, least
+from relaxcomm.primitives.compressors.sparsifier import Sparsifier, largest_entries_facts, num_kept
 from relaxcomm.roles import CompressorFacts
-from relaxcomm.tensors.messages import SPARSE
 
 
 @frozen
@@ -40,18 +38,7 @@ class top_k(Sparsifier):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return CompressorFacts(
-            kinds=frozenset({SPARSE}),
-            rounds=1,
-            scope=self.scope,
-            linear=False,
-            unbiased=False,
-            clip=math.inf,
-            memory="none",
-            follows_results=False,
-            follows_clock=isinstance(self.density, piecewise),
-            keeps_finite=False,
-        )
+        return largest_entries_facts(self)
 
     def contraction(self, numel: int) -> float | None:
         return 1 - num_kept(least(self.density), numel) / numel if numel else 0.0

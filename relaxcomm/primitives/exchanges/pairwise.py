@@ -13,11 +13,11 @@ from relaxcomm.fields.frozen import Index, frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
 from relaxcomm.primitives.compressors.decode import finish
-from relaxcomm.primitives.compressors.sparsifier import all_finite
 from relaxcomm.primitives.exchanges.gossip import OverGraph
 from relaxcomm.primitives.exchanges.parameter_server import Decoder, kept_dtype
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Served, State
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.finiteness import is_finite
 from relaxcomm.tensors.messages import DENSE
 from relaxcomm.topology import Topology
 
@@ -138,11 +138,11 @@ class Partner(Service):
         if client == self._rank:
             learned = request.clone().view(self._values.dtype) - self._taken
             reply = self._values + learned
-            if all_finite(learned):
+            if is_finite(learned):
                 self._values = self._taken = reply
         else:
             reply = (self._decoder(request) - self._values) / 2
-            if all_finite(reply):
+            if is_finite(reply):
                 self._values = self._values + reply
         return [(client, reply.view(torch.uint8))]
 

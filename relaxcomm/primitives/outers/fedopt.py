@@ -13,6 +13,17 @@ from relaxcomm.fields.frozen import Fraction, Rate, frozen
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
+_FACTS = OuterFacts(
+    moves_model=True,
+    averages=False,
+    needs_base=True,
+    needs_learning_rate=False,
+    needs_momentum=False,
+    returns_direction=False,
+    measures=False,
+)
+"""Of all outers in this file: they move the payload's base, and look at nothing but the result."""
+
 
 class _Adaptive(Outer):
     """`m <- momentum m + (1 - momentum) delta`, `p = anchor - lr m / (sqrt(v) + tau)`."""
@@ -64,15 +75,7 @@ class adam(_Adaptive):
     second_momentum: Fraction = 0.99
     tau: Rate = 1e-3
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=True,
-        needs_learning_rate=False,
-        needs_momentum=False,
-        returns_direction=False,
-        measures=False,
-    )
+    facts: ClassVar[OuterFacts] = _FACTS
 
     def squares(self, before: Tensor, squared: Tensor) -> Tensor:
         return torch.lerp(squared, before, self.second_momentum)
@@ -104,15 +107,7 @@ class yogi(_Adaptive):
     second_momentum: Fraction = 0.99
     tau: Rate = 1e-3
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=True,
-        needs_learning_rate=False,
-        needs_momentum=False,
-        returns_direction=False,
-        measures=False,
-    )
+    facts: ClassVar[OuterFacts] = _FACTS
 
     def squares(self, before: Tensor, squared: Tensor) -> Tensor:
         return before - (1 - self.second_momentum) * squared * torch.sign(before - squared)
@@ -143,15 +138,7 @@ class adagrad(_Adaptive):
     momentum: Fraction = 0.0
     tau: Rate = 1e-3
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=True,
-        needs_learning_rate=False,
-        needs_momentum=False,
-        returns_direction=False,
-        measures=False,
-    )
+    facts: ClassVar[OuterFacts] = _FACTS
 
     def squares(self, before: Tensor, squared: Tensor) -> Tensor:
         return before + squared

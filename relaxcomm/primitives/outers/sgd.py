@@ -15,6 +15,17 @@ from relaxcomm.tensors.buckets import Bucket
 
 _MOMENTUM = "momentum"
 
+_FACTS = OuterFacts(
+    moves_model=True,
+    averages=False,
+    needs_base=True,
+    needs_learning_rate=False,
+    needs_momentum=False,
+    returns_direction=False,
+    measures=False,
+)
+"""Of all outers in this file: they move the payload's base, and look at nothing but the result."""
+
 
 @frozen
 class sgd(Outer):
@@ -36,15 +47,7 @@ class sgd(Outer):
     lr: Rate
     momentum: Fraction = 0.0
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=True,
-        needs_learning_rate=False,
-        needs_momentum=False,
-        returns_direction=False,
-        measures=False,
-    )
+    facts: ClassVar[OuterFacts] = _FACTS
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()} if self.momentum else {}
@@ -79,15 +82,7 @@ class nesterov(Outer):
     lr: Rate
     momentum: Fraction
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=True,
-        needs_learning_rate=False,
-        needs_momentum=False,
-        returns_direction=False,
-        measures=False,
-    )
+    facts: ClassVar[OuterFacts] = _FACTS
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}
