@@ -31,9 +31,9 @@ from torch import nn
 
 import relaxcomm
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.replica_norms import ReplicaNorms
 from relaxcomm.monitoring.observations import InFlight
 from relaxcomm.monitoring.statistics import Statistics
+from relaxcomm.step.replica_norms import ReplicaNorms
 
 ALGORITHMS: dict[str, Any] = {"bsp": "bsp", "topk_sgd": {"name": "topk_sgd", "density": 0.01}}
 CALLS: dict[str, tuple[type, tuple[str, ...]]] = {

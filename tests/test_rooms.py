@@ -13,8 +13,19 @@ ROOMS = (
         f"primitives.{role}"
         for role in ("controllers", "payloads", "triggers", "outers", "compressors", "exchanges")
     ),
-    *("primitives", "composition", "plugin", "config", "replica", "engine", "integrations", "doctor"),
-    *("training", "planner", "checks", "cli"),
+    *(
+        "primitives",
+        "composition",
+        "plugin",
+        "config",
+        "replica",
+        "step",
+        "planner",
+        "engine",
+        "integrations",
+        "doctor",
+    ),
+    *("training", "checks", "cli"),
 )
 """From the ground up: a room imports only from itself and from those before it."""
 

@@ -10,9 +10,9 @@ from typing import Any
 from relaxcomm.config import Phase
 from relaxcomm.engine.first_steps import FirstSteps
 from relaxcomm.engine.loop import Loop
-from relaxcomm.engine.step import Step
 from relaxcomm.errors import UsageError
 from relaxcomm.roles.planner import Measured
+from relaxcomm.step.step import Step
 
 
 class AlgorithmSchedule:

@@ -17,21 +17,21 @@ from torch.optim import Optimizer
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, load, registry
 from relaxcomm.config.unread_keys import check_workers, warn_of_unread
-from relaxcomm.engine import replicas
-from relaxcomm.engine.bound import Bound
 from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
-from relaxcomm.engine.replica_norms import ReplicaNorms
 from relaxcomm.engine.session import Session, attached
-from relaxcomm.engine.world import World
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, single
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
+from relaxcomm.step import replicas
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.replica_norms import ReplicaNorms
+from relaxcomm.step.world import World
 
 
 def attach(

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from relaxcomm.engine.bound import Bound
 from relaxcomm.engine.consistency import compare, share
-from relaxcomm.engine.step import Step
 from relaxcomm.errors import ConfigError
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.step import Step
 
 SCHEMA = 1
 _TOGETHER = ("algorithm", "phase", "measured")

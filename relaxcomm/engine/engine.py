@@ -24,12 +24,13 @@ from relaxcomm.data import (
     num_samples,
     split_batch,
 )
-from relaxcomm.engine import replicas, served, switching
+from relaxcomm.engine import switching
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.shadow import Shadow
 from relaxcomm.errors import UsageError
 from relaxcomm.monitoring.snapshot import Snapshot
 from relaxcomm.monitoring.statistics import Statistics
+from relaxcomm.step import replicas, served
 
 
 class Engine:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.optim import Optimizer
 
-from relaxcomm.engine.bound import Bound
 from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.roles.planner import Measured
+from relaxcomm.step.bound import Bound
 
 _SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 22
 _PROBE_SECONDS = 0.02  # what a probe of the link has to take

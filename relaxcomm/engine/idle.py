@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Phase
-from relaxcomm.engine.bound import Bound
 from relaxcomm.roles import VotingTrigger
+from relaxcomm.step.bound import Bound
 
 LOGGER = logging.getLogger("relaxcomm")
 """Warnings of a run, of rank 0; without any configuration Python shows them on stderr."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, Progress, ShareLoader
-from relaxcomm.engine.step import Step
 from relaxcomm.errors import UsageError
 from relaxcomm.primitives.controllers.norm_test import BATCH_SIZE
 from relaxcomm.replica.replica import Replica
+from relaxcomm.step.step import Step
 
 
 @dataclass(eq=False)

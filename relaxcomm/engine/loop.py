@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loop_checks import check_closure, check_exchanged, check_turn, skipped_unseen
-from relaxcomm.engine.step import Step
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.grad_scaler import check_scaler
 from relaxcomm.replica.wrappers import check_forward
+from relaxcomm.step.step import Step
 
 Callback = TypeVar("Callback", bound=Callable[..., None])
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
-from relaxcomm.engine.step import Step
 from relaxcomm.errors import UsageError
+from relaxcomm.step.step import Step
 
 
 def check_closure(closure: object) -> None:

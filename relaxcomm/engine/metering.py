@@ -11,7 +11,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from torch import Tensor
 
-from relaxcomm.engine.bound import Bound
 from relaxcomm.errors import MetricsWarning, UsageError
 from relaxcomm.monitoring.addresses import name_run, open_exporters
 from relaxcomm.monitoring.collector import Labelled, RunCollector, check_name
@@ -20,6 +19,7 @@ from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.monitoring.run_log import RunLog, log_path
 from relaxcomm.monitoring.snapshot import Snapshot
 from relaxcomm.network.transport import EVALUATION
+from relaxcomm.step.bound import Bound
 
 
 class Metering:

@@ -10,15 +10,16 @@ from weakref import WeakSet
 from torch import nn
 
 from relaxcomm.config import Config
-from relaxcomm.engine import checkpoint, idle, replicas, served, switching
+from relaxcomm.engine import checkpoint, idle, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
-from relaxcomm.engine.bound import Bound
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.step import Step
 from relaxcomm.network.transport import EVALUATION
+from relaxcomm.step import replicas, served
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.step import Step
 from relaxcomm.tensors import buffer_pool
 
 _attached: WeakSet[nn.Module] = WeakSet()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relaxcomm.engine import replicas
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
-from relaxcomm.engine.step import Step
+from relaxcomm.step import replicas
+from relaxcomm.step.step import Step
 
 
 class Shadow:

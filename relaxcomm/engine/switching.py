@@ -13,15 +13,15 @@ import torch
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config
-from relaxcomm.engine import replicas
-from relaxcomm.engine.bound import Bound
 from relaxcomm.engine.carry_over import Kept, carried_over
 from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
-from relaxcomm.engine.step import Step
 from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
 from relaxcomm.roles import Payload, is_buffer
+from relaxcomm.step import replicas
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.step import Step
 
 Residuals: TypeAlias = Literal["carry", "drop"]
 

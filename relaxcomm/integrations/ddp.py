@@ -14,17 +14,17 @@ from torch.futures import Future
 
 from relaxcomm.composition.rule import Rule
 from relaxcomm.engine.carry_over import carried_over
-from relaxcomm.engine.flight import Pipeline
-from relaxcomm.engine.plan import Task
-from relaxcomm.engine.state import RuleState
-from relaxcomm.engine.transfer import Transfer
-from relaxcomm.engine.world import World
 from relaxcomm.errors import CompositionError
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import TorchTransport, Transport
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.primitives.payloads.gradients import gradients
 from relaxcomm.roles import Compressor, Context, Exchange
+from relaxcomm.step.flight import Pipeline
+from relaxcomm.step.plan import Task
+from relaxcomm.step.state import RuleState
+from relaxcomm.step.transfer import Transfer
+from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.finiteness import is_finite
 

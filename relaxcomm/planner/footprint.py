@@ -10,12 +10,12 @@ from torch import Tensor
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
-from relaxcomm.engine.plan import Plan, fill_buckets
-from relaxcomm.engine.state import RuleState
 from relaxcomm.network.operations import AllGather, AllToAll
 from relaxcomm.network.transport import Membership
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.roles import Context, is_buffer
+from relaxcomm.step.plan import Plan, fill_buckets
+from relaxcomm.step.state import RuleState
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology
 

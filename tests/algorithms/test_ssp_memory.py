@@ -8,7 +8,7 @@ from tests.ranks import launch_script
 
 SCRIPT = """
 import torch, relaxcomm
-from relaxcomm.engine import parameter_exchange
+from relaxcomm.step import parameter_exchange
 
 parameter_exchange.REQUESTED_BYTES = 8 << 20  # beside a small model, as the real one beside large ones
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm.engine.agreements import Agreements
-from relaxcomm.engine.world import World
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network.operations import Agree
+from relaxcomm.step.agreements import Agreements
+from relaxcomm.step.world import World
 from tests.engine.harness import in_process
 from tests.models import CASES, make_optimizer
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm.engine import replica_norms
 from relaxcomm.monitoring.observations import Histogram, InFlight
+from relaxcomm.step import replica_norms
 from tests.engine.harness import in_process, on_gloo, values
 from tests.models import CASES, make_optimizer
 from tests.monitoring.harness import fetch, parse, read_log, value

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from relaxcomm.engine.agreements import Answer
-from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.flight import Pipeline, land_all
-from relaxcomm.engine.parameter_results import Sent, apply, check_alone
-from relaxcomm.engine.plan import Task
-from relaxcomm.engine.transfer import Transfer
 from relaxcomm.roles import Payload
+from relaxcomm.step.agreements import Answer
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.flight import Pipeline, land_all
+from relaxcomm.step.parameter_results import Sent, apply, check_alone
+from relaxcomm.step.plan import Task
+from relaxcomm.step.transfer import Transfer
 
 REQUESTED_BYTES = 64 << 20  # of parameters on their way to services at a time
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.finite import GRADIENT, spoilt
-from relaxcomm.engine.flight import Pipeline, Program
-from relaxcomm.engine.plan import Task
-from relaxcomm.engine.transfer import Transfer
 from relaxcomm.replica.gradient_buffer import GradientBuffer
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.finite import GRADIENT, spoilt
+from relaxcomm.step.flight import Pipeline, Program
+from relaxcomm.step.plan import Task
+from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relaxcomm.engine.backward import Backward
-from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.parameter_exchange import ParameterExchange
 from relaxcomm.errors import UsageError
+from relaxcomm.step.backward import Backward
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.parameter_exchange import ParameterExchange
 
 
 class UnevenInputs:

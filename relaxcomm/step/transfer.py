@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from relaxcomm.engine.clock import ContextOf
-from relaxcomm.engine.flight import Flight, Landed, Pipeline, Program
-from relaxcomm.engine.plan import Task
-from relaxcomm.engine.state import RuleState
-from relaxcomm.engine.world import World
+from relaxcomm.step.clock import ContextOf
+from relaxcomm.step.flight import Flight, Landed, Pipeline, Program
+from relaxcomm.step.plan import Task
+from relaxcomm.step.state import RuleState
+from relaxcomm.step.world import World
 
 
 class Transfer:

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import torch
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine.agreements import Agreements
-from relaxcomm.engine.clock import Clock
-from relaxcomm.engine.controllers import Controllers
-from relaxcomm.engine.plan import Plan, fill_buckets
-from relaxcomm.engine.replica_norms import ReplicaNorms
-from relaxcomm.engine.state import State
-from relaxcomm.engine.votes import Votes
-from relaxcomm.engine.world import World
 from relaxcomm.network.operations import AllReduce
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context
+from relaxcomm.step.agreements import Agreements
+from relaxcomm.step.clock import Clock
+from relaxcomm.step.controllers import Controllers
+from relaxcomm.step.plan import Plan, fill_buckets
+from relaxcomm.step.replica_norms import ReplicaNorms
+from relaxcomm.step.state import State
+from relaxcomm.step.votes import Votes
+from relaxcomm.step.world import World
 
 
 class Bound:

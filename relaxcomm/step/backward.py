@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relaxcomm.engine.agreements import Answer
-from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.finite import GRADIENT, DeferredCheck, non_finite_error, spoilt
-from relaxcomm.engine.flight import Pipeline
-from relaxcomm.engine.gradient_transfers import GradientTransfers
-from relaxcomm.engine.readiness import Readiness
 from relaxcomm.errors import NonFiniteError, UsageError
+from relaxcomm.step.agreements import Answer
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.finite import GRADIENT, DeferredCheck, non_finite_error, spoilt
+from relaxcomm.step.flight import Pipeline
+from relaxcomm.step.gradient_transfers import GradientTransfers
+from relaxcomm.step.readiness import Readiness
 from relaxcomm.tensors.finiteness import is_finite
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relaxcomm.engine.world import World, tensor_of
 from relaxcomm.network.operations import Agree, Label, Reduction
 from relaxcomm.network.transport import Pending
+from relaxcomm.step.world import World, tensor_of
 
 
 @dataclass(eq=False)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.engine.world import World
 from relaxcomm.errors import CommunicationError, NonFiniteError
+from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 

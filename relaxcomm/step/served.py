@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.engine.bound import Bound
 from relaxcomm.network.operations import AllGather, AllReduce, Label
 from relaxcomm.network.transport import EVALUATION
+from relaxcomm.step.bound import Bound
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.shards import piece_sizes
 

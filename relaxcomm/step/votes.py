@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from relaxcomm.engine.agreements import Agreements, Answer
-from relaxcomm.engine.finite import GRADIENT, non_finite_error
-from relaxcomm.engine.state import Slots
-from relaxcomm.engine.world import World
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context, Observation, VotingTrigger, agreed
+from relaxcomm.step.agreements import Agreements, Answer
+from relaxcomm.step.finite import GRADIENT, non_finite_error
+from relaxcomm.step.state import Slots
+from relaxcomm.step.world import World
 from relaxcomm.tensors.finiteness import is_finite
 
 

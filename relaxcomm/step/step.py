@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from relaxcomm.config import DriftGuard
-from relaxcomm.engine.backward import Backward
-from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.drift import Drift
-from relaxcomm.engine.parameter_exchange import ParameterExchange
-from relaxcomm.engine.uneven_inputs import UnevenInputs
+from relaxcomm.step.backward import Backward
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.drift import Drift
+from relaxcomm.step.parameter_exchange import ParameterExchange
+from relaxcomm.step.uneven_inputs import UnevenInputs
 
 
 class Step:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine.agreements import Agreements, Answer
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.accumulation import Accumulation
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context, ExchangedBucket
+from relaxcomm.step.agreements import Agreements, Answer
 
 
 class Controllers:

@@ -10,13 +10,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.engine import served
-from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.finite import non_finite_error, own_error, spoilt
-from relaxcomm.engine.world import tensor_of
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.network.transport import EVALUATION, Transport
 from relaxcomm.replica.named_parameters import named_parameters
+from relaxcomm.step import served
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.finite import non_finite_error, own_error, spoilt
+from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.buckets import Bucket, Item, build_buckets
 
 AVERAGE = "average"

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from relaxcomm.composition.rule import Rule
-from relaxcomm.engine.plan import Plan, Task
-from relaxcomm.engine.world import World
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles import Context, is_buffer
+from relaxcomm.step.plan import Plan, Task
+from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from relaxcomm.engine.agreements import Answer
-from relaxcomm.engine.bound import Bound
-from relaxcomm.engine.finite import non_finite_error, own_error, spoilt
-from relaxcomm.engine.flight import land_all
-from relaxcomm.engine.plan import Task
-from relaxcomm.engine.transfer import Transfer
 from relaxcomm.errors import NonFiniteError
+from relaxcomm.step.agreements import Answer
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.finite import non_finite_error, own_error, spoilt
+from relaxcomm.step.flight import land_all
+from relaxcomm.step.plan import Task
+from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.finiteness import is_finite
 
 

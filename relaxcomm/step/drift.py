@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from relaxcomm.config import DriftGuard
-from relaxcomm.engine import replicas
-from relaxcomm.engine.bound import Bound
 from relaxcomm.errors import DriftError, DriftWarning
+from relaxcomm.step import replicas
+from relaxcomm.step.bound import Bound
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _EXACT = 2**52  # a float64 holds every whole number up to twice this

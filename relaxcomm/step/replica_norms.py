@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from relaxcomm.composition.rule import Rule
-from relaxcomm.engine.state import RuleState
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.roles.trigger import REPLICA_DISTANCE
+from relaxcomm.step.state import RuleState
 from relaxcomm.tensors.buckets import Bucket, Item
 
 _SHARE = 1 / 1000

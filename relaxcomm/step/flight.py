@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from relaxcomm.engine.world import World
 from relaxcomm.network.operations import Label, Operation, Received
 from relaxcomm.network.transport import Pending
+from relaxcomm.step.world import World
 
 Program: TypeAlias = Generator[tuple[str, Operation], Received, Tensor]
 """Yields `(rule, operation)`, is sent what was received, returns the result."""

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Protocol
 
 from relaxcomm.composition.rule import Rule
-from relaxcomm.engine.plan import Task
-from relaxcomm.engine.world import World
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context, VotingTrigger
+from relaxcomm.step.plan import Task
+from relaxcomm.step.world import World
 
 
 class ContextOf(Protocol):
