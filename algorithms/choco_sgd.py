@@ -32,7 +32,7 @@ def choco_sgd(*, gamma: Share = 0.4, compressor: Compressor | None = None) -> Al
     Reference: Koloskova, Stich and Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms
         with Compressed Communication", ICML 2019, arXiv 1902.00340.
 
-    Differs from the paper: replicas begin at the common start rather than at 0.
+    Differs from the paper: public copies begin at the common start rather than at 0.
     """
     rule = Rule(payload=parameters(), compressor=compressor or sign(), exchange=choco_gossip(gamma=gamma))
     return Algorithm((rule,), name="choco_sgd")

@@ -41,7 +41,7 @@ BOUNDS = {
 
 def make(compressor: Compressor, tensor: torch.Tensor) -> Message:
     cx = Context(step=0, start=0, membership=Membership(0, 1), learning_rate=lambda bucket: 1.0)
-    return next(compressor.code(cx, tensor, {}, keep_sent=False))
+    return next(compressor.encode_decode(cx, tensor, {}, keep_sent=False))
 
 
 def sparse_of(tensor: torch.Tensor, density: float) -> Sparse:

@@ -37,7 +37,7 @@ class Side:
     def select(self) -> float:
         """Seconds from the gradient to the message and the new residual; decoding is left out."""
         cx = Context(step=self.step, start=0, membership=Membership(0, 1), learning_rate=lambda bucket: 1.0)
-        coding = self.compressor.code(cx, self.gradient, self.state, keep_sent=True)
+        coding = self.compressor.encode_decode(cx, self.gradient, self.state, keep_sent=True)
         begin = time.perf_counter()
         message = next(coding)
         chosen = time.perf_counter() - begin

@@ -57,13 +57,13 @@ def linearity_is_declared(compressor: Compressor) -> None:
         return
     tensors = drawn(5), 3 * drawn(6)
 
-    def code(tensor: Tensor) -> Tensor:
+    def decoded(tensor: Tensor) -> Tensor:
         state = slots(compressor, tensor)
         encode_decode(compressor, drawn(9), state)
         return encode_decode(compressor, tensor, state, step=1)[1]
 
-    apart = [code(one) for one in tensors]
-    off = float((code(tensors[0] + tensors[1]) - apart[0] - apart[1]).square().sum())
+    apart = [decoded(one) for one in tensors]
+    off = float((decoded(tensors[0] + tensors[1]) - apart[0] - apart[1]).square().sum())
     size = sum(float(one.square().sum()) for one in (*tensors, *apart))
     expect(off <= _ROUNDING * size, f"declares to be linear, but a sum is {off / size:.3g} of ||x||^2 off")
 
@@ -172,7 +172,9 @@ def clock_is_declared(compressor: Compressor) -> None:
         return
     tensor = drawn(3)
     messages, result, _ = encode_decode(compressor, tensor, slots(compressor, tensor))
-    reading = compressor.code(context(step=7), torch.ones(NUMEL), slots(compressor, tensor), keep_sent=False)
+    reading = compressor.encode_decode(
+        context(step=7), torch.ones(NUMEL), slots(compressor, tensor), keep_sent=False
+    )
     mine = next(reading)
     try:
         reading.send([(1.0, mine.unpack(messages[0].pack()))])

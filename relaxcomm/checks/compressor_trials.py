@@ -16,8 +16,8 @@ NUMEL = 600
 
 def coded_beside(compressor: Compressor, tensor: Tensor, other: Tensor, state: State) -> Tensor:
     """The mean with what another worker has, of which nothing but its messages is seen."""
-    mine = compressor.code(context(0, 2), tensor.clone(), state, keep_sent=True)
-    theirs = compressor.code(context(1, 2), other.clone(), slots(compressor, other), keep_sent=True)
+    mine = compressor.encode_decode(context(0, 2), tensor.clone(), state, keep_sent=True)
+    theirs = compressor.encode_decode(context(1, 2), other.clone(), slots(compressor, other), keep_sent=True)
     messages = [next(mine), next(theirs)]
     while True:
         parts = [(0.5, message) for message in messages]

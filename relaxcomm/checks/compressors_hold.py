@@ -18,7 +18,7 @@ def messages_are_declared(compressor: Compressor) -> None:
     """Kinds, number and bytes of the messages, and that the result is of the tensor's form."""
     for numel in (0, 1, 7, NUMEL):
         tensor = drawn(numel, numel)
-        messages, result, own = encode_decode(compressor, tensor, slots(compressor, tensor))
+        messages, result, decoded = encode_decode(compressor, tensor, slots(compressor, tensor))
         kinds = {message.kind for message in messages}
         expect(
             kinds <= compressor.facts.kinds, f"declares messages {set(compressor.facts.kinds)}, made {kinds}"
@@ -31,11 +31,11 @@ def messages_are_declared(compressor: Compressor) -> None:
             sent <= declared if compressor.facts.follows_clock else sent == declared
         )  # the most of all steps
         expect(fits, f"declares {declared} bytes for {numel} entries, made {sent}")
-        for name, value in (("result", result), ("own", own)):
+        for name, value in (("result", result), ("what was sent", decoded)):
             same = value.shape == tensor.shape and value.dtype == tensor.dtype
             form = f"{list(tensor.shape)} {tensor.dtype}"
             expect(same, f"{name} is {list(value.shape)} {value.dtype}, not {form}")
-        expect(bool(torch.equal(result, own)), "alone, the result is not what its own messages decode to")
+        expect(bool(torch.equal(result, decoded)), "alone, the result is not what its own messages decode to")
 
 
 def loss_is_declared(compressor: Compressor) -> None:
@@ -82,10 +82,15 @@ def slots_are_assigned(compressor: Compressor) -> None:
 def hard_inputs_are_survived(compressor: Compressor) -> None:
     """Finite entries come out finite, and what is not finite is never hidden."""
     for what, tensor in hard_inputs():
-        _, result, own = encode_decode(compressor, tensor, slots(compressor, tensor))
-        expect(bool(result.isfinite().all() and own.isfinite().all()), f"{what}: the result is not finite")
+        _, result, decoded = encode_decode(compressor, tensor, slots(compressor, tensor))
+        expect(
+            bool(result.isfinite().all() and decoded.isfinite().all()), f"{what}: the result is not finite"
+        )
         allowed = {tensor.dtype, wide(tensor.dtype)}
-        expect({result.dtype, own.dtype} <= allowed, f"{what}: the result is {result.dtype}, own {own.dtype}")
+        expect(
+            {result.dtype, decoded.dtype} <= allowed,
+            f"{what}: the result is {result.dtype}, what was sent {decoded.dtype}",
+        )
     for bad in (float("nan"), float("inf")):
         tensor = torch.randn(NUMEL)
         tensor[3] = bad

@@ -16,7 +16,7 @@ from relaxcomm.roles import Controller, ExchangedBucket, MicroGradients
 _NUMEL = 12
 
 
-def _seen(*, local: bool, micro: bool) -> ExchangedBucket:
+def _observed(*, local: bool, micro: bool) -> ExchangedBucket:
     drawn = torch.randn(_NUMEL, generator=torch.Generator().manual_seed(1))
     gradients = MicroGradients(count=4, samples=16, squares=2.0, squared_norm=1.0)
     return ExchangedBucket(
@@ -32,7 +32,7 @@ def _works(controller: Controller, *, local: bool, micro: bool) -> bool:
     """Whether it can be told of an exchange, and decide."""
     cx = replace(context(size=2), values=Values(16.0))
     try:
-        total = controller.observe(cx, _seen(local=local, micro=micro))
+        total = controller.observe(cx, _observed(local=local, micro=micro))
         controller.decide(cx, 2 * total)
     except Exception:  # whatever it says
         return False
@@ -55,7 +55,7 @@ def needs_are_declared(controller: Controller) -> None:
     """It asks for no value but those that it needs, and writes none but those."""
     values, facts = Values(16.0), controller.facts
     cx = replace(context(size=2), values=values)
-    seen = _seen(local=facts.needs_local, micro=facts.needs_micro_gradients)
+    seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
     controller.decide(cx, 2 * controller.observe(cx, seen))
     missing = values.asked - facts.needs
     expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")

@@ -11,7 +11,7 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, own_tensor, topology_of
+from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, tensor_of, topology_of
 from relaxcomm.checks.exchanges_hold import coder_for, results_are_declared, traffic_is_declared
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.errors import CommunicationError, TopologyError
@@ -47,7 +47,7 @@ class _largest(Compressor):
 
     facts: ClassVar[CompressorFacts] = replace(identity.facts, kinds=frozenset({MAXIMUM}), linear=False)
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         return Maximum.of((yield Maximum(tensor.clone()))), tensor
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
@@ -60,7 +60,7 @@ class _in_two_rounds(Compressor):
 
     facts: ClassVar[CompressorFacts] = replace(identity.facts, rounds=2, follows_results=True)
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         mean = sum_dense((yield Dense(tensor.clone())))
         rest = sum_dense((yield Dense(mean.clone())))
         return (mean + rest) / 2, tensor if keep_sent else None
@@ -91,7 +91,7 @@ def accepted_kinds_come_through(exchange: Exchange) -> None:
         except Exception as error:  # a plug-in may raise anything
             raise Broken(f"declares to accept {kind} messages, but raises {error!r}") from error
         if kind == MAXIMUM:
-            largest = torch.stack([own_tensor(rank) for rank in range(_SIZE)]).amax(0)
+            largest = torch.stack([tensor_of(rank) for rank in range(_SIZE)]).amax(0)
             expect(bool((results == largest).all()), "declares to accept maximum messages, returns others")
         elif exchange.facts.returns == "mean" and kind != SIGNS and _over_all(exchange):
             off = float((results.mean(0) - mean_of(_SIZE)).abs().max())
@@ -152,7 +152,7 @@ def returns_are_declared(exchange: Exchange) -> None:
 
 def use_of_topologies_is_declared(exchange: Exchange) -> None:
     """What exchanges with all ranks does the same over every graph, and what uses one does not."""
-    if exchange.own_topology() is not None:
+    if exchange.topology_override() is not None:
         return
     graphs: tuple[Topology, Topology] = (ring(), star())
     if exchange.facts.topology == "groups":
@@ -170,16 +170,16 @@ def kept_state_is_declared(exchange: Exchange) -> None:
     facts, coder = exchange.facts, coder_for(exchange)
     if facts.returns != "mean" or not facts.collective or not _over_all(exchange):
         return
-    if facts.topology == "graph" and exchange.own_topology() is None and not facts.needs_fixed_graph:
+    if facts.topology == "graph" and exchange.topology_override() is None and not facts.needs_fixed_graph:
         turns = in_turn(topologies=(complete(), ring(), star()))
-        start = own_tensor(0)
+        start = tensor_of(0)
         found = exchanged(exchange, coder, 4, steps=_ROUNDS, topology=turns, start=lambda rank: start.clone())
         apart = max(float((one.result - found[0].result).abs().max()) for one in found)
         expect(
             apart < 1e-3, f"goes wrong over graphs that change ({apart:.3g} apart); declare needs_fixed_graph"
         )
     for graph in () if facts.follows_parameters else _graphs_of(exchange):
-        found = exchanged(exchange, coder, _SIZE, start=lambda rank: own_tensor(9), topology=graph)
+        found = exchanged(exchange, coder, _SIZE, start=lambda rank: tensor_of(9), topology=graph)
         off = float((torch.stack([one.result for one in found]).mean(0) - mean_of(_SIZE)).abs().max())
         wrong = f"the mean of other tensors than parameters is {off:.3g} off"
         expect(off < 1e-5, f"{wrong}; declare follows_parameters")
@@ -199,10 +199,10 @@ def memory_is_declared(exchange: Exchange) -> None:
     """What a message leaves out comes later, so that ranks come together all the same."""
     if exchange.facts.memory == "none":
         return
-    start = own_tensor(0)
+    start = tensor_of(0)
 
     def put_in(rank: int) -> Tensor:
-        return start + (own_tensor(rank) if rank else 0)
+        return start + (tensor_of(rank) if rank else 0)
 
     coder = top_k(density=0.25)
     found = exchanged(exchange, coder, _SIZE, put_in=put_in, start=lambda rank: start.clone(), steps=_ROUNDS)
@@ -215,9 +215,7 @@ def division_is_declared(exchange: Exchange) -> None:
     """Of what is divided already the sum is the mean, where that is declared."""
     if not exchange.facts.takes_divided:
         return
-    found = exchanged(
-        exchange, coder_for(exchange), 4, put_in=lambda rank: own_tensor(rank) / 4, divided=True
-    )
+    found = exchanged(exchange, coder_for(exchange), 4, put_in=lambda rank: tensor_of(rank) / 4, divided=True)
     off = max(float((one.result - mean_of(4)).abs().max()) for one in found)
     expect(off < 1e-5, f"declares to take what is divided already, but the mean is {off:.3g} off")
 

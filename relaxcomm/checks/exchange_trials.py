@@ -39,12 +39,12 @@ def topology_of(exchange: Exchange, size: int) -> Topology:
     return hierarchical(sizes=(1,) * (size - 2) + (2,)) if exchange.facts.topology == "groups" else complete()
 
 
-def own_tensor(rank: int) -> Tensor:
+def tensor_of(rank: int) -> Tensor:
     """What a rank puts in."""
     return torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank))
 
 
-def mean_of(size: int, put_in: Callable[[int], Tensor] = own_tensor) -> Tensor:
+def mean_of(size: int, put_in: Callable[[int], Tensor] = tensor_of) -> Tensor:
     """What all ranks put in, on average."""
     return torch.stack([put_in(rank) for rank in range(size)]).mean(0)
 
@@ -54,7 +54,7 @@ def exchanged(
     compressor: Compressor,
     size: int,
     *,
-    put_in: Callable[[int], Tensor] = own_tensor,
+    put_in: Callable[[int], Tensor] = tensor_of,
     start: Callable[[int], Tensor] | None = None,
     topology: Topology | None = None,
     steps: int = 1,

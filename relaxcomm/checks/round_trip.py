@@ -62,7 +62,9 @@ def encode_decode(
 ) -> tuple[list[Message], Tensor, Tensor]:
     """All messages, what comes out when each comes back alone, and what it says that its own decode to."""
     messages = []
-    coding = compressor.code(context(step=step, layout=layout), tensor.clone(), state, keep_sent=True)
+    coding = compressor.encode_decode(
+        context(step=step, layout=layout), tensor.clone(), state, keep_sent=True
+    )
     message = next(coding)
     while True:
         messages.append(message)

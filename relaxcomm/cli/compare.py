@@ -131,14 +131,16 @@ def make_jobs(
     common = [text for text in sets if not text.startswith("algorithm.")]
     if any(text.startswith("algorithm=") for text in common):
         raise ConfigError("compare takes its algorithms from --algorithms, not from --set algorithm=…")
-    own = make_job(config, workers, common).load().algorithm.name
-    if len(common) < len(sets) and own not in names:
+    configured = make_job(config, workers, common).load().algorithm.name
+    if len(common) < len(sets) and configured not in names:
         raise ConfigError(
-            f"--set algorithm.… speaks of the configuration's {own}, which --algorithms does not name"
+            f"--set algorithm.… speaks of the configuration's {configured}, which --algorithms does not name"
         )
     return [
         replace(
-            make_job(config, workers, sets if name == own else common, None if name == own else name),
+            make_job(
+                config, workers, sets if name == configured else common, None if name == configured else name
+            ),
             link=link,
         )
         for name in names

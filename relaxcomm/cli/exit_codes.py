@@ -57,10 +57,10 @@ def warn(
     line: str | None = None,
 ) -> None:
     """One line for a warning of relaxcomm's own, the usual two for any other; replaces `showwarning`."""
-    own = filename.startswith(_PACKAGE)
+    is_ours = filename.startswith(_PACKAGE)
     shown = (
         f"relaxcomm: warning: {message}\n"
-        if own
+        if is_ours
         else warnings.formatwarning(message, category, filename, lineno, line)
     )
     (file or sys.stderr).write(shown)

@@ -94,7 +94,7 @@ class Algorithm:
     @property
     def plan(self) -> RoundPlan | None:
         """What clients do between two exchanges, or None if there are none."""
-        return next((plan for rule in self.rules if (plan := rule.trigger.plan()) is not None), None)
+        return next((plan for rule in self.rules if (plan := rule.trigger.round_plan()) is not None), None)
 
     @property
     def lets_replicas_differ(self) -> bool:

@@ -111,9 +111,9 @@ class Config(Section):
         for phase, algorithm in enumerate(self.algorithms, start=-1):
             where = "" if phase < 0 else f" of phase {phase}"
             for index, rule in enumerate(algorithm.rules):
-                own = rule.exchange.own_topology()
-                if own is not None:
-                    found[f"topology of rule {index}{where}"] = own
+                override = rule.exchange.topology_override()
+                if override is not None:
+                    found[f"topology of rule {index}{where}"] = override
         return found
 
     def describe_topologies(self, world_size: int) -> dict[str, str]:
@@ -127,7 +127,7 @@ class Config(Section):
         """
         for algorithm in self.algorithms:
             for rule in algorithm.rules:
-                rule.exchange.check_graph(rule.exchange.own_topology() or self.topology, world_size)
+                rule.exchange.check_graph(rule.exchange.topology_override() or self.topology, world_size)
 
 
 def load(

@@ -49,8 +49,10 @@ def discover(group: str, included: Iterable[EntryPoint]) -> list[Found]:
         included: entry points of packages that are not installed.
     """
     found: dict[str, Found] = {}
-    own = [point for point in included if point.group == group]
-    for point in sorted([*entry_points(group=group), *own], key=lambda point: (point.name, point.value)):
+    uninstalled = [point for point in included if point.group == group]
+    for point in sorted(
+        [*entry_points(group=group), *uninstalled], key=lambda point: (point.name, point.value)
+    ):
         source = point.dist.name if point.dist is not None else point.value
         for one in each(point):
             if one.name in found:

@@ -24,9 +24,9 @@ class Injection:
     Example:
         >>> from relaxcomm.data import Injection
         >>> injection = Injection(alpha=0.5, beta=0.5)
-        >>> injection.own_samples(32, world_size=4)
+        >>> injection.local_samples(32, world_size=4)
         16
-        >>> injection.received({0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}, rank=0, at=0, own=2, seed=[0])
+        >>> injection.received({0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}, rank=0, at=0, local=2, seed=[0])
         [4]
 
     Reference: Tyagi and Swany, "Accelerating Distributed ML Training via Selective Synchronization",
@@ -39,12 +39,12 @@ class Injection:
     alpha: Share
     beta: Share
 
-    def own_samples(self, batch_size: int, world_size: int) -> int:
+    def local_samples(self, batch_size: int, world_size: int) -> int:
         """b', the samples of a batch that are the worker's own, at least 1."""
         return max(1, round(batch_size / (1 + self.alpha * self.beta * world_size)))
 
     def received(
-        self, shares: Mapping[int, Sequence[int]], rank: int, at: int, own: int, seed: list[int]
+        self, shares: Mapping[int, Sequence[int]], rank: int, at: int, local: int, seed: list[int]
     ) -> list[int]:
         """What the sharing workers, the same for all ranks, add to this rank's batch.
 
@@ -52,12 +52,12 @@ class Injection:
             shares: each rank's samples of the epoch, in order.
             rank: who receives.
             at: where the ranks' own batches begin in their shares.
-            own: the length of these batches, in samples.
+            local: the length of these batches, in samples.
             seed: of the draw, different in each step.
         """
         count = fewest(self.alpha, len(shares))
         sharing = np.random.default_rng(seed).permutation(len(shares))[:count].tolist()
-        taken = max(1, round(self.beta * own))
+        taken = max(1, round(self.beta * local))
         return [
             index for other in sorted(sharing) if other != rank for index in shares[other][at : at + taken]
         ]

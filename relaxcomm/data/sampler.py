@@ -161,24 +161,24 @@ class ShareSampler(Sampler[list[int]]):
         shares = {reader: self.share(epoch, reader) for reader in readers}
         (at, step), end = reading.place, len(shares[rank])
         while at < end:
-            own = self._own_samples
-            if self._drop_last and at + own > end:
+            local = self._local_samples
+            if self._drop_last and at + local > end:
                 return
-            batch = shares[rank][at : at + own]
+            batch = shares[rank][at : at + local]
             if injection:
-                batch += injection.received(shares, rank, at, own, [self._seed, epoch, step])
-            at, step = at + own, step + 1
+                batch += injection.received(shares, rank, at, local, [self._seed, epoch, step])
+            at, step = at + local, step + 1
             yield batch, Place(at, step)
 
     @property
-    def _own_samples(self) -> int:
+    def _local_samples(self) -> int:
         """Samples of the next batch that are from this rank's share."""
         if self._injection is None:
             return self.batch_size
-        return self._injection.own_samples(self.batch_size, self._membership.world_size)
+        return self._injection.local_samples(self.batch_size, self._membership.world_size)
 
     def __len__(self) -> int:
-        whole, rest = divmod(self._per_epoch, self._own_samples)
+        whole, rest = divmod(self._per_epoch, self._local_samples)
         return whole + bool(rest and not self._drop_last)
 
 

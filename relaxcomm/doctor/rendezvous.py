@@ -21,11 +21,11 @@ _POLL_SECONDS = 0.1
 _GOODBYE_SECONDS = 5.0
 
 
-def findings(own: Sequence[Finding], timeout_seconds: float) -> list[Finding]:
+def findings(local: Sequence[Finding], timeout_seconds: float) -> list[Finding]:
     """What the workers are to each other; the same question on every rank, answered on each.
 
     Args:
-        own: what this rank found of its machine; rank 0 hears what is not well on the others.
+        local: what this rank found of its machine; rank 0 hears what is not well on the others.
         timeout_seconds: the longest that each of reaching the master, meeting all and measuring takes.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -42,7 +42,7 @@ def findings(own: Sequence[Finding], timeout_seconds: float) -> list[Finding]:
         # Reaching all, measuring and parting have limits of their own; this one is for a host that vanishes.
         return within(
             3 * timeout_seconds + _GOODBYE_SECONDS,
-            lambda: _meet(store, rank, world_size, own, timeout_seconds, stays=hosts_store),
+            lambda: _meet(store, rank, world_size, local, timeout_seconds, stays=hosts_store),
         )
     except (RuntimeError, TimeoutError) as error:
         text = f"the store at {host}:{port} failed rank {rank}: {str(error).splitlines()[0]}"
@@ -63,10 +63,10 @@ def _store(host: str, port: int, *, hosts: bool, seconds: float) -> Any:
 
 
 def _meet(
-    store: Any, rank: int, world_size: int, own: Sequence[Finding], seconds: float, *, stays: bool
+    store: Any, rank: int, world_size: int, local: Sequence[Finding], seconds: float, *, stays: bool
 ) -> list[Finding]:
     """Report, hear the others, and measure if all are here; who hosts the store stays to the end."""
-    store.set(f"report/{rank}", json.dumps(_report(own)))
+    store.set(f"report/{rank}", json.dumps(_report(local)))
     reports = _wait_for(store, "report", range(world_size), seconds)
     meeting = _meeting(reports, world_size, seconds)
     found = [meeting, *_differences(reports), *_others(reports, rank)]
@@ -91,12 +91,12 @@ def _answers(host: str, port: int, timeout_seconds: float) -> bool:
     return False
 
 
-def _report(own: Sequence[Finding]) -> dict[str, Any]:
+def _report(local: Sequence[Finding]) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "address": interfaces.gloo_address()[1],
         "versions": machine.versions(),
-        "findings": [asdict(one) for one in own if one.level != "ok"],
+        "findings": [asdict(one) for one in local if one.level != "ok"],
     }
 
 

@@ -74,8 +74,8 @@ class Metering:
             }
         )
 
-    def settle(self) -> None:
-        """Keep what the rules have moved under their primitives' names: other rules get their numbers."""
+    def label_by_primitive(self) -> None:
+        """Count what the rules have moved under their primitives' names: other rules get their numbers."""
         counters, flights = self._bound.world.transport.counters, self._bound.world.statistics.in_flight
         counters.by_rule = self._by_primitive(counters.by_rule)
         flights.by_rule = self._by_primitive(flights.by_rule)

@@ -78,7 +78,7 @@ class Session:
         before = self.step
         following = switching.choose(before.bound, self.settings, algorithm, residuals)
         switching.leave(self.loop)
-        self.metering.settle()
+        self.metering.label_by_primitive()
         bound = switching.follow(before.bound, following, residuals, from_start=from_start)
         self.step = self._make_step(bound)
         self.step.inputs.follow(before.inputs)

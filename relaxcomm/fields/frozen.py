@@ -125,9 +125,9 @@ def _explained(init: Callable[..., None]) -> Callable[..., None]:
         try:
             init(self, *args, **kwargs)
         except ValidationError as error:
-            own = [fault["ctx"]["error"] for fault in error.errors() if fault["type"] == "value_error"]
-            if own and isinstance(own[0], RelaxcommError):
-                raise own[0] from None
+            refusals = [fault["ctx"]["error"] for fault in error.errors() if fault["type"] == "value_error"]
+            if refusals and isinstance(refusals[0], RelaxcommError):
+                raise refusals[0] from None
             raise ConfigError(describe(error, type(self).__name__, type(self))) from None
 
     return checked

@@ -98,7 +98,7 @@ class _Served:
         self._home, self._rule, self._tag, self._service = home, rule, tag, service
         self._incoming, self._outgoing = home.groups
         self._request_bytes, self._reply_bytes = size_bytes(request), size_bytes(reply)
-        self._own: queue.Queue[Tensor] = queue.Queue()
+        self._local_replies: queue.Queue[Tensor] = queue.Queue()
         self._sending: dict[int, tuple[Any, Tensor]] = {}
         self._left = {home.rank} if len(home.ranks) == 1 else set()
         self._heard = time.monotonic()
@@ -115,7 +115,7 @@ class _Served:
     def ask(self, operation: Request) -> ThreadedWork:
         works: list[Any] = []
         rows = dict(zip(operation.asked, zip(operation.tensor, operation.reply, strict=True), strict=True))
-        own = rows.pop(self._home.rank, None)
+        local = rows.pop(self._home.rank, None)
         for other, (sent, _) in rows.items():
             row = sent.reshape(-1).view(torch.uint8)
             works.append(self._send(_REQUEST, row, other))
@@ -123,10 +123,10 @@ class _Served:
         for other, (_, into) in rows.items():
             works.append(dist.irecv(into, self._home.ranks[other], group=self._outgoing, tag=self._tag))
             self._home.counters.add(self._rule, received=size_bytes(into))
-        if own is not None:
+        if local is not None:
             with self._lock:
-                self._deliver(self._service.answer(self._home.rank, own[0]))
-            works.append(_Own(self._own, own[1]))
+                self._deliver(self._service.answer(self._home.rank, local[0]))
+            works.append(_LocalReply(self._local_replies, local[1]))
         return ThreadedWork(works, _FOR_EVER)
 
     def say_goodbye(self) -> None:
@@ -217,7 +217,7 @@ class _Served:
     def _deliver(self, replies: Iterable[tuple[int, Tensor]]) -> None:
         for client, reply in replies:
             if client == self._home.rank:
-                self._own.put(reply)
+                self._local_replies.put(reply)
                 continue
             self._home.counters.add(self._rule, sent=size_bytes(reply))
             # A client asks again only after it has the answer, so the one before has gone out.
@@ -235,7 +235,7 @@ class _Kept:
         self._work.wait(limit)
 
 
-class _Own:
+class _LocalReply:
     """This rank's answer to itself."""
 
     def __init__(self, answers: queue.Queue[Tensor], into: Tensor) -> None:

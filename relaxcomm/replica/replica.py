@@ -108,7 +108,7 @@ class Replica:
         """Each client's optimizer state by the names of the parameters."""
         names = {item.tensor: item.name for item in self.parameters}
         return {
-            client: {names[p]: copy.deepcopy(one) for own in states for p, one in own.items() if p in names}
+            client: {names[p]: copy.deepcopy(one) for kept in states for p, one in kept.items() if p in names}
             for client, states in self._client_states.items()
         }
 
@@ -116,8 +116,8 @@ class Replica:
         """Put exported states of clients back."""
         tensors = {item.name: item.tensor for item in self.parameters}
         for client, states in saved.items():
-            for optimizer, own in zip(self.optimizers, self.states_of(client), strict=True):
+            for optimizer, kept in zip(self.optimizers, self.states_of(client), strict=True):
                 held = {p for group in optimizer.param_groups for p in group["params"]}
                 for name, values in states.items():
                     if tensors[name] in held:
-                        own[tensors[name]].update(copy.deepcopy(values))
+                        kept[tensors[name]].update(copy.deepcopy(values))

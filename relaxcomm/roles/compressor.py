@@ -34,7 +34,7 @@ class Compressor(Primitive):
         ... class clipped(Compressor):
         ...     bound: float
         ...     facts = replace(identity.facts, linear=False, unbiased=False)
-        ...     def code(self, cx, tensor, state, *, keep_sent):
+        ...     def encode_decode(self, cx, tensor, state, *, keep_sent):
         ...         message = Dense(tensor.clamp(-self.bound, self.bound))
         ...         sent = message.tensor.clone()
         ...         parts = yield message
@@ -63,7 +63,7 @@ class Compressor(Primitive):
         return None
 
     @abstractmethod
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         """Encode `tensor` (`[numel]`), yield messages, decode what comes back.
 
         Returns the decoded result and, if `keep_sent`, what this worker's own messages decode to, as a

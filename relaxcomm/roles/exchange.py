@@ -54,7 +54,7 @@ class Exchange(Primitive):
         ... class halfway(Exchange):
         ...     facts = replace(all_reduce.facts, same_result=False, takes_divided=False)
         ...     def run(self, cx, tensor, compressor, state):
-        ...         coding = compressor.code(cx, tensor.clone(), state, keep_sent=False)
+        ...         coding = compressor.encode_decode(cx, tensor.clone(), state, keep_sent=False)
         ...         message = next(coding)
         ...         mean = yield AllReduce(message.tensor, "mean")
         ...         try:
@@ -80,8 +80,8 @@ class Exchange(Primitive):
         """The same mixing without a memory, for what goes with the parameters, such as buffers."""
         return self
 
-    def own_topology(self) -> Topology | None:
-        """The topology that it was given itself, which wins over the configured one."""
+    def topology_override(self) -> Topology | None:
+        """The topology that it names itself, which wins over the configured one."""
         return None
 
     def check_graph(self, topology: Topology, world_size: int) -> None:

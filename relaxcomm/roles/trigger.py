@@ -111,7 +111,7 @@ class Trigger(Primitive):
     def facts(self) -> TriggerFacts:
         """What it declares."""
 
-    def plan(self) -> RoundPlan | None:
+    def round_plan(self) -> RoundPlan | None:
         """What clients do between two exchanges, for triggers that wait for a round's end."""
         return None
 

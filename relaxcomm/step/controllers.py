@@ -34,7 +34,7 @@ class Controllers:
         needs_micro = any(controller.facts.needs_micro_gradients for controller in self._controllers)
         self.accumulation = Accumulation(replica.parameters) if needs_micro else None
         """The gradients that a step accumulates, if a controller looks at them one by one."""
-        self._seen: dict[int, Tensor] = {}
+        self._observed: dict[int, Tensor] = {}
         self._asked: list[tuple[int, Answer]] = []
         self._listeners: dict[str, Callable[[float], None]] = {}
         self._follows_loader = False
@@ -44,7 +44,7 @@ class Controllers:
         """Whether a controller watches a rule."""
         return any(controller.rule == rule for controller in self._controllers)
 
-    def see(self, rule: int, cx: Context, unit: int, local: Tensor | None, result: Tensor) -> None:
+    def observe(self, rule: int, cx: Context, unit: int, local: Tensor | None, result: Tensor) -> None:
         """Show what became of a bucket to the controllers that watch its rule.
 
         Args:
@@ -63,16 +63,16 @@ class Controllers:
                     .double()
                     .cpu()
                 )
-                self._seen[index] = self._seen[index] + found if index in self._seen else found
+                self._observed[index] = self._observed[index] + found if index in self._observed else found
 
     def ask(self, context: Callable[[int], Context]) -> None:
         """Ask for the sums of all that was seen since the last time, which the next `send` sends."""
-        if self._seen:
+        if self._observed:
             self.decide(context)
             self._asked = [
-                (i, self._agreements.ask("control", seen)) for i, seen in sorted(self._seen.items())
+                (i, self._agreements.ask("control", seen)) for i, seen in sorted(self._observed.items())
             ]
-            self._seen = {}
+            self._observed = {}
 
     def decide(self, context: Callable[[int], Context]) -> None:
         """Read the sums that were asked for, and let the controllers write their values.

@@ -63,7 +63,7 @@ def non_finite_error(
     return _error(f"step {step}: NaN or infinity in {where}; {so}")
 
 
-def own_error(names: Sequence[str], rank: int, step: int, so: str) -> NonFiniteError:
+def local_error(names: Sequence[str], rank: int, step: int, so: str) -> NonFiniteError:
     """An error about this rank's own tensors, which it makes alone."""
     return _error(f"step {step}: NaN or infinity in {_listed(names)} on rank {rank}; {so}")
 

@@ -192,7 +192,7 @@ class GradientTransfers:
             result = yield from transfer.exchange(message, divided=divided)
             if watched:
                 cx = self._clock.context(task.rule)
-                self._controllers.see(task.index, cx, self.bucket.index, local, result[:numel])
+                self._controllers.observe(task.index, cx, self.bucket.index, local, result[:numel])
             if task.moves_gradient:
                 buffer.take_flags(result[numel:])
                 transfer.apply(transfer.finalize(result[:numel]), into=buffer.main)

@@ -10,7 +10,7 @@ from torch import Tensor
 from relaxcomm.errors import NonFiniteError
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.finite import non_finite_error, own_error, spoilt
+from relaxcomm.step.finite import local_error, non_finite_error, spoilt
 from relaxcomm.step.flight import land_all
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
@@ -49,7 +49,7 @@ def check_alone(bound: Bound, task: Task, tensor: Tensor) -> list[str]:
     found = spoilt(task.bucket, tensor) or ([] if is_finite(tensor) else ["what is sent"])
     if found and not exchange.facts.collective:
         so = "nothing was sent, and no other rank has it"
-        raise own_error(found, bound.world.rank, bound.clock.step, so)
+        raise local_error(found, bound.world.rank, bound.clock.step, so)
     return found
 
 
@@ -76,7 +76,7 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> None:
         task = transfer.task
         if not task.of_buffers and bound.controllers.watches(task.index):
             cx = bound.context(task.index)
-            bound.controllers.see(task.index, cx, task.bucket.index, None, transfer.result)
+            bound.controllers.observe(task.index, cx, task.bucket.index, None, transfer.result)
         known = finalized.get(place)
         transfer.apply(
             transfer.finalize(transfer.result) if known is None else known,
@@ -124,6 +124,6 @@ def _error(bound: Bound, made: Sequence[Transfer], bad: Sequence[Transfer]) -> N
     if not all(
         one.task.rule.exchange.facts.collective for one in made
     ):  # the others do not wait for a question
-        return own_error(came, bound.world.rank, step, "the exchange gave it back")
+        return local_error(came, bound.world.rank, step, "the exchange gave it back")
     put_in = [name for one in made for name in spoilt(one.task.bucket, one.sent_values())]
     return non_finite_error(bound.world, put_in, came, step)

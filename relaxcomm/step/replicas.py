@@ -15,7 +15,7 @@ from relaxcomm.network.transport import EVALUATION, Transport
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.step import served
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.finite import non_finite_error, own_error, spoilt
+from relaxcomm.step.finite import local_error, non_finite_error, spoilt
 from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.buckets import Bucket, Item, build_buckets
 
@@ -60,14 +60,14 @@ def equalise(bound: Bound, *, moments: bool) -> None:
 def check(bound: Bound) -> None:
     """Raise NonFiniteError on ranks whose own parameters or floating-point buffers are not finite."""
     if bad := [name for bucket, flat in _gathered(mean_buckets(bound)) for name in spoilt(bucket, flat)]:
-        raise own_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
+        raise local_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
 
 
 def _replace(bound: Bound, found: Sequence[tuple[Bucket, Tensor]], kind: str = "") -> None:
     """Write means that are the same on all ranks, if all of them are finite."""
     if came := [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]:
-        own = _gathered(bucket for bucket, _ in found)
-        put_in = [name for bucket, flat in own for name in spoilt(bucket, flat, kind)]
+        local = _gathered(bucket for bucket, _ in found)
+        put_in = [name for bucket, flat in local for name in spoilt(bucket, flat, kind)]
         so = "no mean was taken, and every rank's model is left as it is"
         raise non_finite_error(bound.world, put_in, came, bound.clock.step, so=so)
     for bucket, mean in found:

@@ -101,9 +101,11 @@ def _import(name: str) -> Callable[..., Task]:
         raise ConfigError(f"task {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     make = getattr(module, attribute, None)
     if not callable(make):
-        own = [one.__name__ for one in vars(module).values() if getattr(one, "__module__", "") == module_name]
+        defined = [
+            one.__name__ for one in vars(module).values() if getattr(one, "__module__", "") == module_name
+        ]
         raise ConfigError(
-            f"task {name!r}: {module_name} has no function {attribute!r}{closest(attribute, own)}"
+            f"task {name!r}: {module_name} has no function {attribute!r}{closest(attribute, defined)}"
         )
     return make  # type: ignore[no-any-return]  # what it returns is checked when it is called
 

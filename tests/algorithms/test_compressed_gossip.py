@@ -126,7 +126,9 @@ def mixing(world, rounds, config, start):
             optimizer.step()
             optimizer.zero_grad()
             slots = [found["compressor"] for _, _, found in engine.state_dict()["slots"]]
-            replicas = [torch.cat([one[name] for one in slots]).numpy() for name in ("own", "apart")]
+            replicas = [
+                torch.cat([one[name] for one in slots]).numpy() for name in ("public_copy", "disagreement")
+            ]
             seen.append([values_in_buckets(model, engine), *replicas])
         engine.close(average=False)
     return np.array(seen)
@@ -157,13 +159,15 @@ def test_choco_keeps_the_mean_and_contracts_as_its_theorem_says(size, coder):
     start = np.random.default_rng(size).normal(size=(size, numel))
     config = {"algorithm": {"rules": [rule]}, "topology": one}
     found = np.stack(in_process(mixing, size, 60, config, start), axis=1)  # [rounds, workers, which, numel]
-    x, own, apart = (found[:, :, which] for which in range(3))
+    x, public, disagreement = (found[:, :, which] for which in range(3))
     np.testing.assert_allclose(x.mean(axis=1), np.broadcast_to(x[0].mean(axis=0), (60, numel)), atol=1e-12)
     np.testing.assert_allclose(np.sort(x[0].mean(axis=0)), np.sort(start.mean(axis=0)), atol=1e-12)
-    np.testing.assert_allclose(apart, np.einsum("ij,tjd->tid", matrix - np.eye(size), own), atol=1e-12)
+    np.testing.assert_allclose(
+        disagreement, np.einsum("ij,tjd->tid", matrix - np.eye(size), public), atol=1e-12
+    )
     mean = x.mean(axis=1, keepdims=True)
-    # e_t pairs x_t with the replicas of t + 1.
-    error = ((x[:-1] - mean[:-1]) ** 2).sum(axis=(1, 2)) + ((x[:-1] - own[1:]) ** 2).sum(axis=(1, 2))
+    # e_t pairs x_t with the public copies of t + 1.
+    error = ((x[:-1] - mean[:-1]) ** 2).sum(axis=(1, 2)) + ((x[:-1] - public[1:]) ** 2).sum(axis=(1, 2))
     bound = error[0] * (1 - delta * rho**2 / 82) ** np.arange(59)
     assert (error <= bound * (1 + 1e-9) + 1e-20).all()
     assert error[-1] < 0.9 * error[0]
@@ -216,10 +220,10 @@ def test_replicas_do_not_drift_in_float32():
             with pytest.raises(StopIteration) as stop:
                 running.send(received)
             x = stop.value.value
-        return state["own"].numpy(), state["apart"].numpy()
+        return state["public_copy"].numpy(), state["disagreement"].numpy()
 
-    own, apart = (np.stack(rows) for rows in zip(*relaxcomm.simulate(rank, size), strict=True))
-    np.testing.assert_allclose(apart, (one.matrix(size) - np.eye(size)) @ own, rtol=0, atol=2e-5)
+    public, disagreement = (np.stack(rows) for rows in zip(*relaxcomm.simulate(rank, size), strict=True))
+    np.testing.assert_allclose(disagreement, (one.matrix(size) - np.eye(size)) @ public, rtol=0, atol=2e-5)
 
 
 def broken(world, algorithm, one):
@@ -238,7 +242,7 @@ def broken(world, algorithm, one):
                 same = all(
                     torch.equal(a[2]["compressor"][name], b[2]["compressor"][name])
                     for a, b in zip(before, kept, strict=True)
-                    for name in ("own", "apart")
+                    for name in ("public_copy", "disagreement")
                 )
                 engine.close(average=False)
                 return str(error).split(":")[0], same
@@ -256,8 +260,8 @@ def test_a_window_that_is_not_finite_changes_no_replica_anywhere(name):
 @pytest.mark.parametrize("name", ["choco_sgd", "dcd_psgd"])
 def test_a_run_that_was_saved_goes_on_bit_for_bit(name, stop):
     config = {"algorithm": name, "topology": "ring"}
-    whole_run = in_process(saved_and_loaded, 3, config, 9)
-    np.testing.assert_array_equal(in_process(saved_and_loaded, 3, config, stop), whole_run)
+    whole_run = in_process(saved_and_loaded, 3, config, 9, 9)
+    np.testing.assert_array_equal(in_process(saved_and_loaded, 3, config, 9, stop), whole_run)
 
 
 @pytest.mark.parametrize("name", ["choco_sgd", "dcd_psgd", "sgp"])

@@ -103,7 +103,7 @@ class Coder:
         layout = Layout(self.bucket.names, tuple(t.shape for t in tensors))
         cx = Context(step=0, start=0, membership=Membership(0, 1), learning_rate=lambda b: 0.1, layout=layout)
         flat = torch.cat([t.reshape(-1) for t in tensors])
-        coding = self.compressor.code(cx, flat, self.state, keep_sent=True)
+        coding = self.compressor.encode_decode(cx, flat, self.state, keep_sent=True)
         message = next(coding)
         try:
             while True:

@@ -32,7 +32,7 @@ class Half(Compressor):
         state["residual"] = rest
     def put_in(self, tensor):
         return tensor
-    def code(self, cx, tensor, state, *, keep_sent):
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
         whole = self.put_in(tensor) + self.residual(state)
         sent = whole / 2
         self.keep(state, whole - sent)
@@ -183,7 +183,7 @@ def test_caught(case, plugin):
 ENDLESS = {
     "a coder": (GOOD + "    def put_in(self, tensor):\n        while True:\n            pass\n", "messages"),
     "a coder with rounds without end": (
-        GOOD + "    def code(self, cx, tensor, state, *, keep_sent):\n"
+        GOOD + "    def encode_decode(self, cx, tensor, state, *, keep_sent):\n"
         "        while True:\n            yield Dense(tensor.clone())\n",
         "messages",
     ),

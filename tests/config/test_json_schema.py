@@ -32,7 +32,7 @@ RULE = {"payload": "deltas", "exchange": "all_reduce", "trigger": {"every": {"st
 
 
 class _Test(Compressor):
-    def code(self, cx, tensor, state, *, keep_sent):
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
         raise NotImplementedError
 
     def message_bytes(self, numel, element_bytes):

@@ -125,7 +125,7 @@ def test_a_fraction_that_is_a_whole_number_is_not_rounded_up(fraction, clients, 
     plan = RoundPlan(epochs=1, fraction=fraction, clients=clients)
     assert len(plan.sampled(4, round=0, seed=0)) == count
     shares = {rank: [rank] for rank in range(clients)}
-    sharing = Injection(alpha=fraction, beta=1.0).received(shares, clients, at=0, own=1, seed=[0])
+    sharing = Injection(alpha=fraction, beta=1.0).received(shares, clients, at=0, local=1, seed=[0])
     assert len(sharing) == count
 
 

@@ -116,7 +116,7 @@ def test_a_step_codes_as_the_bits_of_that_step_would(rounding, symmetric):
 def coded(coder, tensor, step):
     """The message's bytes, and what they decode to."""
     cx = plugin.Context(step=step, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
-    coding = coder.code(cx, tensor, {}, keep_sent=False)
+    coding = coder.encode_decode(cx, tensor, {}, keep_sent=False)
     message = next(coding)
     with pytest.raises(StopIteration) as stop:
         coding.send([(1.0, message.unpack(message.pack()))])

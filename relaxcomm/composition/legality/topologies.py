@@ -15,7 +15,7 @@ def check_topology(rules: Sequence[RuleParts], topology: Topology) -> None:
 
     Raises: CompositionError, saying which topologies can be used.
     """
-    asking = [rule for rule in rules if rule.exchange.own_topology() is None]
+    asking = [rule for rule in rules if rule.exchange.topology_override() is None]
     for rule in asking:
         if rule.exchange.facts.topology == "groups" and not topology.has_groups:
             raise CompositionError(

@@ -103,17 +103,17 @@ def _check_replicas(rule: RuleParts) -> None:
     exchange = rule.exchange
     if exchange.facts.follows_parameters and not rule.payload.facts.is_model:
         raise CompositionError(
-            f"{exchange!r} keeps replicas of the parameters, so it cannot exchange {rule.payload!r}; use the "
-            "payload parameters()"
+            f"{exchange!r} keeps public copies of the parameters, so it cannot exchange {rule.payload!r}; "
+            "use the payload parameters()"
         )
     if exchange.facts.memory != "none" and rule.compressor.facts.memory != "none":
         raise CompositionError(
             f"{exchange!r} sends what a message leaves out in a later one, and so does {rule.compressor!r}, "
             f"which would send it twice; use {rule.compressor.without_memory!r}"
         )
-    own = exchange.own_topology()
-    if own is not None:
-        check_graph(rule, own)
+    override = exchange.topology_override()
+    if override is not None:
+        check_graph(rule, override)
 
 
 def _check_clock(rule: RuleParts) -> None:

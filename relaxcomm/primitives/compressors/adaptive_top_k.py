@@ -84,7 +84,7 @@ class adaptive_top_k(Compressor):
             _COUNT: torch.tensor(0, device=bucket.device),
         }
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         density = float(state[_DENSITY])
         cx.record("density", density)
         k, half = (num_kept(one, tensor.numel()) for one in (density, self._halved(density)))

@@ -49,7 +49,7 @@ class cast(Compressor):
         keeps_finite=False,
     )
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = tensor.to(self._torch_dtype, copy=True)
         sent = message.to(wide(tensor.dtype)) if keep_sent else None
         parts = yield Dense(message)

@@ -111,8 +111,8 @@ class chain(Compressor):
         inner = layout if self._first.facts.scope == "entry" else one_tensor(num_values)
         return places_bytes + self._rest.layout_bytes(inner, value_bytes)
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        outer = self._first.code(cx, tensor, PieceState(state, _FIRST), keep_sent=False)
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+        outer = self._first.encode_decode(cx, tensor, PieceState(state, _FIRST), keep_sent=False)
         message = next(outer)
         several = _sparse if isinstance(message, Sparse) else _whole
         reading = _Reading(cx, self._first, self._rest, state, tensor)
@@ -136,8 +136,8 @@ class _Reading:
         self._cx, self._first, self._rest, self._tensor = cx, first, rest, tensor
         self._first_state, self._rest_state = PieceState(state, _FIRST), PieceState(state, _REST)
 
-    def code(self, values: Tensor, keep_sent: bool) -> Coding:
-        return self._rest.code(self._inner(values), values, self._rest_state, keep_sent=keep_sent)
+    def encode_decode(self, values: Tensor, keep_sent: bool) -> Coding:
+        return self._rest.encode_decode(self._inner(values), values, self._rest_state, keep_sent=keep_sent)
 
     def _inner(self, values: Tensor) -> Context:
         """Chosen entries are values of no tensor in particular."""
@@ -155,7 +155,7 @@ class _Reading:
 def _sparse(reading: _Reading, outer: Coding, message: Message, keep_sent: bool) -> Coding:
     """Workers' entries differ, so each worker's values are decoded before they are added up."""
     assert isinstance(message, Sparse)
-    coding = reading.code(message.values, keep_sent)
+    coding = reading.encode_decode(message.values, keep_sent)
     parts = yield SparseOf(next(coding), message.indices, message.count)
     decoded, mine = [], None
     for weight, part in parts:
@@ -175,7 +175,7 @@ def _sparse(reading: _Reading, outer: Coding, message: Message, keep_sent: bool)
 def _whole(reading: _Reading, outer: Coding, message: Message, keep_sent: bool) -> Coding:
     """All workers send the same entries, so their values may be added up first."""
     assert isinstance(message, Dense), f"the values of {message!r} cannot be coded further"
-    coding = reading.code(message.tensor, keep_sent)
+    coding = reading.encode_decode(message.tensor, keep_sent)
     inner = next(coding)
     if message.kind == SHARED_SUPPORT and inner.kind == DENSE:
         assert isinstance(inner, Dense)

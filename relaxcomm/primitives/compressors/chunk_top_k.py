@@ -67,7 +67,7 @@ class chunk_top_k(BlockTopK):
             for first, num, size in cuts(shape.numel(), self.chunk_size)
         )
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         blocks = self.blocks(cx.layout_of(tensor.numel()))
         message = BlockSparse(*largest(tensor, blocks), blocks)
         parts = yield message

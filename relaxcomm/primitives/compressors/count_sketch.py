@@ -68,7 +68,7 @@ class count_sketch(Compressor):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {UNIT: torch.tensor(bucket.index)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         seed = shared_seed(self.seed, cx.step, int(state[UNIT]))
         sketch = self._encode(tensor, seed)
         sent = self._decode(sketch, tensor, seed) if keep_sent else None

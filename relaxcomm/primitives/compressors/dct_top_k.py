@@ -76,7 +76,7 @@ class dct_top_k(BlockTopK):
         size = max(1, min(numel, self.chunk_size**2))
         return 1 - min(self.num_kept, size) / size if numel else 0.0
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         layout = cx.layout_of(tensor.numel())
         regions, blocks = list(_regions(layout, self.chunk_size)), self.blocks(layout)
         kept = tensor.to(wide(tensor.dtype))

@@ -14,7 +14,7 @@ def finish(coding: Coding, parts: Parts) -> tuple[Tensor, Tensor | Sparse | None
     """The result, and what was sent if it was asked for, of a coding that has yielded its only message.
 
     Args:
-        coding: what `Compressor.code` has returned, after its message was taken with `next`.
+        coding: what `Compressor.encode_decode` has returned, after its message was taken with `next`.
         parts: the messages that are to be combined, each with its weight.
 
     Example:
@@ -22,7 +22,7 @@ def finish(coding: Coding, parts: Parts) -> tuple[Tensor, Tensor | Sparse | None
         >>> from relaxcomm.plugin import Context, Membership, finish
         >>> from relaxcomm.primitives import cast
         >>> cx = Context(0, 0, Membership(0, 1), lambda bucket: 0.1)
-        >>> coding = cast(dtype="float16").code(cx, torch.ones(2), {}, keep_sent=False)
+        >>> coding = cast(dtype="float16").encode_decode(cx, torch.ones(2), {}, keep_sent=False)
         >>> message = next(coding)
         >>> finish(coding, [(0.25, message), (0.5, message)])[0]
         tensor([0.7500, 0.7500])
@@ -39,7 +39,7 @@ def read(compressor: Compressor, cx: Context, like: Tensor, state: State, messag
     """What a message of a compressor without residual decodes to, a tensor like `like`."""
     if isinstance(message, Quantized):  # it says so itself, without a message being made to ask it
         return sum_quantized(((1.0, message),), like)
-    coding = compressor.code(cx, torch.zeros_like(like), state, keep_sent=False)
+    coding = compressor.encode_decode(cx, torch.zeros_like(like), state, keep_sent=False)
     next(coding)
     return finish(coding, ((1.0, message),))[0]
 

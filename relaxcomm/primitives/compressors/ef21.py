@@ -16,7 +16,7 @@ from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.roles.facts import widest
 from relaxcomm.tensors.buckets import Bucket
 
-_OWN, _MEAN = "own", "mean"
+_ESTIMATE, _MEAN = "estimate", "mean_estimate"
 
 
 @frozen
@@ -64,13 +64,13 @@ class ef21(Memory):
         self.check_alone()
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        return {_OWN: bucket.zeros(), _MEAN: bucket.zeros(), **self.inner_slots(bucket)}
+        return {_ESTIMATE: bucket.zeros(), _MEAN: bucket.zeros(), **self.inner_slots(bucket)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        apart = (tensor - state[_OWN]).to(tensor.dtype)
-        coding = self.compressor.code(cx, apart, inner_state(state), keep_sent=True)
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+        difference = (tensor - state[_ESTIMATE]).to(tensor.dtype)
+        coding = self.compressor.encode_decode(cx, difference, inner_state(state), keep_sent=True)
         change, sent = yield from coding
         assert sent is not None
-        state[_OWN] = state[_OWN] + as_dense(sent, tensor)
+        state[_ESTIMATE] = state[_ESTIMATE] + as_dense(sent, tensor)
         state[_MEAN] = torch.add(state[_MEAN], change)
-        return state[_MEAN].clone(), state[_OWN] if keep_sent else None
+        return state[_MEAN].clone(), state[_ESTIMATE] if keep_sent else None

@@ -70,11 +70,11 @@ class error_feedback(Memory):
         slots |= {_ROUNDED: rounded} if rounded.dtype != residual.dtype else {}
         return {**slots, **self.inner_slots(bucket)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         # Two buffers that change places: a new one each time would cost more than the arithmetic.
         corrected = torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=state[_SPARE])
         sendable = state[_ROUNDED].copy_(corrected) if _ROUNDED in state else corrected
-        coding = self.compressor.code(cx, sendable, inner_state(state), keep_sent=True)
+        coding = self.compressor.encode_decode(cx, sendable, inner_state(state), keep_sent=True)
         result, sent = yield from coding
         assert sent is not None
         state[_SPARE] = state[_RESIDUAL]

@@ -41,7 +41,7 @@ class identity(Compressor):
     def contraction(self, numel: int) -> float:
         return 0.0
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         parts = yield Dense(tensor.clone() if keep_sent else tensor)  # an exchange may overwrite it
         return sum_dense(parts), tensor if keep_sent else None
 

@@ -75,10 +75,12 @@ class momentum_correction(Memory):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **self.inner_slots(bucket)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         velocity = torch.add(tensor, state[_VELOCITY], alpha=self.momentum)
         gathered = state[_RESIDUAL] + velocity
-        coding = self.compressor.code(cx, gathered.to(tensor.dtype), inner_state(state), keep_sent=True)
+        coding = self.compressor.encode_decode(
+            cx, gathered.to(tensor.dtype), inner_state(state), keep_sent=True
+        )
         result, sent = yield from coding
         assert sent is not None
         if isinstance(sent, Sparse):

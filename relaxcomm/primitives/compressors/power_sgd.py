@@ -73,7 +73,7 @@ class power_sgd(Compressor):
         drawn = torch.randn(numel, generator=generator, dtype=wide(bucket.dtype))
         return {_RIGHT: drawn.to(bucket.device)}
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         cut = _Cut(cx.layout_of(tensor.numel()), self.matrix_rank)
         tensor = tensor.to(state[_RIGHT].dtype)
         matrices, others = cut.matrices(tensor)

@@ -89,11 +89,11 @@ class quantize(UniformQuantizer):
     def has_lows(self) -> bool:
         return not self.symmetric
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         if isinstance(self.bits, piecewise):
             now = replace(self, bits=int(self.bits.at(cx.step - cx.start)))
-            return now.code(cx, tensor, state, keep_sent=keep_sent)
-        return super().code(cx, tensor, state, keep_sent=keep_sent)
+            return now.encode_decode(cx, tensor, state, keep_sent=keep_sent)
+        return super().encode_decode(cx, tensor, state, keep_sent=keep_sent)
 
     def segments(self, cx: Context, numel: int) -> Segments:
         return Segments(numel, self.block_size)

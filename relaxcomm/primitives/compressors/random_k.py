@@ -75,7 +75,7 @@ class random_k(Compressor):
     def init(self, bucket: Bucket) -> Mapping[str, torch.Tensor]:
         return {UNIT: torch.tensor(bucket.index)}
 
-    def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_sent: bool) -> Coding:
         numel = tensor.numel()
         k = num_kept(value_at(self.density, cx.step - cx.start), numel)
         # Drawn on the CPU, so that ranks with other devices draw the same.

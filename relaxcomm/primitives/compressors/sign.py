@@ -54,7 +54,7 @@ class sign(Compressor):
     def contraction(self, numel: int) -> float | None:
         return 1 - 1 / numel if numel else 0.0
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         segments = tensor_segments(cx, tensor.numel())
         steps = tensor.new_empty(segments.count, dtype=wide(tensor.dtype))
         for index, group in enumerate(segments.groups(tensor.numel())):

@@ -54,7 +54,7 @@ class Sparsifier(Compressor):
         """The most entries that a message holds when `k` are asked for."""
         return k
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         density = value_at(self.density, cx.step - cx.start)
         capacity = self.capacity(num_kept(density, tensor.numel()), tensor.numel())
         message = pack_selected(tensor, self._chosen(tensor, density, capacity), capacity)

@@ -87,10 +87,10 @@ class switch(Compressor):
             PieceState(slots, index).update(one.init(bucket))
         return slots
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         index = int(cx.step - cx.start >= self.steps)
         now = (self.first, self.then)[index]
-        return (yield from now.code(cx, tensor, PieceState(state, index), keep_sent=keep_sent))
+        return (yield from now.encode_decode(cx, tensor, PieceState(state, index), keep_sent=keep_sent))
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         """Those of the larger of the two."""

@@ -49,7 +49,7 @@ class UniformQuantizer(Compressor):
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Distance of the levels and the lowest (not looked at around 0), each `[num]`, for `[num, size]`."""
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = self._message(cx, tensor)
         sent = sum_quantized([(1.0, message)], tensor) if keep_sent else None
         parts = yield message

@@ -45,7 +45,7 @@ class all_reduce(Exchange):
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        coding = compressor.code(cx, tensor, state, keep_sent=False)
+        coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
         try:
             message: Message = next(coding)
             while True:

@@ -19,19 +19,19 @@ from relaxcomm.tensors.messages import ALL_KINDS, Sparse
 from relaxcomm.tensors.shards import PieceState
 from relaxcomm.topology import Topology
 
-_OWN, _APART = "own", "apart"
-_SPARE_OWN, _SPARE_APART, _MESSAGE = "_spare_own", "_spare_apart", "_message"
+_COPY, _DISAGREEMENT = "public_copy", "disagreement"
+_SPARE_COPY, _SPARE_DISAGREEMENT, _MESSAGE = "_spare_copy", "_spare_disagreement", "_message"
 _INNER = 0
 _CHUNK = 1 << 14  # entries that fit into the innermost caches in float64
 
 
-class ReplicaGossip(OverGraph):
-    """Gossip of differences to replicas `r_j`, which rank j and its neighbours change alike.
+class PublicCopyGossip(OverGraph):
+    """Gossip of differences to public copies `r_j`, which rank j and its neighbours change alike.
 
     `q_i = C(difference)` goes to all neighbours, and then `r_j <- r_j + q_j`. Of all these a rank keeps two
-    tensors, whatever their number: its own replica, in float64 so that roundings do not add up, and how
-    far the neighbours' are from it, `sum_j W_ij (r_j - r_i)`. Replicas begin at the parameters of rank 0,
-    which all ranks start from.
+    tensors, whatever their number: the public copy of its parameters, in float64 so that roundings do not
+    add up, and the disagreement `d_i = sum_j W_ij (r_j - r_i)` of the neighbours' with it. Public copies
+    begin at the parameters of rank 0, which all ranks start from.
     """
 
     @property
@@ -41,50 +41,57 @@ class ReplicaGossip(OverGraph):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        own, apart = bucket.copy().to(_wider(bucket.dtype)), bucket.zeros()
-        slots = {_OWN: own, _APART: apart}
-        slots |= {_SPARE_OWN: torch.empty_like(own), _SPARE_APART: torch.empty_like(apart)}
+        public, disagreement = bucket.copy().to(_wider(bucket.dtype)), bucket.zeros()
+        slots = {_COPY: public, _DISAGREEMENT: disagreement}
+        slots |= {_SPARE_COPY: torch.empty_like(public), _SPARE_DISAGREEMENT: torch.empty_like(disagreement)}
         slots |= {_MESSAGE: bucket.empty()}
         PieceState(slots, _INNER).update(compressor.init(bucket))
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         difference = state[_MESSAGE]
-        for out, x, own, apart in _chunks(difference, tensor, state[_OWN], state[_APART]):
-            out.copy_(self._difference(x, own, apart))
-        coding = compressor.code(cx, difference, PieceState(state, _INNER), keep_sent=True)
+        for out, x, public, disagreement in _chunks(difference, tensor, state[_COPY], state[_DISAGREEMENT]):
+            out.copy_(self._difference(x, public, disagreement))
+        coding = compressor.encode_decode(cx, difference, PieceState(state, _INNER), keep_sent=True)
         change, sent = yield from mix(cx, self.graph(cx.topology), coding)
         assert sent is not None
         self._follow(state, change, sent)
-        for x, own, apart in _chunks(tensor, state[_OWN], state[_APART]):
-            self._move(x, own, apart)
+        for x, public, disagreement in _chunks(tensor, state[_COPY], state[_DISAGREEMENT]):
+            self._move(x, public, disagreement)
         return tensor
 
     def _follow(self, state: State, change: Tensor, sent: Tensor | Sparse) -> None:
-        """`r_i <- r_i + q_i`, `apart <- apart + sum_j W_ij q_j - q_i`, in buffers that change places."""
+        """`r_i <- r_i + q_i`, `d_i <- d_i + sum_j W_ij q_j - q_i`, in buffers that change places."""
         sent = as_dense(sent, change)
-        places = state[_SPARE_OWN], state[_OWN], state[_SPARE_APART], state[_APART], change, sent
-        for new_own, own, new_apart, apart, all_sent, own_sent in _chunks(*places):
-            new_own.copy_(own_sent).add_(own)
-            torch.add(apart, all_sent, out=new_apart).sub_(own_sent)
-        state[_SPARE_OWN], state[_OWN] = state[_OWN], state[_SPARE_OWN]
-        state[_SPARE_APART], state[_APART] = state[_APART], state[_SPARE_APART]
+        places = (
+            state[_SPARE_COPY],
+            state[_COPY],
+            state[_SPARE_DISAGREEMENT],
+            state[_DISAGREEMENT],
+            change,
+            sent,
+        )
+        for new_public, public, new_disagreement, disagreement, all_sent, local_sent in _chunks(*places):
+            new_public.copy_(local_sent).add_(public)
+            torch.add(disagreement, all_sent, out=new_disagreement).sub_(local_sent)
+        state[_SPARE_COPY], state[_COPY] = state[_COPY], state[_SPARE_COPY]
+        state[_SPARE_DISAGREEMENT], state[_DISAGREEMENT] = state[_DISAGREEMENT], state[_SPARE_DISAGREEMENT]
 
     @abstractmethod
-    def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
+    def _difference(self, x: Tensor, public: Tensor, disagreement: Tensor) -> Tensor:
         """What is sent, in the type of `own`."""
 
     @abstractmethod
-    def _move(self, x: Tensor, own: Tensor, apart: Tensor) -> None:
-        """Make x the new parameters, from replicas that have changed."""
+    def _move(self, x: Tensor, public: Tensor, disagreement: Tensor) -> None:
+        """Make x the new parameters, from public copies that have changed."""
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return self.without_memory.bytes_sent(message_bytes, world_size, topology)
 
 
 @frozen
-class choco_gossip(ReplicaGossip):
-    """Send how far parameters are from their replicas, and move towards the neighbours' replicas.
+class choco_gossip(PublicCopyGossip):
+    """Send how far parameters are from their public copies, and move towards the neighbours' public copies.
 
     `q_i = C(x_i - r_i)`, `r_j <- r_j + q_j`, `x_i <- x_i + gamma sum_j W_ij (r_j - r_i)`. The mean of all x
     stays as it is, whatever C leaves out, and what it leaves out is in the next difference.
@@ -106,7 +113,7 @@ class choco_gossip(ReplicaGossip):
     Reference: Koloskova, Stich and Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms
         with Compressed Communication", ICML 2019.
 
-    Differs from the paper: replicas begin at the common start and not at 0.
+    Differs from the paper: public copies begin at the common start and not at 0.
     """
 
     gamma: Share
@@ -126,16 +133,16 @@ class choco_gossip(ReplicaGossip):
         takes_divided=False,
     )
 
-    def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
-        return x.to(own.dtype, copy=True).sub_(own)
+    def _difference(self, x: Tensor, public: Tensor, disagreement: Tensor) -> Tensor:
+        return x.to(public.dtype, copy=True).sub_(public)
 
-    def _move(self, x: Tensor, own: Tensor, apart: Tensor) -> None:
-        x.add_(apart, alpha=self.gamma)
+    def _move(self, x: Tensor, public: Tensor, disagreement: Tensor) -> None:
+        x.add_(disagreement, alpha=self.gamma)
 
 
 @frozen
-class dcd_gossip(ReplicaGossip):
-    """Send how parameters are to change, and change them by just what was sent, so that replicas are exact.
+class dcd_gossip(PublicCopyGossip):
+    """Send how parameters are to change, and change them by what was sent, so that public copies are exact.
 
     With y_i what the optimizer has made of x_i: `q_i = C(sum_j W_ij x_j + (y_i - x_i) - x_i)` and
     `x_j <- x_j + q_j`. Without loss this is `x_i <- sum_j W_ij x_j + (y_i - x_i)`, gossip before the
@@ -171,12 +178,12 @@ class dcd_gossip(ReplicaGossip):
         takes_divided=False,
     )
 
-    def _difference(self, x: Tensor, own: Tensor, apart: Tensor) -> Tensor:
-        update = x - own.to(x.dtype)  # from where the last exchange put x, as its type holds it
-        return update.to(own.dtype, copy=True).add_(apart)
+    def _difference(self, x: Tensor, public: Tensor, disagreement: Tensor) -> Tensor:
+        update = x - public.to(x.dtype)  # from where the last exchange put x, as its type holds it
+        return update.to(public.dtype, copy=True).add_(disagreement)
 
-    def _move(self, x: Tensor, own: Tensor, apart: Tensor) -> None:
-        x.copy_(own)
+    def _move(self, x: Tensor, public: Tensor, disagreement: Tensor) -> None:
+        x.copy_(public)
 
 
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

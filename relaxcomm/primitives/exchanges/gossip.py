@@ -52,7 +52,7 @@ class OverGraph(Exchange):
 
     topology: Topology | None = None
 
-    def own_topology(self) -> Topology | None:
+    def topology_override(self) -> Topology | None:
         return self.topology
 
     def graph(self, configured: Topology) -> Topology:
@@ -101,7 +101,7 @@ class gossip(OverGraph):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         result, _ = yield from mix(
-            cx, self.graph(cx.topology), compressor.code(cx, tensor, state, keep_sent=False)
+            cx, self.graph(cx.topology), compressor.encode_decode(cx, tensor, state, keep_sent=False)
         )
         return result
 

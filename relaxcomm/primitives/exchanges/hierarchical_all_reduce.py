@@ -49,7 +49,11 @@ class group_all_reduce(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
-        return (yield from _coded(compressor.code(cx, tensor, state, keep_sent=False), groups.inside_mean))
+        return (
+            yield from _coded(
+                compressor.encode_decode(cx, tensor, state, keep_sent=False), groups.inside_mean
+            )
+        )
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return _inside_bytes(message_bytes, topology.groups(world_size), world_size)
@@ -87,7 +91,7 @@ class hierarchical_all_reduce(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
-        return (yield from _coded(compressor.code(cx, tensor, state, keep_sent=False), groups.mean))
+        return (yield from _coded(compressor.encode_decode(cx, tensor, state, keep_sent=False), groups.mean))
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         groups = topology.groups(world_size)
@@ -133,11 +137,11 @@ class _Groups:
 
     @property
     def index(self) -> int:
-        """Which group is the own."""
+        """Which group this rank is in."""
         return next(index for index, group in enumerate(self.groups) if self.rank in group)
 
     def inside_mean(self, tensor: Tensor) -> _Averaging:
-        """The mean over the own group."""
+        """The mean over this rank's group."""
         total, size = (yield from self._reduce_inside(tensor)), len(self.groups[self.index])
         return (yield from self._spread_inside((total / size).to(tensor.dtype), tensor.numel()))
 
@@ -146,13 +150,13 @@ class _Groups:
         total = yield from self._reduce_inside(tensor)
         share = (total / self.world_size).to(tensor.dtype)  # as a part of the mean it cannot overflow
         cut = _cut(tensor.numel(), range(len(self.groups)))  # which group sums an entry
-        mine, own = _cut(tensor.numel(), self.groups[self.index])[self.rank], self.index
+        mine = _cut(tensor.numel(), self.groups[self.index])[self.rank]
         given, taken = {}, {}  # the entries that others sum for this rank, and that it sums for others
         for index, group in enumerate(self.groups):
-            if index != own:
+            if index != self.index:
                 for rank, span in _cut(tensor.numel(), group).items():
                     given[rank] = _common(mine, span, cut[index])
-                    taken[rank] = _common(mine, span, cut[own])
+                    taken[rank] = _common(mine, span, cut[self.index])
         summed = share.to(total.dtype, copy=True)
         for rank, part in (yield from _swap(share, mine.start, given, taken)).items():
             summed[_inside(taken[rank], mine.start)] += part

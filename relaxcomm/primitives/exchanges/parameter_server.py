@@ -108,7 +108,7 @@ class Decoder:
     def __call__(self, data: Tensor) -> Tensor:
         state = dict(self._compressor.init(self._piece))
         nothing = buffer_pool.empty(self._piece.numel, self._piece.dtype, torch.device("cpu")).zero_()
-        coding = self._compressor.code(self._cx, nothing, state, keep_sent=False)
+        coding = self._compressor.encode_decode(self._cx, nothing, state, keep_sent=False)
         message = next(coding).unpack(data)
         return finish(coding, ((1.0, message),))[0].to(kept_dtype(self._piece.dtype))
 
@@ -137,7 +137,7 @@ def _reply_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:
 
 
 def _encode(cx: Context, piece: Tensor, compressor: Compressor, state: State) -> Tensor:
-    coding = compressor.code(cx, piece, state, keep_sent=False)
+    coding = compressor.encode_decode(cx, piece, state, keep_sent=False)
     message = next(coding)
     packed = message.pack().cpu()
     finish(coding, ((1.0, message),))

@@ -80,7 +80,9 @@ class push_sum(OverGraph):
         # What a shorter type cannot hold is not handed out.
         held = torch.add(tensor, state[_SUM], out=tensor if tensor.dtype == state[_SUM].dtype else None)
         rest = None if held is tensor else held - held.to(tensor.dtype)
-        coding = compressor.code(cx, held.to(tensor.dtype), PieceState(state, _INNER), keep_sent=False)
+        coding = compressor.encode_decode(
+            cx, held.to(tensor.dtype), PieceState(state, _INNER), keep_sent=False
+        )
         message = next(coding)
         packed = torch.cat([message.pack(), state[_WEIGHT].view(torch.uint8)])
         came = yield from swap(cx, self.graph(cx.topology), packed)

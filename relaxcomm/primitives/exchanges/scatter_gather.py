@@ -86,7 +86,7 @@ class scatter_gather(Exchange):
         pieces = list(pieces_of(tensor, piece_sizes(tensor.numel(), num_pieces)))
         known = [cx.part(start, piece.numel()) for start, piece in pieces]
         codings = [
-            compressor.code(known[index], piece, PieceState(state, index), keep_sent=False)
+            compressor.encode_decode(known[index], piece, PieceState(state, index), keep_sent=False)
             for index, (_, piece) in enumerate(pieces)
         ]
         messages = [next(coding) for coding in codings]
@@ -96,11 +96,13 @@ class scatter_gather(Exchange):
         again = known[rank].part(0, mean.numel())  # a place of its own: its draws are not those of the first
         if not self.server_feedback:  # which keeps what a shorter type cannot hold
             mean = mean.to(tensor.dtype)
-        own = self._second(compressor).code(again, mean, PieceState(state, num_pieces), keep_sent=False)
-        message = next(own)
+        mean_coding = self._second(compressor).encode_decode(
+            again, mean, PieceState(state, num_pieces), keep_sent=False
+        )
+        message = next(mean_coding)
         rows = yield from gather(message, received.shape[1])
         # The coders of the other parts read the means of those, and only now keep what they left out.
-        codings[rank], messages[rank] = own, message
+        codings[rank], messages[rank] = mean_coding, message
         kept = wide(tensor.dtype)
         result = tensor if tensor.dtype == kept else torch.empty_like(tensor, dtype=kept)
         for (start, piece), coding, message, row in zip(pieces, codings, messages, rows, strict=True):
@@ -116,8 +118,8 @@ class scatter_gather(Exchange):
 
     def _second(self, compressor: Compressor) -> Compressor:
         """What codes the means."""
-        plain = compressor.without_memory
-        return error_feedback(compressor=plain) if self.server_feedback else plain
+        memoryless = compressor.without_memory
+        return error_feedback(compressor=memoryless) if self.server_feedback else memoryless
 
 
 _Swapping: TypeAlias = Generator[Operation, Received, Tensor]

@@ -73,7 +73,7 @@ class vote(Exchange):
         pieces = list(pieces_of(tensor, piece_sizes(tensor.numel(), num_pieces)))
         messages = [
             next(
-                compressor.code(
+                compressor.encode_decode(
                     cx.part(start, piece.numel()), piece, PieceState(state, index), keep_sent=False
                 )
             )
@@ -94,14 +94,14 @@ class vote(Exchange):
         return 2 * (world_size - 1) / world_size * message_bytes
 
 
-def _majority(own: Message, rows: Tensor, rank: int) -> Signs:
+def _majority(local: Message, rows: Tensor, rank: int) -> Signs:
     """What most of the received messages say, as signs of size 1."""
-    assert isinstance(own, Signs), f"votes are counted on signs, got {own!r}"
-    numel = own.segments.numel
-    count = torch.zeros(numel, dtype=torch.int32, device=own.codes.device)
-    steps = torch.full_like(own.steps, 2.0)
+    assert isinstance(local, Signs), f"votes are counted on signs, got {local!r}"
+    numel = local.segments.numel
+    count = torch.zeros(numel, dtype=torch.int32, device=local.codes.device)
+    steps = torch.full_like(local.steps, 2.0)
     for voter, row in enumerate(rows):
-        message = own.unpack(row)
+        message = local.unpack(row)
         count += unpack_codes(message.codes, numel, 2) * (3 if voter == rank else 2)
         steps += 0 * message.steps  # NaN where the voter's tensor is not finite
-    return replace(own, codes=pack_codes(count.gt(len(rows)).view(torch.uint8), 2), steps=steps)
+    return replace(local, codes=pack_codes(count.gt(len(rows)).view(torch.uint8), 2), steps=steps)

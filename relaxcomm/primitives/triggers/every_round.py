@@ -44,7 +44,7 @@ class every_round(Trigger):
         looks_at=frozenset(),
     )
 
-    def plan(self) -> RoundPlan | None:
+    def round_plan(self) -> RoundPlan | None:
         return RoundPlan(self.epochs, self.fraction, self.clients)
 
     def fires(self, cx: Context) -> bool:

@@ -49,7 +49,7 @@ class pair_average(Exchange):
         takes_divided=False,
     )
 
-    def own_topology(self) -> Topology:
+    def topology_override(self) -> Topology:
         return self.topology
 
     def check_graph(self, topology: Topology, world_size: int) -> None:
@@ -65,7 +65,7 @@ class pair_average(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, size = cx.membership.rank, cx.membership.world_size
-        coding = compressor.code(cx, tensor, state, keep_sent=False)
+        coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
         message = next(coding)
         packed = message.pack()
         peers = self.topology.listeners(rank, size, cx.round)

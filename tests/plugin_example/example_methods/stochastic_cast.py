@@ -50,7 +50,7 @@ class stochastic_cast(Compressor):
         keeps_finite=False,
     )
 
-    def code(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = Dense(self._rounded(cx, tensor.float()).bfloat16())
         kept = torch.promote_types(tensor.dtype, torch.float32)
         sent = message.tensor.to(kept) if keep_sent else None

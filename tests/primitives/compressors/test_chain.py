@@ -11,7 +11,7 @@ from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context
 from relaxcomm.config.grammar import parse_primitive
 from relaxcomm.primitives import cast, chain, error_feedback, gaussian_k, identity, random_k, top_k
-from tests.primitives.compressors.test_sparsifiers import bucket_of, code
+from tests.primitives.compressors.test_sparsifiers import bucket_of, encode_decode
 
 HALF = cast("float16")
 
@@ -66,7 +66,7 @@ def test_values_of_a_shared_support_are_summed_in_the_network():
 def test_a_choice_among_what_was_chosen():
     """Of three: what random_k draws, the largest half of that, in half precision."""
     inputs = [torch.randn(200, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
-    drawn = [code(random_k(density=0.2), x)[1].numpy() for x in inputs]
+    drawn = [encode_decode(random_k(density=0.2), x)[1].numpy() for x in inputs]
     expected = sum(largest(x, 20).astype(np.float16).astype(np.float32) for x in drawn) / 3
     compressor = chain(compressors=(random_k(density=0.2), top_k(density=0.5), HALF))
     for found in exchanged(compressor, inputs):
@@ -93,7 +93,7 @@ def test_error_feedback_corrects_what_all_of_them_lose(compressors):
     came, sent = torch.zeros(77, dtype=torch.float64), torch.zeros(77, dtype=torch.float64)
     for step in range(7):
         x = torch.randn(77, generator=draw)
-        _, result, own = code(coder, x, state, step)
+        _, result, own = encode_decode(coder, x, state, step)
         torch.testing.assert_close(result, own, rtol=0, atol=0)
         came, sent = came + x.double(), sent + own.double()
     np.testing.assert_allclose((sent + state["residual"].double()).numpy(), came, atol=1e-5)
@@ -104,7 +104,7 @@ def test_what_is_not_finite_comes_through():
     tensor = torch.randn(500)
     tensor[3] = float("nan")
     for first in (top_k(density=0.01), random_k(density=0.01)):
-        assert not torch.isfinite(code(chain(compressors=(first, HALF)), tensor)[1]).all()
+        assert not torch.isfinite(encode_decode(chain(compressors=(first, HALF)), tensor)[1]).all()
 
 
 def test_facts_follow_from_the_parts():

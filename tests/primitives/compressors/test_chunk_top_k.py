@@ -16,7 +16,7 @@ from relaxcomm.tensors.bit_packing import unpack_places
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import BlockSparse
 from relaxcomm.tensors.segments import Blocks
-from tests.primitives.compressors.test_quantize import AWKWARD, code, conserves
+from tests.primitives.compressors.test_quantize import AWKWARD, conserves, decoded
 
 SHAPES = (torch.Size([70, 33]), torch.Size([0]), torch.Size([100]), torch.Size([5, 4, 3]), torch.Size([1]))
 LAYOUT = Layout(tuple("abcde"), SHAPES)
@@ -52,7 +52,7 @@ def dct(x, axis):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_chunks_of_each_tensor(dtype):
     flat = drawn(dtype=dtype)
-    found = tensors(code(chunk_top_k(num_kept=3, chunk_size=64), flat, layout=LAYOUT).double().numpy())
+    found = tensors(decoded(chunk_top_k(num_kept=3, chunk_size=64), flat, layout=LAYOUT).double().numpy())
     for x, y in zip(tensors(flat.double().numpy()), found, strict=True):
         chunks = [top(x.ravel()[a : a + 64], 3) for a in range(0, x.size, 64)]
         # Entries of low precision may be equal in size, and either may be sent.
@@ -64,7 +64,7 @@ def test_chunks_of_each_tensor(dtype):
 @pytest.mark.parametrize("chunk", [8, 64])
 def test_cosine_transforms(chunk):
     flat = drawn(dtype=torch.float64)
-    found = tensors(code(dct_top_k(num_kept=5, chunk_size=chunk), flat, layout=LAYOUT).numpy())
+    found = tensors(decoded(dct_top_k(num_kept=5, chunk_size=chunk), flat, layout=LAYOUT).numpy())
     for x, y in zip(tensors(flat.numpy()), found, strict=True):
         matrix = x.reshape(x.shape[0], -1) if x.ndim > 1 else x.reshape(1, -1)
         expected = np.zeros_like(matrix)
@@ -81,7 +81,7 @@ def test_cosine_transforms(chunk):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_all_coefficients_are_the_tensor(dtype):
     flat = drawn(dtype=dtype)
-    whole = code(dct_top_k(num_kept=1 << 20, chunk_size=16), flat, layout=LAYOUT)
+    whole = decoded(dct_top_k(num_kept=1 << 20, chunk_size=16), flat, layout=LAYOUT)
     torch.testing.assert_close(whole, flat.to(whole.dtype), rtol=0, atol=256 * torch.finfo(dtype).eps)
 
 
@@ -91,7 +91,7 @@ def test_all_coefficients_are_the_tensor(dtype):
 )
 def test_they_contract_awkward_tensors(compressor, name):
     x = AWKWARD[name]
-    lost = (code(compressor, x).double() - x.double()).square().sum()
+    lost = (decoded(compressor, x).double() - x.double()).square().sum()
     assert lost <= compressor.contraction(x.numel()) * x.double().square().sum() * 1.001 + 1e-70
 
 
@@ -102,7 +102,7 @@ def test_they_contract_awkward_tensors(compressor, name):
 def test_what_is_not_finite_shows(compressor, bad):
     flat = drawn()
     flat[1234] = bad
-    assert not torch.isfinite(code(compressor, flat, layout=LAYOUT)).all()
+    assert not torch.isfinite(decoded(compressor, flat, layout=LAYOUT)).all()
 
 
 @pytest.mark.parametrize("cached", [1, 24, 100, 700, 1 << 19])
@@ -144,9 +144,9 @@ def test_error_feedback_loses_nothing(compressor):
 
 def test_a_chain_codes_coefficients():
     flat = drawn()
-    plain = code(dct_top_k(num_kept=9), flat, layout=LAYOUT)
+    plain = decoded(dct_top_k(num_kept=9), flat, layout=LAYOUT)
     for rest in (cast(dtype="float64"), quantize(bits=8)):
-        coded = code(chain(compressors=(dct_top_k(num_kept=9), rest)), flat, layout=LAYOUT)
+        coded = decoded(chain(compressors=(dct_top_k(num_kept=9), rest)), flat, layout=LAYOUT)
         assert (coded - plain).norm() < 0.02 * plain.norm()
 
 

@@ -22,13 +22,13 @@ from relaxcomm.primitives import (
     top_k,
 )
 from relaxcomm.roles import ExchangedBucket
-from tests.primitives.compressors.test_sparsifiers import bucket_of, code, context
+from tests.primitives.compressors.test_sparsifiers import bucket_of, context, encode_decode
 
 
 def measured(coder, tensor, steps=range(1)):
     """`<x, C(x)> / ||x||^2` in each step."""
     return torch.tensor(
-        [float(tensor @ code(coder, tensor, step=step)[1] / tensor.square().sum()) for step in steps]
+        [float(tensor @ encode_decode(coder, tensor, step=step)[1] / tensor.square().sum()) for step in steps]
     )
 
 
@@ -50,18 +50,20 @@ def test_the_sketch_of_a_mean_is_the_mean_of_the_sketches():
     draw = torch.Generator().manual_seed(1)
     one, other = (torch.randn(10_000, generator=draw, dtype=torch.float64) for _ in range(2))
     coder = count_sketch(size=100)
-    together = code(coder, (one + other) / 2)[0].tensor
-    apart = (code(coder, one)[0].tensor + code(coder, other)[0].tensor) / 2
+    together = encode_decode(coder, (one + other) / 2)[0].tensor
+    apart = (encode_decode(coder, one)[0].tensor + encode_decode(coder, other)[0].tensor) / 2
     torch.testing.assert_close(apart, together)
-    assert not torch.allclose(code(coder, one, step=1)[0].tensor, code(coder, one)[0].tensor)
+    assert not torch.allclose(
+        encode_decode(coder, one, step=1)[0].tensor, encode_decode(coder, one)[0].tensor
+    )
 
 
 def test_buckets_draw_differently():
     tensor = torch.ones(1000)
     coder = count_sketch(size=10)
     assert not torch.equal(
-        code(coder, tensor, {"unit": torch.tensor(0)})[0].tensor,
-        code(coder, tensor, {"unit": torch.tensor(1)})[0].tensor,
+        encode_decode(coder, tensor, {"unit": torch.tensor(0)})[0].tensor,
+        encode_decode(coder, tensor, {"unit": torch.tensor(1)})[0].tensor,
     )
     assert dict(coder.init(bucket_of(tensor))) == {"unit": torch.tensor(0)}
 
@@ -69,14 +71,14 @@ def test_buckets_draw_differently():
 @pytest.mark.parametrize("numel", [0, 1, 99, 100])
 def test_what_is_no_longer_than_the_sketch_is_sent_as_it_is(numel):
     tensor = torch.randn(numel)
-    message, result, _ = code(count_sketch(size=100), tensor)
+    message, result, _ = encode_decode(count_sketch(size=100), tensor)
     assert torch.equal(message.tensor, tensor)
     assert torch.equal(result, tensor)
 
 
 def test_half_precision_is_added_up_in_single():
     tensor = torch.full((100_000,), 60_000.0, dtype=torch.float16)
-    message, _, _ = code(count_sketch(size=10), tensor)
+    message, _, _ = encode_decode(count_sketch(size=10), tensor)
     assert message.tensor.dtype == torch.float32
     assert bool(message.tensor.isfinite().all())
 
@@ -89,8 +91,8 @@ def test_the_norm_test_reads_the_same_from_sketches():
     test = norm_test(rule=0, tolerance=0.8)
 
     def needed(compressor):
-        sent = [code(compressor, one)[0].tensor for one in mine]
-        coding = compressor.code(
+        sent = [encode_decode(compressor, one)[0].tensor for one in mine]
+        coding = compressor.encode_decode(
             context(), mine[0], dict(compressor.init(bucket_of(shared))), keep_sent=False
         )
         message = next(coding)

@@ -72,8 +72,8 @@ def test_estimates_of_ef21_follow_what_was_sent(name, dtype):
     for step in range(STEPS):
         encode_decode(coder, gradient, state, step)
     if name != "sign":  # whose estimate swings around it
-        torch.testing.assert_close(state["own"].double(), gradient.double(), rtol=0, atol=1e-6)
-    torch.testing.assert_close(state["mean"], state["own"], rtol=0, atol=1e-5)
+        torch.testing.assert_close(state["estimate"].double(), gradient.double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(state["mean_estimate"], state["estimate"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CODERS)

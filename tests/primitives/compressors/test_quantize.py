@@ -37,13 +37,13 @@ AWKWARD = {
 }
 
 
-def code(compressor, tensor, *, step=0, rank=0, layout=None):
+def decoded(compressor, tensor, *, step=0, rank=0, layout=None):
     """What a tensor's message decodes to, after its way over the network."""
     cx = Context(
         step=step, start=0, membership=Membership(rank, 3), learning_rate=lambda bucket: 0.1, layout=layout
     )
     state = dict(compressor.init(Bucket(0, [Item("tensor", tensor)])))
-    coding = compressor.code(cx, tensor.clone(), state, keep_sent=True)
+    coding = compressor.encode_decode(cx, tensor.clone(), state, keep_sent=True)
     message = next(coding)
     packed = message.pack()
     layout = cx.layout_of(tensor.numel())
@@ -81,7 +81,7 @@ def reference(x, bits, symmetric):
 @pytest.mark.parametrize("compressor", ROUNDED, ids=repr)
 def test_rounding_follows_its_definition(compressor, numel):
     tensor = torch.randn(numel, generator=torch.Generator().manual_seed(numel))
-    result = code(compressor, tensor).double().numpy()
+    result = decoded(compressor, tensor).double().numpy()
     expected, steps = reference(tensor.numpy(), *meaning(compressor))
     other = np.abs(result - expected) > 1e-5
     assert other.mean() < 1e-3  # half-way between two levels, rounding decides
@@ -95,7 +95,7 @@ def test_the_error_is_bounded_as_documented(compressor, name, dtype):
     tensor = AWKWARD[name].to(dtype)
     if not torch.isfinite(tensor).all():
         pytest.skip("beyond float16's range")
-    result = code(compressor, tensor)
+    result = decoded(compressor, tensor)
     _, steps = reference(tensor.float().numpy(), *meaning(compressor))
     allowed = steps * (1 if compressor.facts.unbiased else 0.5)
     finest = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps if dtype != torch.float64 else 0)
@@ -111,7 +111,7 @@ def test_the_error_is_bounded_as_documented(compressor, name, dtype):
 def test_what_is_not_finite_shows_in_its_block_alone(compressor, bad):
     tensor = torch.randn(300)
     tensor[100] = bad
-    result = code(compressor, tensor)
+    result = decoded(compressor, tensor)
     assert not torch.isfinite(result[64:128]).any()
     assert torch.isfinite(result[:64]).all()
     assert torch.isfinite(result[128:]).all()
@@ -120,20 +120,20 @@ def test_what_is_not_finite_shows_in_its_block_alone(compressor, bad):
 def test_a_chain_quantises_the_chosen_values():
     """Against NumPy: the largest entries in order of their places, in blocks of their own."""
     tensor = torch.randn(1000, generator=torch.Generator().manual_seed(5))
-    result = code(CHAINED, tensor)
+    result = decoded(CHAINED, tensor)
     places = np.argsort(-np.abs(tensor.numpy()))[:200]
     assert set(np.flatnonzero(result.numpy())) <= set(places)
     error = np.abs(result.numpy() - tensor.numpy())[places]
     kept = np.abs(tensor.numpy()[places])
     assert 0 < error.max() <= 2 * kept.max() / 15 / 2 * 1.001  # the range of a block is at most 2 max
     tensor[700] = float("nan")
-    assert not torch.isfinite(code(CHAINED, tensor)).all()
+    assert not torch.isfinite(decoded(CHAINED, tensor)).all()
 
 
 def test_an_outlier_spoils_its_block_alone():
     tensor = torch.randn(65536, generator=torch.Generator().manual_seed(0))
     tensor[77] = 1000.0
-    result = code(minmax_uint8(), tensor)
+    result = decoded(minmax_uint8(), tensor)
     rest = torch.arange(65536) >= 1024
     lost = (result - tensor)[rest].norm() / tensor[rest].norm()
     assert lost < 0.01
@@ -145,7 +145,7 @@ def test_drawing_is_unbiased_and_apart_on_each_rank(compressor):
     tensor, times = torch.linspace(-2, 3, 200), 1000
     total, squares = torch.zeros(200, dtype=torch.float64), 0.0
     for step in range(times):
-        result = code(compressor, tensor, step=step)
+        result = decoded(compressor, tensor, step=step)
         total += result.double()
         squares += float((result - tensor).square().sum())
     _, steps = reference(tensor.numpy(), *meaning(compressor))
@@ -154,8 +154,8 @@ def test_drawing_is_unbiased_and_apart_on_each_rank(compressor):
         np.abs(total.numpy() / times - tensor.double().numpy()) <= 5 * steps / 2 / times**0.5 + 1e-6
     ).all()
     assert squares / times <= compressor.contraction(200) * float(tensor.square().sum())
-    assert torch.equal(code(compressor, tensor), code(compressor, tensor))
-    assert not torch.equal(code(compressor, tensor), code(compressor, tensor, rank=1))
+    assert torch.equal(decoded(compressor, tensor), decoded(compressor, tensor))
+    assert not torch.equal(decoded(compressor, tensor), decoded(compressor, tensor, rank=1))
 
 
 NEAR = [(1e-5, 1 << 20), (1e-3, 1 << 16), (0.3, 1 << 13)]  # steps from a level, and of how many entries
@@ -187,7 +187,7 @@ def test_entries_next_to_zero_are_sent_as_often_as_they_should(compressor, level
     if isinstance(compressor, qsgd):
         share /= float(tensor[: 1 << 12].norm())
     small = torch.arange(numel) % (1 << 12) != 0
-    result = code(compressor, tensor)[small]
+    result = decoded(compressor, tensor)[small]
     sent = result != 0
     assert_so_many(int(sent.sum()), share, int(small.sum()))
     assert bool((result[sent] * tensor[small][sent] > 0).all())
@@ -203,7 +203,7 @@ def test_entries_next_to_any_level_leave_it_as_often_as_they_should(bits, level,
     tensor[:: 1 << 12], tensor[1 :: 1 << 12] = 0.0, 1.0
     near = torch.arange(numel) % (1 << 12) > 1
     coder = quantize(bits=bits, block_size=1 << 12, rounding="stochastic")
-    found = (code(coder, tensor)[near] / step).round()
+    found = (decoded(coder, tensor)[near] / step).round()
     counts = [int((found == at).sum()) for at in (level, level + 1)]
     assert sum(counts) == int(near.sum())
     assert_so_many(counts[0 if upper else 1], share, int(near.sum()))
@@ -219,7 +219,7 @@ def conserves(compressor):
     sent = torch.zeros(1001, dtype=torch.float64)
     for step in range(30):
         cx = Context(step=step, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
-        coding = coder.code(cx, tensor, state, keep_sent=False)
+        coding = coder.encode_decode(cx, tensor, state, keep_sent=False)
         message = next(coding)
         with pytest.raises(StopIteration) as stop:
             coding.send([(1.0, message)])

@@ -39,10 +39,10 @@ def bucket_of(tensor):
     return Bucket(0, [Item("tensor", tensor)])
 
 
-def code(compressor, tensor, state=None, step=0):
+def encode_decode(compressor, tensor, state=None, step=0):
     """The message, what it decodes to alone, and the declared own part as a dense tensor."""
     state = dict(compressor.init(bucket_of(tensor))) if state is None else state
-    coding = compressor.code(context(step), tensor.clone(), state, keep_sent=True)
+    coding = compressor.encode_decode(context(step), tensor.clone(), state, keep_sent=True)
     message = next(coding)
     with pytest.raises(StopIteration) as stop:
         coding.send([(1.0, message)])
@@ -59,7 +59,7 @@ def code(compressor, tensor, state=None, step=0):
 @pytest.mark.parametrize("numel", [0, 1, 2, 63, 64, 65, 1000, 300_001])
 def test_entries_are_sent_as_they_are_or_not_at_all(compressor, dtype, numel):
     tensor = torch.randn(numel, generator=torch.Generator().manual_seed(1)).to(dtype)
-    message, result, own = code(compressor, tensor)
+    message, result, own = encode_decode(compressor, tensor)
     torch.testing.assert_close(result, own.to(result.dtype), rtol=0, atol=0)
     sent = result != 0
     torch.testing.assert_close(result[sent], tensor[sent].to(result.dtype), rtol=0, atol=0)
@@ -79,7 +79,7 @@ def test_entries_are_sent_as_they_are_or_not_at_all(compressor, dtype, numel):
 @pytest.mark.parametrize("density", [0.001, 0.03, 0.5, 1.0])
 def test_top_k_is_exact(numel, density):
     tensor = torch.randn(numel, generator=torch.Generator().manual_seed(numel))
-    _, result, _ = code(top_k(density=density), tensor)
+    _, result, _ = encode_decode(top_k(density=density), tensor)
     k = max(int(density * numel), 1)
     order = np.argsort(-np.abs(tensor.numpy()))[:k]
     expected = np.zeros(numel, dtype=np.float32)
@@ -121,11 +121,11 @@ def test_gaussian_k_sends_the_largest_where_the_last_threshold_finds_nothing():
     found = Magnitudes(tensor)
     tried = gaussian_k(density=density).search(found.count, found.moments(), density, tensor.numel())
     assert [count for _, count in tried] == [301, 58, 0]
-    _, sent, _ = code(gaussian_k(density=density), tensor)
-    _, exact, _ = code(top_k(density=density), tensor)
+    _, sent, _ = encode_decode(gaussian_k(density=density), tensor)
+    _, exact, _ = encode_decode(top_k(density=density), tensor)
     assert int((sent != 0).sum()) == k
     assert torch.equal(sent, exact)
-    message, published, _ = code(gaussian_k(density=density, fallback=None), tensor)
+    message, published, _ = encode_decode(gaussian_k(density=density, fallback=None), tensor)
     assert int(message.count) == 0
     assert not published.any()
 
@@ -134,7 +134,7 @@ def test_gaussian_k_keeps_a_share_of_every_tensor():
     """What `contraction` declares, also where thresholds find too little; published, it declares none."""
     assert gaussian_k(density=0.001, fallback=None).contraction(17_000) is None
     for tensor in (starving(), torch.ones(300), torch.randn(300) ** 5, torch.zeros(300)):
-        _, sent, _ = code(gaussian_k(density=0.05), tensor)
+        _, sent, _ = encode_decode(gaussian_k(density=0.05), tensor)
         bound = gaussian_k(density=0.05).contraction(tensor.numel())
         assert float((sent - tensor).square().sum()) <= bound * float(tensor.square().sum()) * (1 + 1e-6)
 
@@ -148,12 +148,12 @@ def test_gaussian_k_keeps_a_share_of_every_tensor():
 def test_what_is_chosen_does_not_depend_on_the_unit(compressor, dtype, powers):
     """Squares of these overflow, or vanish; powers of two change no other bit."""
     tensor = torch.randn(20_000, generator=torch.Generator().manual_seed(2)).to(dtype)
-    expected = code(compressor, tensor)[1] != 0
+    expected = encode_decode(compressor, tensor)[1] != 0
     assert expected.any()
     for power in powers:
         scaled = torch.ldexp(tensor, torch.tensor(power)).to(dtype)
         assert torch.isfinite(scaled).all()
-        found = code(compressor, scaled)[1] != 0
+        found = encode_decode(compressor, scaled)[1] != 0
         assert torch.equal(found, expected), power
 
 
@@ -162,7 +162,7 @@ def test_gains_do_not_depend_on_the_unit(unit):
     tensor = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     gains = [
         next(
-            adaptive_top_k().code(
+            adaptive_top_k().encode_decode(
                 context(), one, dict(adaptive_top_k().init(bucket_of(one))), keep_sent=False
             )
         )
@@ -237,7 +237,7 @@ def test_moments_survive_a_mean_that_is_far_from_zero(mean, std, dtype):
 def test_what_is_not_finite_is_never_hidden(compressor, bad):
     tensor = torch.randn(500)
     tensor[123] = bad
-    _, result, _ = code(compressor, tensor)
+    _, result, _ = encode_decode(compressor, tensor)
     assert not torch.isfinite(result).all()
 
 
@@ -260,7 +260,7 @@ def test_nothing_is_lost_on_awkward_tensors(compressor, tensor):
     state = dict(coder.init(bucket_of(tensor)))
     sent = torch.zeros(1000, dtype=torch.float64)
     for step in range(5):
-        _, _, own = code(coder, tensor, state, step)
+        _, _, own = encode_decode(coder, tensor, state, step)
         sent += own.double()
     np.testing.assert_allclose((sent + state["residual"].double()).numpy(), 5 * tensor.double(), rtol=1e-5)
 
@@ -269,7 +269,7 @@ def test_the_outlier_is_the_first_to_be_sent():
     tensor = torch.randn(1000)
     tensor[77] = 1000.0
     for compressor in CHOOSING:
-        assert code(compressor, tensor)[1][77] == 1000.0, compressor
+        assert encode_decode(compressor, tensor)[1][77] == 1000.0, compressor
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.5])
@@ -279,7 +279,7 @@ def test_error_feedback_follows_its_definition(decay):
     state, residual = dict(coder.init(bucket_of(torch.zeros(50)))), np.zeros(50)
     for step in range(9):
         x = draw.normal(size=50).astype(np.float32)
-        _, result, _ = code(coder, torch.from_numpy(x), state, step)
+        _, result, _ = encode_decode(coder, torch.from_numpy(x), state, step)
         u = x + decay * residual
         expected = np.where(np.argsort(np.argsort(-np.abs(u))) < 5, u, 0)
         residual = u - expected
@@ -289,9 +289,9 @@ def test_error_feedback_follows_its_definition(decay):
 
 def test_random_k_draws_the_same_everywhere_and_anew_each_step():
     coder = random_k(density=0.1)
-    one, other = code(coder, torch.ones(100))[1], code(coder, torch.arange(1.0, 101))[1]
+    one, other = encode_decode(coder, torch.ones(100))[1], encode_decode(coder, torch.arange(1.0, 101))[1]
     assert torch.equal(one != 0, other != 0)
-    assert not torch.equal(one != 0, code(coder, torch.ones(100), step=1)[1] != 0)
+    assert not torch.equal(one != 0, encode_decode(coder, torch.ones(100), step=1)[1] != 0)
     assert int((one != 0).sum()) == 10
 
 
@@ -299,7 +299,7 @@ def test_random_k_draws_differently_for_equal_buckets_and_other_seeds():
     def drawn(index, seed):
         coder = random_k(density=0.1, seed=seed)
         state = dict(coder.init(Bucket(index, [Item("tensor", torch.ones(100))])))
-        return tuple(torch.nonzero(code(coder, torch.ones(100), state)[1]).view(-1).tolist())
+        return tuple(torch.nonzero(encode_decode(coder, torch.ones(100), state)[1]).view(-1).tolist())
 
     assert len({drawn(index, seed) for index in range(3) for seed in range(3)}) == 9
     assert drawn(2, 1) == drawn(2, 1)
@@ -308,13 +308,13 @@ def test_random_k_draws_differently_for_equal_buckets_and_other_seeds():
 def test_large_finite_entries_are_not_taken_for_infinite():
     tensor = torch.full((100,), 3e38)
     for compressor in ALL:
-        assert torch.isfinite(code(compressor, tensor)[1]).all(), compressor
+        assert torch.isfinite(encode_decode(compressor, tensor)[1]).all(), compressor
 
 
 def test_scaled_random_k_is_unbiased():
     tensor, total = torch.linspace(-2, 3, 60), torch.zeros(60)
     for step in range(4000):
-        total += code(random_k(density=0.25, scaled=True), tensor, step=step)[1]
+        total += encode_decode(random_k(density=0.25, scaled=True), tensor, step=step)[1]
     error = (total / 4000 - tensor).abs() / (tensor.abs() + 1e-9)
     assert float(error.median()) < 0.05
 
@@ -322,7 +322,7 @@ def test_scaled_random_k_is_unbiased():
 def test_density_follows_its_schedule_and_the_residual_stays():
     coder = error_feedback(compressor=top_k(density=piecewise(values=(0.5, 0.1), steps=(3,))))
     state = dict(coder.init(bucket_of(torch.zeros(20))))
-    counts = [int((code(coder, torch.ones(20), state, step)[2] != 0).sum()) for step in range(5)]
+    counts = [int((encode_decode(coder, torch.ones(20), state, step)[2] != 0).sum()) for step in range(5)]
     assert counts == [10, 10, 10, 2, 2]
 
 

@@ -15,7 +15,7 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.primitives import error_feedback, qsgd, sign, terngrad
 from relaxcomm.roles import Context
 from relaxcomm.tensors.layout import Layout
-from tests.primitives.compressors.test_quantize import AWKWARD, code, conserves
+from tests.primitives.compressors.test_quantize import AWKWARD, conserves, decoded
 
 BLOCK = 64
 SHAPES = (torch.Size([7, 9]), torch.Size([0, 4]), torch.Size([1]), torch.Size([300]), torch.Size([5, 5]))
@@ -40,7 +40,7 @@ def test_qsgd_draws_one_of_the_two_levels_beside(name, dtype, levels):
     tensor = AWKWARD[name].to(dtype)
     if not torch.isfinite(tensor).all():
         pytest.skip("beyond float16's range")
-    result = code(qsgd(levels=levels, block_size=BLOCK), tensor).double().numpy()
+    result = decoded(qsgd(levels=levels, block_size=BLOCK), tensor).double().numpy()
     exact = tensor.double().numpy()
     for start in range(0, len(exact), BLOCK):
         x, y = exact[start : start + BLOCK], result[start : start + BLOCK]
@@ -57,7 +57,7 @@ def test_qsgd_draws_one_of_the_two_levels_beside(name, dtype, levels):
 def test_terngrad_has_one_size_a_tensor():
     tensor = torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(0))
     tensor[100] = 50.0  # clipped
-    result = code(terngrad(), tensor, layout=LAYOUT).numpy()
+    result = decoded(terngrad(), tensor, layout=LAYOUT).numpy()
     for x, y in zip(by_tensor(tensor.double().numpy()), by_tensor(result), strict=True):
         size = min(np.abs(x).max(), 2.5 * np.sqrt(np.mean(x**2)))
         np.testing.assert_allclose(np.abs(y[y != 0]), size, rtol=1e-6)
@@ -72,7 +72,7 @@ def test_terngrad_on_awkward_tensors(name, dtype):
     tensor = AWKWARD[name].to(dtype)
     if not torch.isfinite(tensor).all():
         pytest.skip("beyond float16's range")
-    result = code(terngrad(clip=None), tensor).double()
+    result = decoded(terngrad(clip=None), tensor).double()
     size = tensor.double().abs().max()
     near = torch.minimum(result.abs(), (result.abs() - size).abs())
     assert float(near.max()) <= float(size) * 0.01
@@ -83,7 +83,7 @@ def test_terngrad_on_awkward_tensors(name, dtype):
 @pytest.mark.parametrize("compressor", [qsgd(block_size=BLOCK), terngrad(clip=None)], ids=repr)
 def test_drawing_is_unbiased(compressor):
     tensor, times = torch.linspace(-2, 3, 200), 1000
-    drawn = torch.stack([code(compressor, tensor, step=step).double() for step in range(times)])
+    drawn = torch.stack([decoded(compressor, tensor, step=step).double() for step in range(times)])
     error = (drawn.mean(0) - tensor.double()).abs()
     spread = drawn.std(0).clamp(min=float(drawn.std(0).median()) / 5)  # rare draws may not have come at all
     assert (error <= 5 * spread / times**0.5).all()
@@ -96,7 +96,7 @@ def test_drawing_is_unbiased(compressor):
 def test_sign_against_numpy(dtype):
     tensor = torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(3)).to(dtype)
     tensor[5], tensor[6] = 0.0, -0.0
-    result = code(sign(), tensor, layout=LAYOUT).double().numpy()
+    result = decoded(sign(), tensor, layout=LAYOUT).double().numpy()
     for x, y in zip(by_tensor(tensor.double().numpy()), by_tensor(result), strict=True):
         np.testing.assert_allclose(
             y, np.where(x >= 0, 1, -1) * np.abs(x).mean(), rtol=torch.finfo(dtype).eps * 2
@@ -106,7 +106,7 @@ def test_sign_against_numpy(dtype):
 @pytest.mark.parametrize("name", AWKWARD)
 def test_sign_contracts(name):
     tensor = AWKWARD[name]
-    lost = (code(sign(), tensor).double() - tensor.double()).square().sum()
+    lost = (decoded(sign(), tensor).double() - tensor.double()).square().sum()
     assert lost <= sign().contraction(tensor.numel()) * tensor.double().square().sum() * 1.0001 + 1e-70
 
 
@@ -114,9 +114,9 @@ def test_sign_contracts(name):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_shows_in_its_tensor_alone(compressor, bad):
     tensor = torch.randn(LAYOUT.numel)
-    clean = by_tensor(code(compressor, tensor, layout=LAYOUT).numpy())
+    clean = by_tensor(decoded(compressor, tensor, layout=LAYOUT).numpy())
     tensor[80] = bad  # of the third tensor
-    parts = by_tensor(code(compressor, tensor, layout=LAYOUT).numpy())
+    parts = by_tensor(decoded(compressor, tensor, layout=LAYOUT).numpy())
     assert [np.isfinite(part).any() for part in parts] == [True, True, False, True]
     for index in (0, 1, 3):
         np.testing.assert_array_equal(parts[index], clean[index])

@@ -37,7 +37,7 @@ class log_mean_exp(Compressor):
         keeps_finite=False,
     )
 
-    def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_sent: bool) -> Coding:
         largest = Maximum.of((yield Maximum(tensor.clone())))
         parts = yield Dense((tensor - largest).exp())
         mean = sum(weight * message.tensor for weight, message in parts)
@@ -55,7 +55,7 @@ class peak(Compressor):
         primitives.identity.facts, kinds=frozenset({"maximum"}), linear=False
     )
 
-    def code(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_sent: bool) -> Coding:
+    def encode_decode(self, cx: Context, tensor: torch.Tensor, state: State, *, keep_sent: bool) -> Coding:
         return Maximum.of((yield Maximum(tensor.clone()))), tensor
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
