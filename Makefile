@@ -11,7 +11,7 @@ BENCH_VENV := .venv-bench
 BENCH := $(BENCH_VENV)/bin
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: demo test test-slow prometheus check bench bench-compare clean FORCE
+.PHONY: demo test test-slow test-faults prometheus check bench bench-compare clean FORCE
 
 demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd --link 100mbit,5ms
@@ -19,7 +19,11 @@ demo: $(STAMP)
 # Three tests at a time: many wait, for processes to start or for a time limit to pass.
 TEST_ARGS ?= --numprocesses 3 --dist loadfile
 test: $(STAMP) prometheus
-	$(BIN)/python -m pytest -m "not slow" --durations=30 $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not faults" --durations=30 $(TEST_ARGS)
+
+# Thousands of mutated inputs.
+test-faults: $(STAMP)
+	$(BIN)/python -m pytest -m faults $(TEST_ARGS)
 
 test-slow: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)

@@ -11,24 +11,38 @@ RelaxcommError
     └── DeadlockError      in-process ranks wait for each other for ever
 """
 
+_LONGEST_CHARACTERS = 1_800
+_LAST_CHARACTERS = 600
+
 
 class RelaxcommError(Exception):
     """Base of every error that relaxcomm raises on purpose."""
 
 
-class ConfigError(RelaxcommError, ValueError):
+class _InputError(RelaxcommError):
+    """Base of those that quote what somebody gave; what is too long to be read loses its middle."""
+
+    def __init__(self, message: str = "") -> None:
+        left_out = len(message) - _LONGEST_CHARACTERS
+        if left_out > 0:
+            cut = _LONGEST_CHARACTERS - _LAST_CHARACTERS
+            message = f"{message[:cut]} [… {left_out:,} characters …] {message[-_LAST_CHARACTERS:]}"
+        super().__init__(message)
+
+
+class ConfigError(_InputError, ValueError):
     """A configuration key, value or name is not allowed; the message lists what is."""
 
 
-class CompositionError(RelaxcommError, ValueError):
+class CompositionError(_InputError, ValueError):
     """A rule or algorithm was refused when it was built; the message names a legal neighbour."""
 
 
-class TopologyError(RelaxcommError, ValueError):
+class TopologyError(_InputError, ValueError):
     """A graph cannot carry the exchange that was asked for."""
 
 
-class PluginError(RelaxcommError):
+class PluginError(_InputError):
     """A plug-in could not be loaded or breaks the protocol that it declares."""
 
 

@@ -18,6 +18,7 @@ from relaxcomm.cli.launcher import launch
 from relaxcomm.doctor import interfaces, machine, rendezvous
 from relaxcomm.doctor.diagnosis import Finding
 from relaxcomm.errors import ConfigError
+from relaxcomm.system.environment import whole_number
 
 _BEGIN_SECONDS = 60.0  # that workers may take to begin, beside the wait for each other
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -49,7 +50,7 @@ def doctor(
 
 def examine(workers: int | None, timeout_seconds: float, *, verbose: bool) -> list[Finding]:
     """All findings that this process can make."""
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", workers or 1))
+    local = whole_number("LOCAL_WORLD_SIZE", workers or 1, least=1)
     found = machine.findings(local) + interfaces.findings()
     fatal = any(one.level == "problem" and one.name in ("environment", "master", "backends") for one in found)
     if is_worker() and not fatal:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from relaxcomm import config
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields.validation import shown
 from relaxcomm.network import Link
+from relaxcomm.system.environment import launched, whole_number
 from relaxcomm.system.files import check_folder
 from relaxcomm.tasks.task_loader import find_task
 from relaxcomm.training import trainer
@@ -66,7 +67,7 @@ class Job:
             raise ConfigError("--link slows what workers send to each other, and workers is 1; start more")
         if loaded.output is not None:
             check_folder(loaded.output)
-        trainer.choose_device(loaded, int(os.environ.get("LOCAL_WORLD_SIZE", loaded.workers)))
+        trainer.choose_device(loaded, whole_number("LOCAL_WORLD_SIZE", loaded.workers, least=1))
         return loaded
 
     def train(self) -> Result:
@@ -107,13 +108,13 @@ def parse_set(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
-        raise ConfigError(f"--set {text!r} is not allowed; write KEY=VALUE, such as --set data.batch_size=64")
+        raise ConfigError(
+            f"--set {shown(text)} is not allowed; write KEY=VALUE, such as --set data.batch_size=64"
+        )
     try:
         return key, config.parse_yaml(value)
     except ConfigError as error:
-        raise ConfigError(f"--set {text!r}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text!r}: the value is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"--set {shown(text)}: {error}") from None
 
 
 def parse_option(option: str, text: str) -> Any:
@@ -123,8 +124,8 @@ def parse_option(option: str, text: str) -> Any:
     """
     try:
         return config.parse_yaml(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{option} {text!r} is not YAML: {' '.join(str(error).split())}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{option} {shown(text)}: {error}") from None
 
 
 def is_worker() -> bool:
@@ -137,7 +138,7 @@ def check_world_size(loaded: Config) -> None:
 
     Raises: ConfigError.
     """
-    world_size = int(os.environ["WORLD_SIZE"])
+    world_size = launched().world_size
     if "workers" in loaded.model_fields_set and loaded.workers != world_size:
         raise ConfigError(
             f"workers is {loaded.workers}, but the launcher started {world_size} (WORLD_SIZE); "

@@ -14,6 +14,7 @@ from relaxcomm.cli.job import ConfigPath, Sets, Traceback, Workers, check_world_
 from relaxcomm.cli.launcher import launch
 from relaxcomm.cli.table import show
 from relaxcomm.config import Config
+from relaxcomm.system.environment import launched
 from relaxcomm.training import trainer
 from relaxcomm.training.results import Result
 
@@ -29,13 +30,12 @@ def train(
 ) -> None:
     """Train the configured task, on local workers or as one rank that torchrun has started."""
     if is_worker():
-        rank = int(os.environ["RANK"])
-        with readable(traceback, prefix=f"rank {rank}: "):
+        with readable(traceback, prefix=f"rank {os.environ['RANK'][:10]}: "):
             job = make_job(config, workers, sets, algorithm)
             loaded = job.load_for_training()
             check_world_size(loaded)
             result = trainer.train(loaded)
-            if rank == 0:
+            if launched().rank == 0:
                 finish(loaded, result)
         return
     with readable(traceback):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
 
 from relaxcomm.composition import legality
 from relaxcomm.composition.rule import Rule
@@ -41,7 +44,7 @@ class Algorithm:
     """
 
     rules: tuple[Rule, ...]
-    name: str = "custom"
+    name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")] = "custom"
     controllers: tuple[Controller, ...] = ()
     planner: Planner | None = None
 

@@ -20,7 +20,7 @@ from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.config.keys import explain, put, read
 from relaxcomm.config.sections import DataConfig, DriftGuard, Phase
 from relaxcomm.errors import ConfigError, RelaxcommError
-from relaxcomm.fields.frozen import Count, Section
+from relaxcomm.fields.frozen import Section
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.topology import Topology, complete, from_networkx
 
@@ -33,14 +33,14 @@ class Config(Section):
         phases: algorithms that take over later in the run, in order.
         topology: the graph of the workers.
         task: what `relaxcomm train` trains: a bundled task, one with options, or "package.module:make".
-        workers: local processes that `relaxcomm train` starts.
+        workers: local processes that `relaxcomm train` starts, 4,096 at most.
         backend: "auto" takes NCCL for CUDA parameters and Gloo for CPU ones.
-        seed: of the task's data and model.
+        seed: of the task's data and model, less than 2^31.
         bucket_bytes: capacity of a bucket, in bytes.
         data: how the training data are read.
         drift_guard: how replicas that should be equal are compared, or None.
         metrics: where each rank's metrics can be read, or None.
-        timeout_seconds: the longest that a rank waits for another.
+        timeout_seconds: the longest that a rank waits for another; a year at most.
         output: folder for results and run logs, or None.
         debug: compare labels, shapes and dtypes before every operation (slow).
     """
@@ -49,14 +49,14 @@ class Config(Section):
     phases: tuple[Phase, ...] = ()
     topology: Topology = complete()
     task: str | dict[str, Any] | None = None
-    workers: Count = 2
+    workers: Annotated[int, Field(ge=1, le=4096)] = 2
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    seed: Annotated[int, Field(ge=0)] = 0
-    bucket_bytes: Count = 26_214_400
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    bucket_bytes: Annotated[int, Field(ge=1, lt=2**40)] = 26_214_400
     data: DataConfig = DataConfig()
     drift_guard: DriftGuard | None = None
     metrics: MetricsConfig | None = None
-    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
+    timeout_seconds: Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)] = 300.0
     output: str | None = None
     debug: bool = False
 

@@ -13,7 +13,7 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Declared
-from relaxcomm.fields.validation import closest
+from relaxcomm.fields.validation import closest, shown
 
 _ROLES = ("trigger", "payload", "compressor", "exchange", "outer")
 _RULE_KEYS = ("trigger", "payload", "compressor", "exchange", "delay", "outer", "select", "active")
@@ -38,7 +38,7 @@ def parse_algorithm(value: object) -> Algorithm:
         entry = registry.algorithm(value["name"])
         return entry(**arguments_of(entry.build, {k: item for k, item in value.items() if k != "name"}))
     raise ConfigError(
-        f"algorithm: {value!r} is not allowed; write a name, {{name: local_sgd, steps: 8}}, or "
+        f"algorithm: {shown(value)} is not allowed; write a name, {{name: local_sgd, steps: 8}}, or "
         "{rules: [{payload: gradients, exchange: all_reduce}]}"
     )
 
@@ -64,7 +64,8 @@ def parse_primitive(role: str, value: object) -> Declared:
         cls = registry.primitive(role, str(name))
         return cls(**_arguments(cls, arguments))
     raise ConfigError(
-        f"{role}: {value!r} is not allowed; write a name, or one name with its arguments: {{name: {{…}}}}"
+        f"{role}: {shown(value)} is not allowed; write a name, or one name with its arguments: "
+        "{name: {…}}"
     )
 
 
@@ -86,12 +87,12 @@ def _parse_rules(value: Mapping[Any, Any]) -> Algorithm:
     unknown = set(value) - {"rules", "name", "controllers"}
     if unknown:
         raise ConfigError(
-            f"algorithm: {sorted(map(str, unknown))} beside 'rules' is not allowed; 'name' and "
+            f"algorithm: {shown(sorted(map(str, unknown)))} beside 'rules' is not allowed; 'name' and "
             "'controllers' are"
         )
     for key in ("rules", "controllers"):
         if not isinstance(value.get(key, []), list):
-            raise ConfigError(f"algorithm: {key} must be a list, got {value[key]!r}")
+            raise ConfigError(f"algorithm: {key} must be a list, got {shown(value[key])}")
     more: dict[str, Any] = {"name": value["name"]} if "name" in value else {}
     if "controllers" in value:
         more["controllers"] = tuple(parse_primitive("controller", one) for one in value["controllers"])
@@ -103,12 +104,12 @@ def _parse_rule(value: object) -> Rule:
         return value
     if not isinstance(value, Mapping):
         raise ConfigError(
-            f"a rule is a mapping such as {{payload: gradients, exchange: all_reduce}}, got {value!r}"
+            f"a rule is a mapping such as {{payload: gradients, exchange: all_reduce}}, got {shown(value)}"
         )
     arguments: dict[str, Any] = {}
     for key, item in value.items():
         if key not in _RULE_KEYS:
-            raise ConfigError(f"unknown key {key!r} in a rule{closest(str(key), _RULE_KEYS)}")
+            raise ConfigError(f"unknown key {shown(key)} in a rule{closest(str(key), _RULE_KEYS)}")
         value = tuple(item) if isinstance(item, list) else item
         arguments[key] = parse_primitive(key, item) if key in _ROLES else value
     return Rule(**arguments)
@@ -121,7 +122,7 @@ def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
         value = {next(iter(wrapped)): value}
     if not isinstance(value, Mapping):
         raise ConfigError(
-            f"{cls.__name__}: {value!r} is not allowed; write its arguments by name: "
+            f"{cls.__name__}: {shown(value)} is not allowed; write its arguments by name: "
             f"{{{cls.__name__}: {{{', '.join(f'{name}: …' for name in _field_names(cls))}}}}}"
         )
     return arguments_of(cls, value)

@@ -7,14 +7,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
-import yaml
 from pydantic import ValidationError
 
 from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config.extent import check_extent, parts_of
 from relaxcomm.config.yaml_text import parse_yaml
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.fields.frozen import Section
-from relaxcomm.fields.validation import closest
+from relaxcomm.fields.validation import closest, few, shown
+from relaxcomm.system.files import read_at_most
+
+_LONGEST_BYTES = 524_288
 
 
 def read(source: object) -> tuple[dict[str, Any], str]:
@@ -25,21 +28,32 @@ def read(source: object) -> tuple[dict[str, Any], str]:
     if isinstance(source, Algorithm):
         return {"algorithm": source}, "configuration"
     if isinstance(source, Mapping):
-        return {str(key): value for key, value in source.items()}, "configuration"
+        check_extent(source, parts_of)
+        return _with_text_keys(source), "configuration"
     if not isinstance(source, str | PathLike):
-        raise ConfigError(f"a configuration is a path, a mapping or an Algorithm, got {source!r}")
+        raise ConfigError(f"a configuration is a path, a mapping or an Algorithm, got {shown(source)}")
     path = Path(source)
+    data = read_at_most(path, _LONGEST_BYTES, "the configuration")
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
+        values = parse_yaml(data.decode())
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8"
+        ) from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a configuration is a mapping such as 'algorithm: bsp', got {values!r}")
-    return {str(key): value for key, value in values.items()}, str(path)
+        raise ConfigError(
+            f"{path}: a configuration is a mapping such as 'algorithm: bsp', got {shown(values)}"
+        )
+    return values, str(path)
+
+
+def _with_text_keys(values: Mapping[Any, Any]) -> dict[str, Any]:
+    for key in values:
+        if not isinstance(key, str):
+            raise ConfigError(f"configuration: a key is text, such as 'algorithm', got {shown(key)}")
+    return dict(values)
 
 
 def put(values: dict[str, Any], key: str, value: object) -> None:
@@ -53,7 +67,7 @@ def put(values: dict[str, Any], key: str, value: object) -> None:
         if part == "task" and isinstance(inner, str):
             inner = {inner: {}}
         if inner is not None and not isinstance(inner, Mapping):
-            raise ConfigError(f"{key}: {part} is {inner!r} and holds no keys")
+            raise ConfigError(f"{shown(key)}: {shown(part)} is {shown(inner)} and holds no keys")
         place[part] = dict(inner or {})
         place = place[part]
     place[last] = value
@@ -63,16 +77,16 @@ def explain(error: ValidationError, origin: str, config: type[Section]) -> Relax
     """What is wrong with each key: what was got, what is allowed."""
     lines = []
     for fault in error.errors():
-        place = ".".join(str(part) for part in fault["loc"])
+        place = ".".join(map(str, fault["loc"]))
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, RelaxcommError):
             return type(cause)(f"{origin}: {cause}")
         if fault["type"] == "extra_forbidden":
             keys = _section(config, fault["loc"]).model_fields
-            lines.append(f"{origin}: unknown key {place!r}{closest(str(fault['loc'][-1]), keys)}")
+            lines.append(f"{origin}: unknown key {shown(place)}{closest(str(fault['loc'][-1]), keys)}")
         else:
-            lines.append(f"{origin}: {place}: {fault['input']!r} is not allowed: {fault['msg']}")
-    return ConfigError("\n".join(lines))
+            lines.append(f"{origin}: {place}: {shown(fault['input'])} is not allowed: {fault['msg']}")
+    return ConfigError(few(lines))
 
 
 def _section(section: type[Section], place: Sequence[int | str]) -> type[Section]:

@@ -15,7 +15,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, complain, discover, is_primitive, points_in
 from relaxcomm.errors import ConfigError, PluginError
 from relaxcomm.fields.frozen import Declared
-from relaxcomm.fields.validation import closest, describe, refuse_bools, signature_of
+from relaxcomm.fields.validation import closest, describe, refuse_bools, shown, signature_of
 
 _included: list[EntryPoint] = []  # of packages that are not installed
 
@@ -90,7 +90,7 @@ def algorithm(name: str) -> Entry:
     Raises: ConfigError with the closest match for an unknown name.
     """
     if name not in algorithms():
-        raise ConfigError(f"unknown algorithm {name!r}{closest(name, algorithms())}")
+        raise ConfigError(f"unknown algorithm {shown(name)}{closest(name, algorithms())}")
     return algorithms()[name]
 
 
@@ -105,7 +105,7 @@ def primitive(role: str, name: str) -> type[Declared]:
     elsewhere = [other for other, names in known.items() if name in names]
     if elsewhere:
         raise ConfigError(f"{name!r} is a {elsewhere[0]}, not a {role}{closest(name, known.get(role, {}))}")
-    raise ConfigError(f"unknown {role} {name!r}{closest(name, known.get(role, {}))}")
+    raise ConfigError(f"unknown {role} {shown(name)}{closest(name, known.get(role, {}))}")
 
 
 def include(path: Path) -> list[EntryPoint]:

@@ -1,46 +1,140 @@
-"""YAML as people write it: numbers such as 1e-3 are numbers, and no key comes twice."""
+"""YAML as people write it: 1e-3 is a number, no key comes twice, and nothing is without end."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import yaml
 
+from relaxcomm.config.extent import DEEPEST, check_extent, too_deep
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields.validation import shown
+
+_LONGEST_CHARACTERS = 131_072
+_LONGEST_NUMBER = 100  # characters
+_TAG = "tag:yaml.org,2002:"
+_RESOLVED = ("bool", "float", "int", "null")
+_TAGS = frozenset(f"{_TAG}{kind}" for kind in (*_RESOLVED, "str", "seq", "map", "merge"))
 
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the floats of YAML 1.2; its own are those of 1.1, where 1e-3 is text."""
 
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
+            raise too_deep(_line(event))
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is not None:
+            self._check_tag(node)
+        return node
+
+    def _check_tag(self, node: yaml.Node) -> None:
+        kind = node.tag.removeprefix(_TAG)
+        if node.tag not in _TAGS:
+            raise ConfigError(
+                f"{_line(node)}: the tag {shown(node.tag)} is not allowed; write text, a number, true, "
+                "false, null, a list or a mapping"
+            )
+        if kind not in _RESOLVED:
+            return
+        reads_as = self.resolve(type(node), node.value, (True, False))  # type: ignore[no-untyped-call]  # as above
+        if reads_as != node.tag:
+            raise ConfigError(f"{_line(node)}: {shown(node.value)} is no {kind}; leave the tag !!{kind} out")
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        lines: dict[Hashable, int] = {}
+        lines: dict[str, int] = {}
         for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+            if key_node.tag == f"{_TAG}merge":
                 continue
-            key = self.construct_object(key_node)
-            line = key_node.start_mark.line + 1
+            if key_node.tag != f"{_TAG}str":
+                raise ConfigError(
+                    f"{_line(key_node)}: a key is text, got {shown(key_node.value)}; put it in quotes"
+                )
+            key, line = key_node.value, key_node.start_mark.line + 1
             if key in lines:
-                raise ConfigError(f"the key {key!r} stands in line {lines[key]} and in line {line}; keep one")
+                raise ConfigError(
+                    f"the key {shown(key)} stands in line {lines[key]} and in line {line}; keep one"
+                )
             lines[key] = line
         return super().construct_mapping(node, deep)
 
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """A whole number of 64 bits."""
+        try:
+            number = self.construct_yaml_int(node) if len(node.value) <= _LONGEST_NUMBER else None
+        except ValueError:  # 0x_
+            number = None
+        if number is None or not -(2**63) <= number < 2**63:
+            raise ConfigError(f"{_line(node)}: {shown(node.value)} is no whole number of 64 bits")
+        return int(number)
 
+    def construct_finite(self, node: yaml.ScalarNode) -> float:
+        """A number, or an infinity that is called so."""
+        number = float(self.construct_yaml_float(node))
+        if math.isnan(number) or (math.isinf(number) and "inf" not in node.value.lower()):
+            raise ConfigError(
+                f"{_line(node)}: {shown(node.value)} is no number that can be held; write .inf if meant"
+            )
+        return number
+
+
+_Loader.add_constructor(f"{_TAG}int", _Loader.construct_integer)
+_Loader.add_constructor(f"{_TAG}float", _Loader.construct_finite)
+# Dates are text, as in YAML 1.2, and so is a lone "=".
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
+    f"{_TAG}float",
     re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
 )
 
 
+def _line(place: Any) -> str:
+    return f"line {place.start_mark.line + 1}"
+
+
+def _place(mark: yaml.Mark | None) -> str:
+    return "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+
+
+def _parts(node: Any) -> Iterator[Any]:
+    """The nodes in a node; one that has several names comes as often."""
+    if isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+
+
 def parse_yaml(text: str) -> Any:
     """What a YAML text says.
 
-    Raises: yaml.YAMLError; ConfigError for a key that comes twice.
+    Raises: ConfigError for what is not YAML, says a key twice, or is too long, too deep or too much to be a
+        configuration.
 
     Example:
         >>> parse_yaml("{lr: 1e-3, steps: 16}")
         {'lr': 0.001, 'steps': 16}
     """
-    return yaml.load(text, _Loader)  # a safe one
+    if len(text) > _LONGEST_CHARACTERS:
+        raise ConfigError(f"a text of {len(text):,} characters; {_LONGEST_CHARACTERS:,} at most are read")
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        check_extent(node, _parts)
+        return None if node is None else loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(f"not YAML: {_place(error.problem_mark)}{error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import torch.distributed as dist
 
 from relaxcomm.doctor import interfaces
 from relaxcomm.doctor.diagnosis import Finding, ok
+from relaxcomm.system.environment import launched
 
 _MEGABYTE = 1_000_000
 _LARGEST_BYTES = 16 * _MEGABYTE
@@ -37,7 +37,7 @@ def findings(store: Any, rank: int, world_size: int, timeout_seconds: float) -> 
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=limit)
         found = list(_measure("gloo", None, torch.device("cpu"), limit))
         if _all_have_a_gpu():
-            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            device = torch.device("cuda", launched().local_rank)
             torch.cuda.set_device(device)
             found += _measure("nccl", dist.new_group(backend="nccl", timeout=limit), device, limit)
         dist.destroy_process_group()
@@ -51,7 +51,7 @@ def findings(store: Any, rank: int, world_size: int, timeout_seconds: float) -> 
 
 
 def _all_have_a_gpu() -> bool:
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local = launched().local_world_size
     have = torch.cuda.is_available() and dist.is_nccl_available() and torch.cuda.device_count() >= local
     everyone = torch.tensor([int(have)])
     dist.all_reduce(everyone, dist.ReduceOp.MIN)

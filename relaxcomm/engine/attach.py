@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -32,6 +31,7 @@ from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.world import World
+from relaxcomm.system.environment import check_rendezvous, launched
 
 
 def attach(
@@ -181,8 +181,9 @@ def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) 
 
 def _initialise(group: object) -> bool:
     """Make the default process group where torchrun has started several ranks; whether it was made here."""
-    if group is not None or dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if group is not None or dist.is_initialized() or launched().world_size == 1:
         return False
+    check_rendezvous()
     dist.init_process_group("gloo")
     return True
 

@@ -4,12 +4,44 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
 from relaxcomm.errors import ConfigError
+
+_CLOSEST_CHARACTERS = 100
+_MOST_FAULTS = 8
+
+
+class _Shown(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write out a number of many thousand digits.
+        return repr(x) if x.bit_length() <= 256 else f"a number of {x.bit_length():,} bits"
+
+
+_shown = _Shown()
+_shown.maxstring = _shown.maxother = 120
+_shown.maxlevel = 5
+_shown.maxlist = _shown.maxtuple = _shown.maxset = _shown.maxdict = 8
+
+
+def shown(value: object) -> str:
+    """What was got, as short as it must be to be read.
+
+    Example:
+        >>> shown([1.5, 2, [3] * 1000])
+        '[1.5, 2, [3, 3, 3, 3, 3, 3, 3, 3, ...]]'
+    """
+    return _shown.repr(value)
+
+
+def few(faults: Sequence[str]) -> str:
+    """The first faults, one a line, and how many more there are."""
+    more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
+    return "\n".join([*faults[:_MOST_FAULTS], *more])
 
 
 def signature_of(target: Callable[..., Any]) -> str:
@@ -19,17 +51,17 @@ def signature_of(target: Callable[..., Any]) -> str:
         >>> signature_of(lambda steps=16: None)
         'steps=16'
     """
-    shown = []
+    parameters = []
     for parameter in inspect.signature(target).parameters.values():
         required = parameter.default is inspect.Parameter.empty
-        shown.append(parameter.name if required else f"{parameter.name}={parameter.default!r}")
-    return ", ".join(shown) or "no parameters"
+        parameters.append(parameter.name if required else f"{parameter.name}={parameter.default!r}")
+    return ", ".join(parameters) or "no parameters"
 
 
 def closest(got: str, allowed: Iterable[str]) -> str:
     """A hint: the name that the user probably meant, and all that are allowed."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(got, names, n=1)
+    near = difflib.get_close_matches(got[:_CLOSEST_CHARACTERS], names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"{hint or ';'} allowed: {', '.join(names)}"
 
@@ -42,15 +74,17 @@ def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -
         place = fault["loc"][0] if fault["loc"] else ""
         argument = names[place] if isinstance(place, int) and place < len(names) else str(place)
         if fault["type"] in ("unexpected_keyword_argument", "unexpected_positional_argument"):
-            lines[argument] = f"{subject} has no parameter {argument!r}; it takes: {signature_of(target)}"
+            lines[argument] = (
+                f"{subject} has no parameter {shown(argument)}; it takes: {signature_of(target)}"
+            )
         elif fault["type"].startswith("missing"):
             lines[argument] = f"{subject} needs {argument!r}; it takes: {signature_of(target)}"
         else:
             path = ".".join((argument, *(str(part) for part in fault["loc"][1:] if _is_place(part))))
-            wrong = f"{subject}: {path} = {fault['input']!r} is not allowed"
+            wrong = f"{subject}: {path} = {shown(fault['input'])} is not allowed"
             allowed = f"; or {fault['msg']}" if wrong in lines else f"{wrong}: {fault['msg']}"
             lines[wrong] = lines.get(wrong, "") + allowed
-    return "\n".join(lines.values())
+    return few(list(lines.values()))
 
 
 def refuse_bools(subject: str, target: Callable[..., Any], values: Mapping[str, object]) -> None:
@@ -63,8 +97,8 @@ def refuse_bools(subject: str, target: Callable[..., Any], values: Mapping[str, 
         if isinstance(value, bool) and get_origin(hints.get(name)) is Literal:
             allowed = get_args(hints[name])
             if not any(one is value for one in allowed):
-                shown = ", ".join(map(repr, allowed))
-                raise ConfigError(f"{subject}: {name} = {value} is not allowed: write one of {shown}")
+                listed = ", ".join(map(repr, allowed))
+                raise ConfigError(f"{subject}: {name} = {value} is not allowed: write one of {listed}")
 
 
 def _is_place(part: int | str) -> bool:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from relaxcomm.fields.frozen import Section
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class MetricsConfig(Section):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields.validation import shown
 
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -76,8 +78,13 @@ def parse_rate(text: str) -> float:
 def _parse(what: str, text: str, units: dict[str, float], example: str) -> float:
     found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(units)})", text.lower())
     if found is None:
-        raise ConfigError(f'{what} is a number of {", ".join(units)}, such as "{example}"; got {text!r}')
-    return float(found[1]) * units[found[2]]
+        raise ConfigError(f'{what} is a number of {", ".join(units)}, such as "{example}"; got {shown(text)}')
+    value = float(found[1]) * units[found[2]]
+    if value == math.inf:
+        raise ConfigError(
+            f"{what} of {shown(text)} is more than a number can hold; write one such as {example!r}"
+        )
+    return value
 
 
 def _in_units(value: float, units: dict[str, float]) -> str:

@@ -37,6 +37,27 @@ def write_whole(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def read_at_most(path: Path, limit_bytes: int, what: str) -> bytes:
+    """A file's content.
+
+    Args:
+        path: of the file.
+        limit_bytes: more are not read, so that what has no end cannot fill the memory.
+        what: it is, as the error calls it.
+
+    Raises: ConfigError if it cannot be read, or is larger.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot read {what} {path}: {reason}") from None
+    if len(data) > limit_bytes:
+        raise ConfigError(f"{what} {path} has more than {limit_bytes:,} bytes, which is all that is read")
+    return data
+
+
 def check_folder(folder: str | Path) -> None:
     """Make a folder for results and write something to it, before a run is spent on them.
 
@@ -47,7 +68,8 @@ def check_folder(folder: str | Path) -> None:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"relaxcomm")
             file.flush()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"output: cannot write to the folder {folder}: {error.strerror}; give another, or make room there"
+            f"output: cannot write to the folder {folder}: {reason}; give another, or make room there"
         ) from None

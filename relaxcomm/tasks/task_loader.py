@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, PydanticUserError, ValidationError, validate_call
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.validation import closest, describe
+from relaxcomm.fields.validation import closest, describe, shown
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.user_calls import named
 
@@ -44,7 +44,9 @@ class TaskFactory:
         with named("make", self.make):
             task = self.make(seed=seed, **self.options)
         if not isinstance(task, Task):
-            raise ConfigError(f"task {self.name!r} returned {task!r}; it must return a relaxcomm.tasks.Task")
+            raise ConfigError(
+                f"task {shown(self.name)} returned {shown(task)}; it must return a relaxcomm.tasks.Task"
+            )
         return task
 
 
@@ -77,14 +79,16 @@ def find_task(value: object) -> TaskFactory:
     if isinstance(value, Mapping) and len(value) == 1:
         name, options = next(iter(value.items()))
     if not isinstance(name, str) or not isinstance(options, Mapping | None):
-        raise ConfigError(f"task: {value!r} is not allowed; {_HOW}")
+        raise ConfigError(f"task: {shown(value)} is not allowed; {_HOW}")
     make = _import(name)
     return TaskFactory(name, make, _checked(name, make, options or {}))
 
 
 def _import(name: str) -> Callable[..., Task]:
     if name not in BUNDLED and ":" not in name:
-        raise ConfigError(f"unknown task {name!r}{closest(name, BUNDLED)}; your own: 'package.module:make'")
+        raise ConfigError(
+            f"unknown task {shown(name)}{closest(name, BUNDLED)}; your own: 'package.module:make'"
+        )
     module_name, _, attribute = BUNDLED.get(name, name).partition(":")
     # A console script does not put the current directory on the path, where users keep their tasks.
     if os.getcwd() not in sys.path and "" not in sys.path:
@@ -93,19 +97,26 @@ def _import(name: str) -> Callable[..., Task]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"task {name!r}: {module_name} needs what is not installed: {error}") from error
+            raise ConfigError(
+                f"task {shown(name)}: {module_name} needs what is not installed: {error}"
+            ) from error
         raise ConfigError(
-            f"task {name!r}: no module {error.name!r} in {os.getcwd()} nor among the installed packages"
+            f"task {shown(name)}: no module {error.name!r} in {os.getcwd()} nor among the installed packages"
         ) from None
-    except Exception as error:
-        raise ConfigError(f"task {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # a script that ends by itself is no module
+        raise ConfigError(
+            f"task {shown(name)} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     make = getattr(module, attribute, None)
     if not callable(make):
         defined = [
-            one.__name__ for one in vars(module).values() if getattr(one, "__module__", "") == module_name
+            key
+            for key, one in vars(module).items()
+            if callable(one) and getattr(one, "__module__", "") == module_name
         ]
         raise ConfigError(
-            f"task {name!r}: {module_name} has no function {attribute!r}{closest(attribute, defined)}"
+            f"task {shown(name)}: {module_name} has no function {shown(attribute)}"
+            f"{closest(attribute, defined)}"
         )
     return make  # type: ignore[no-any-return]  # what it returns is checked when it is called
 
@@ -118,12 +129,12 @@ def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -
         return arguments
 
     if "seed" in options:
-        raise ConfigError(f"task {name!r}: the seed is set at the top level of the configuration")
+        raise ConfigError(f"task {shown(name)}: the seed is set at the top level of the configuration")
     try:
         check = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(probe)
         check(seed=0, **{str(key): item for key, item in options.items()})
     except ValidationError as error:
-        raise ConfigError(describe(error, f"task {name!r}", make)) from None
+        raise ConfigError(describe(error, f"task {shown(name)}", make)) from None
     except PydanticUserError as error:
-        raise ConfigError(f"task {name!r}: its signature cannot be checked: {error.message}") from None
+        raise ConfigError(f"task {shown(name)}: its signature cannot be checked: {error.message}") from None
     return {str(key): item for key, item in options.items()}

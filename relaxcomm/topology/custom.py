@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Mapping
+import re
+from collections.abc import Hashable, Mapping
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import frozen
+from relaxcomm.fields.validation import shown
+from relaxcomm.topology.graph_files import read_graph
 from relaxcomm.topology.topology import Graph, Topology
 
 _MEASURES = {"bandwidth": "bytes a second", "latency": "seconds"}
 
 Edge = tuple[int, int, tuple[tuple[str, float], ...]]
-
-_READERS: dict[str, Callable[[Path], Any]] = {
-    ".graphml": nx.read_graphml,
-    ".edgelist": nx.read_edgelist,
-    ".edges": nx.read_edgelist,
-}
 
 
 @frozen
@@ -84,7 +80,11 @@ class file(Topology):
 
     @functools.cached_property
     def _content(self) -> custom:
-        return _read(self.path)
+        graph = read_graph(self.path)
+        try:
+            return from_networkx(graph)
+        except TopologyError as error:
+            raise TopologyError(f"{self.path}: {error}") from None
 
 
 def from_networkx(graph: Any) -> custom:
@@ -109,47 +109,47 @@ def from_networkx(graph: Any) -> custom:
         raise TopologyError(
             f"rank {ranks[twice]} is the name of two nodes, one of them {twice!r}; name each once"
         )
-    edges = []
+    edges: dict[tuple[int, int], Edge] = {}
     for one, other, attributes in graph.edges(data=True):
         if one == other:
             raise TopologyError(f"node {one!r} is linked with itself; leave such links out, they are implied")
-        edges.append((ranks[one], ranks[other], _numbers(one, other, attributes)))
+        ends = ranks[one], ranks[other]
+        pair = ends if graph.is_directed() else (min(ends), max(ends))
+        if pair in edges:
+            raise TopologyError(f"nodes {one!r} and {other!r} are linked twice; keep one of the links")
+        edges[pair] = (*ends, _numbers(one, other, attributes))
     nodes = tuple(sorted(ranks.values()))
-    return custom(nodes=nodes, edges=tuple(sorted(edges)), directed=bool(graph.is_directed()))
-
-
-def _read(path: str) -> custom:
-    place = Path(path)
-    reader = _READERS.get(place.suffix)
-    if reader is None:
-        raise TopologyError(f"{path}: a topology file ends in {', '.join(sorted(_READERS))}")
-    try:
-        return from_networkx(reader(place))
-    except OSError as error:
-        raise TopologyError(f"cannot read the topology {path}: {error.strerror}") from None
-    except TopologyError as error:
-        raise TopologyError(f"{path}: {error}") from None
-    except Exception as error:  # networkx raises whatever its parsers do
-        raise TopologyError(f"{path} is not a graph: {type(error).__name__}: {error}") from None
+    return custom(nodes=nodes, edges=tuple(sorted(edges.values())), directed=bool(graph.is_directed()))
 
 
 def _rank(node: Hashable) -> int:
-    try:
-        return int(str(node).removeprefix("n"))  # GraphML's own name for node 3 is n3
-    except ValueError:
-        raise TopologyError(f"node {node!r} is not a rank; name the nodes 0 to N - 1") from None
+    found = re.fullmatch(r"n?([0-9]{1,9})", str(node))  # GraphML's own name for node 3 is n3
+    if found is None:
+        raise TopologyError(f"node {shown(node)} is not a rank; name the nodes 0 to N - 1")
+    return int(found[1])
 
 
 def _numbers(one: Hashable, other: Hashable, attributes: Mapping[Any, Any]) -> tuple[tuple[str, float], ...]:
     """An edge's attributes that are numbers, whoever made them; what the framework reads must be one."""
-    kept = {str(k): float(v) for k, v in attributes.items() if _is_number(v)}
-    for name in _MEASURES:
+    kept = {str(k): _float(v) for k, v in attributes.items() if _is_number(v)}
+    link = f"the link {one!r} to {other!r}"
+    for name, unit in _MEASURES.items():
         if name in attributes and not 0 <= kept.get(name, math.nan) < math.inf:
             raise TopologyError(
-                f"the {name} of the link {one!r} to {other!r} is {attributes[name]!r}; give a number of "
-                f"{_MEASURES[name]}, 0 or more (in GraphML, attr.type double)"
+                f"the {name} of {link} is {shown(attributes[name])}; give a number of {unit}, 0 or more (in "
+                "GraphML, attr.type double)"
             )
+    for name, number in kept.items():
+        if not math.isfinite(number):
+            raise TopologyError(f"the {shown(name)} of {link} is {number}; give a finite number")
     return tuple(sorted(kept.items()))
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _is_number(value: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,15 +10,17 @@ from typing import Any
 import torch.distributed as dist
 
 from relaxcomm.errors import CommunicationError
+from relaxcomm.system.environment import check_rendezvous, launched
 from relaxcomm.training.results import RankRecord
 
 
 @contextmanager
 def process_group(timeout_seconds: float) -> Iterator[None]:
     """The job's own group, on which it waits and gathers results; the engine makes groups of its own."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    if dist.is_initialized() or launched().world_size == 1:
         yield
         return
+    check_rendezvous()
     dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
     yield
     # Not in a `finally`: after a failure it could wait for ranks that are gone.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from relaxcomm.engine import Engine
 from relaxcomm.engine.idle import warn_of_short_run
 from relaxcomm.errors import ConfigError
 from relaxcomm.network import Link, Throttle, ThrottledTransport
+from relaxcomm.system.environment import launched
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.task_loader import find_task
 from relaxcomm.tasks.user_calls import checked_loss, checked_measure, named
@@ -37,8 +37,9 @@ def train(config: Config, link: Link | None = None) -> Result:
 
     Raises: ConfigError for a task or device that is not there; CommunicationError if a peer fails.
     """
-    rank = int(os.environ.get("RANK", "0"))
-    device = choose_device(config, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    place = launched()
+    rank = place.rank
+    device = choose_device(config, place.local_world_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     factory = find_task(config.task)
@@ -83,7 +84,7 @@ def choose_device(config: Config, local_workers: int) -> torch.device:
         )
     if config.backend == "gloo" or gpus < local_workers:
         return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cuda", launched().local_rank)
 
 
 class _Run:
@@ -103,8 +104,9 @@ class _Run:
         )
         self.step = 0
         self.steps = task.epochs * len(self.loader)
-        workers = int(os.environ.get("WORLD_SIZE", "1"))
-        if rank == 0 and workers > 1 and self.engine.algorithm.plan is None:  # with clients, steps differ
+        if (
+            rank == 0 and launched().world_size > 1 and self.engine.algorithm.plan is None
+        ):  # with clients, steps differ
             warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
         self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
         self.display: Display = make_display(config.algorithm.name, self.steps, task.metric, rank=rank)

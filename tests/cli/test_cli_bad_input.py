@@ -11,7 +11,10 @@ CASES = {
     "unknown_algorithm": (["quick.yaml", "--algorithm", "local_sdg"], "did you mean 'local_sgd'"),
     "algorithm_parameter": (["quick.yaml", "--set", "algorithm.step=3"], "no parameter 'step'"),
     "set_without_value": (["quick.yaml", "--set", "seed"], "--set 'seed' is not allowed; write KEY=VALUE"),
-    "set_not_yaml": (["quick.yaml", "--set", "task={"], "--set 'task={': the value is not YAML"),
+    "set_not_yaml": (
+        ["quick.yaml", "--set", "task={"],
+        "--set 'task={': not YAML: line 1, column 2: expected",
+    ),
     "missing_file": (["nowhere.yaml"], "nowhere.yaml: No such file"),
     "task_option": (["quick.yaml", "--set", "task.digits.lr=1"], "no parameter 'lr'; it takes:"),
     "topology_of_the_wrong_kind": (["quick.yaml", "--set", "topology=ring"], "it can use complete"),

@@ -52,7 +52,7 @@ def test_the_topologies_that_an_algorithm_can_use_are_listed(show):
     [
         (["bsp", "--topology", "ring"], "cannot use topology ring(); it can use complete"),
         (["--topology", "rings"], "did you mean 'ring'"),
-        (["--topology", "{ring"], "is not YAML"),
+        (["--topology", "{ring"], ": not YAML: line 1, column 6: expected"),
         (["--topology", "hypercube", "--workers", "6"], "power of two, got 6"),
         (["--topology", "ring", "--output", "no/where.png"], "cannot write the picture"),
         ([], "needs the NAME of an algorithm"),

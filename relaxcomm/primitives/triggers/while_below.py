@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from typing import Annotated
+
+from pydantic import Field
 
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
@@ -34,7 +37,7 @@ class while_below(Trigger):
 
     trigger: Trigger
     value: str
-    limit: float
+    limit: Annotated[float, Field(allow_inf_nan=False)]
 
     @cached_property
     def facts(self) -> TriggerFacts:

@@ -1,0 +1,93 @@
+"""What a launcher such as torchrun says through environment variables, checked before it is believed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from relaxcomm.errors import ConfigError
+
+_MOST_DIGITS = 9
+_LAUNCHER = "a launcher such as torchrun sets it"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """This process among the others of its job; alone, without a launcher.
+
+    Args:
+        rank: of this process, 0 to `world_size` - 1.
+        world_size: number of processes.
+        local_rank: among those of this host.
+        local_world_size: number of processes on this host.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+
+
+def launched() -> Launch:
+    """This process as RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE describe it.
+
+    Raises: ConfigError for one that is no number, or a rank that the job or host does not have.
+
+    Example:
+        >>> launched().world_size
+        1
+    """
+    found = Launch(
+        rank=whole_number("RANK", 0),
+        world_size=whole_number("WORLD_SIZE", 1, least=1),
+        local_rank=whole_number("LOCAL_RANK", 0),
+        local_world_size=whole_number("LOCAL_WORLD_SIZE", 1, least=1),
+    )
+    if found.rank >= found.world_size and "WORLD_SIZE" in os.environ:
+        raise ConfigError(
+            f"RANK is {found.rank} and WORLD_SIZE is {found.world_size}; ranks go from 0 to WORLD_SIZE - 1"
+        )
+    if found.local_rank >= found.local_world_size and "LOCAL_WORLD_SIZE" in os.environ:
+        raise ConfigError(
+            f"LOCAL_RANK is {found.local_rank} and LOCAL_WORLD_SIZE is {found.local_world_size}; local ranks "
+            "go from 0 to LOCAL_WORLD_SIZE - 1"
+        )
+    return found
+
+
+def check_rendezvous() -> None:
+    """Refuse what would let this process wait for others at a place that cannot be.
+
+    Raises: ConfigError.
+    """
+    missing = [
+        name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ
+    ]
+    if missing:
+        raise ConfigError(
+            f"WORLD_SIZE is {launched().world_size}, but {', '.join(missing)} is not set; start with "
+            "torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT together"
+        )
+    launched()
+    whole_number("MASTER_PORT", 0, most=65_535)
+    address = os.environ["MASTER_ADDR"]
+    if not address.isprintable() or not address.isascii() or not address or " " in address:
+        raise ConfigError(
+            f"MASTER_ADDR is {address[:100]!r}; it is the name or address of rank 0's host, and {_LAUNCHER}"
+        )
+
+
+def whole_number(name: str, default: int, *, least: int = 0, most: int = 10**_MOST_DIGITS - 1) -> int:
+    """The number in an environment variable.
+
+    Raises: ConfigError for anything else.
+    """
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    if not is_number or not least <= int(text) <= most:
+        raise ConfigError(
+            f"{name} is {text[:100]!r}; it is a whole number from {least} to {most}, and {_LAUNCHER}"
+        )
+    return int(text)

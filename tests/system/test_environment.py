@@ -1,0 +1,51 @@
+"""What a launcher says is checked before it is believed."""
+
+import pytest
+
+from relaxcomm import ConfigError
+from relaxcomm.system.environment import check_rendezvous, launched
+
+TOGETHER = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"}
+
+
+@pytest.fixture
+def started(monkeypatch):
+    def start(**changes):
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {**TOGETHER, **changes}.items():
+            if value is not None:
+                monkeypatch.setenv(name, value)
+
+    return start
+
+
+def test_a_good_start_is_read(started):
+    started(LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
+    here = launched()
+    assert (here.rank, here.world_size, here.local_rank, here.local_world_size) == (1, 2, 1, 2)
+    check_rendezvous()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"RANK": "one"}, "RANK is 'one'; it is a whole number from 0 to 999999999, and a launcher"),
+        ({"RANK": "-1"}, "RANK is '-1'"),
+        ({"RANK": "2"}, "RANK is 2 and WORLD_SIZE is 2; ranks go from 0 to WORLD_SIZE - 1"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0'; it is a whole number from 1"),
+        ({"WORLD_SIZE": "٣"}, "WORLD_SIZE is '٣'"),
+        ({"LOCAL_RANK": "9" * 5000}, "LOCAL_RANK is '9999"),
+        ({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"}, "local ranks go from 0 to LOCAL_WORLD_SIZE - 1"),
+        ({"MASTER_PORT": None}, "WORLD_SIZE is 2, but MASTER_PORT is not set; start with torchrun"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT is '70000'; it is a whole number from 0 to 65535"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR is ''; it is the name or address of rank 0's host"),
+        ({"RANK": None}, "RANK is not set"),
+    ],
+)
+def test_a_bad_start_is_refused(started, changes, says):
+    started(**changes)
+    with pytest.raises(ConfigError) as caught:
+        check_rendezvous()
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 400
