@@ -12,24 +12,28 @@ from torch import nn
 from torch.optim import Optimizer
 
 from relaxcomm.engine.hooks import Hooks
-from relaxcomm.engine.loop_checks import check_closure, check_exchanged, check_turn, skipped_unseen
+from relaxcomm.engine.loop_checks import check_exchanged, closure_error, skipped_unseen, turn_error
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.grad_scaler import check_scaler
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
 
+_LOOK_STEPS = 16
+
 Callback = TypeVar("Callback", bound=Callable[..., None])
 
 
-def _telling_peers(callback: Callback) -> Callback:
-    """Tell waiting peers when a callback fails here."""
+def _callback(method: Callback) -> Callback:
+    """Time a callback, and tell waiting peers when it fails here."""
 
-    @wraps(callback)
+    @wraps(method)
     def told(loop: Loop, *args: Any) -> None:
+        world = loop.step.bound.world
         try:
-            callback(loop, *args)
+            with world.statistics.busy:
+                method(loop, *args)
         except BaseException as error:
-            loop.step.bound.world.transport.announce(f"failed: {type(error).__name__}: {error}")
+            world.transport.announce(f"failed: {type(error).__name__}: {error}")
             raise
 
     return cast("Callback", told)
@@ -103,44 +107,41 @@ class Loop:
         if self._is_skipped():
             self._close_step()
 
-    @_telling_peers
+    @_callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
-        with self.step.bound.world.statistics.busy():
-            if self._begun:
-                raise UsageError(
-                    "the last backward did not end: it raised an error, and peers wait for its gradients"
-                )
-            self._awaiting_end = False
-            if torch.is_grad_enabled():
-                self._called = True
-                self._hooks.unwatch_parts()
-                self._check_forward(module)
-                self.settle()
-                if self._between is not None:
-                    self._between.forward_begins()
+        if self._begun:
+            raise UsageError(
+                "the last backward did not end: it raised an error, and peers wait for its gradients"
+            )
+        self._awaiting_end = False
+        if torch.is_grad_enabled():
+            self._called = True
+            self._hooks.unwatch_parts()
+            self.settle()
+            if self._between is not None:
+                self._between.forward_begins()
 
-    @_telling_peers
+    @_callback
     def forward_ends(self, module: nn.Module, output: Any) -> None:
         """It has returned something, on which a backward may begin."""
         if torch.is_grad_enabled():
-            self._check_forward(module)
+            replica = self.step.bound.replica
+            check_forward(replica.model, module, replica.parameters[0].tensor)
             self._hooks.watch_output(output)
 
-    @_telling_peers
+    @_callback
     def part_begins(self) -> None:
         """A part of the model is about to be called."""
         if torch.is_grad_enabled():
-            with self.step.bound.world.statistics.busy():
-                self.settle()
+            self.settle()
 
-    @_telling_peers
+    @_callback
     def part_gradient_arrives(self) -> None:
         """A parameter has its gradient, and the model itself was not called."""
         if not self._awaiting_end:
-            with self.step.bound.world.statistics.busy():
-                self.backward_begins()
-                self._begin_uncalled()
+            self.backward_begins()
+            self._begin_uncalled()
 
     def backward_begins(self) -> None:
         """A backward has reached the model's output, or a parameter."""
@@ -160,48 +161,45 @@ class Loop:
             self._begin()
         self.step.ready(index)
 
-    @_telling_peers
+    @_callback
     def backward_ends(self) -> None:
         """The outermost backward has ended."""
         bound = self.step.bound
-        with bound.world.statistics.busy():
-            self._awaiting_end = False
-            if bound.controllers.accumulation is not None:
-                bound.controllers.accumulation.add()
-            if not self._paused:
-                if not self._pending and not self._begun:
-                    bound.replica.remember_scale()
-                self._pending = True
-            if self._begun:
-                self._begun = False
-                self.step.end_backward()
-            if not bound.replica.optimizers and not self._paused:
-                bound.replica.check_parameters()
-                self._end(self.step.tick)
+        self._awaiting_end = False
+        if bound.controllers.accumulation is not None:
+            bound.controllers.accumulation.add()
+        if not self._paused:
+            if not self._pending and not self._begun:
+                bound.replica.remember_scale()
+            self._pending = True
+        if self._begun:
+            self._begun = False
+            self.step.end_backward()
+        if not bound.replica.optimizers and not self._paused:
+            self._check_now_and_then()
+            self._end(self.step.tick)
 
-    @_telling_peers
+    @_callback
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
-        replica = self.step.bound.replica
-        with self.step.bound.world.statistics.busy():
-            check_scaler(replica.scaler)
-            check_closure(closure)
-            check_turn(self.step, optimizer, self._stepped)
-            if replica.scaler is not None and not self._called:
-                self._hooks.watch_parts()
-            if not self._opened:
-                replica.check_parameters()
-                check_exchanged(self.step, unsynchronised=self._unsynchronised)
-                self._opened = True
-                self.step.before_step()
+        if closure is not None:
+            raise closure_error()
+        if optimizer in self._stepped:
+            raise turn_error(self.step, optimizer, self._stepped)
+        if self.step.bound.replica.scaler is not None and not self._called:
+            self._hooks.watch_parts()
+        if not self._opened:
+            self._check_now_and_then()
+            check_exchanged(self.step, unsynchronised=self._unsynchronised)
+            self._opened = True
+            self.step.before_step()
 
-    @_telling_peers
+    @_callback
     def step_ends(self, optimizer: Optimizer) -> None:
         """It has stepped."""
-        with self.step.bound.world.statistics.busy():
-            self._stepped.append(optimizer)
-            if len(self._stepped) == len(self.step.bound.replica.optimizers):
-                self._close_step()
+        self._stepped.append(optimizer)
+        if len(self._stepped) == len(self.step.bound.replica.optimizers):
+            self._close_step()
 
     def _begin(self) -> None:
         """A backward that reaches parameters; `autograd.grad` does not come here."""
@@ -225,9 +223,12 @@ class Loop:
             raise skipped_unseen(self.step)
         self.settle()
 
-    def _check_forward(self, module: nn.Module) -> None:
-        replica = self.step.bound.replica
-        check_forward(replica.model, module, replica.parameters[0].tensor)
+    def _check_now_and_then(self) -> None:
+        """Look at what seldom changes: each look costs more than all else in a step without an exchange."""
+        if self.step.synchronised or self.step.bound.clock.step % _LOOK_STEPS == 0:
+            replica = self.step.bound.replica
+            check_scaler(replica.scaler)
+            replica.check_parameters()
 
     def _close_step(self) -> None:
         """Every optimizer has stepped, or a GradScaler has skipped those that have not."""

@@ -10,21 +10,18 @@ from relaxcomm.errors import UsageError
 from relaxcomm.step.step import Step
 
 
-def check_closure(closure: object) -> None:
-    """Refuse an optimizer step that runs backward inside."""
-    if closure is not None:
-        raise UsageError(
-            "step(closure) is not supported: it runs backward inside the step; call backward, then step()"
-        )
+def closure_error() -> UsageError:
+    """An error for an optimizer step that runs backward inside."""
+    return UsageError(
+        "step(closure) is not supported: it runs backward inside the step; call backward, then step()"
+    )
 
 
-def check_turn(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer]) -> None:
-    """Refuse an optimizer that steps for the second time before each has done so."""
-    if optimizer not in stepped:
-        return
+def turn_error(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer]) -> UsageError:
+    """An error for an optimizer that steps for the second time before each has done so."""
     bound = step.bound
     left = [type(one).__name__ for one in bound.replica.optimizers if one not in stepped]
-    raise UsageError(
+    return UsageError(
         f"{type(optimizer).__name__} steps again in step {bound.clock.step}, before {', '.join(left)} has: "
         "a step ends when each optimizer that was given to attach has stepped once. Step all of them "
         "equally often, or attach an engine of its own to the part of the model that is trained less"

@@ -13,6 +13,29 @@ from relaxcomm.monitoring.observations import Histogram, InFlight
 from relaxcomm.network.transport import ByteCounters
 
 
+class Busy:
+    """Times the outermost of nested blocks; one object for all, since they are entered in every step.
+
+    Args:
+        statistics: which take the time.
+    """
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics, self._depth = statistics, 0
+        self._begin = 0.0  # on a clock that stands still while this rank waits
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._begin = time.perf_counter() - self._statistics.waiting_seconds
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            seen = self._statistics
+            seen.busy_seconds += time.perf_counter() - seen.waiting_seconds - self._begin
+
+
 class Statistics(Mapping[str, float]):
     """A read-only mapping of counters; times in seconds, amounts in bytes, of this rank.
 
@@ -49,7 +72,8 @@ class Statistics(Mapping[str, float]):
         self.last_synchronisation: float | None = None  # on the clock of the wall
         self._last_step: float | None = None
         self._waited_before = self._flown_before = 0.0
-        self._depth = 0
+        self.busy = Busy(self)
+        """Times the engine's own callbacks; nested ones and waits are not counted twice."""
         self.notes: dict[str, float] = {}
         self.latest: dict[str, float | Tensor] = {}
         self.evaluations: dict[str, float | Tensor] = {}  # latest of each measure
@@ -112,20 +136,6 @@ class Statistics(Mapping[str, float]):
             yield
         finally:
             self.waiting_seconds += self.in_flight.landed() - begin
-
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Time one of the engine's own callbacks; nested ones and waits are not counted twice."""
-        if self._depth:
-            yield
-            return
-        begin, waited = time.perf_counter(), self.waiting_seconds
-        self._depth = 1
-        try:
-            yield
-        finally:
-            self._depth = 0
-            self.busy_seconds += time.perf_counter() - begin - (self.waiting_seconds - waited)
 
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

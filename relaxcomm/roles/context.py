@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -77,6 +77,12 @@ class Context:
     place: tuple[int, ...] = ()
     measured: Tensor | None = None
     divided: bool = False
+
+    def at(self, **changed: Any) -> Context:
+        """The same but for some fields; asked in every step, so without the cost of `replace`."""
+        made = object.__new__(Context)
+        vars(made).update(vars(self), **changed)
+        return made
 
     def layout_of(self, numel: int) -> Layout:
         """Which tensors lie in a flat tensor of `numel` entries."""

@@ -43,12 +43,12 @@ class Backward:
     def is_due(self) -> bool:
         """Whether the ranks talk at the end of this step's backward, the same on all of them."""
         step = self._clock.step
-        if any(late.due <= step for bucket in self.buckets for late in bucket.late):
-            return True
-        if self._plan.ballot(step):
+        if self._plan.votes and self._plan.ballot(step):
             return True
         if not self._has_rules:
             return False
+        if any(late.due <= step for bucket in self.buckets for late in bucket.late):
+            return True
         if self._plan.buckets is None:
             return any(rule.is_active(step) for _, rule in self._bound.algorithm.at("backward"))
         return any(self._plan.tasks[index] for index in self._fired())
@@ -67,7 +67,7 @@ class Backward:
     def ready(self, index: int) -> None:
         """A parameter has its gradient: launch the buckets that are complete with it, in order."""
         if self._is_open and self._readiness.arrive(index):
-            with self._bound.world.statistics.busy():
+            with self._bound.world.statistics.busy:
                 self._launch(self._readiness.complete())
 
     def end(self, *, abstains: bool = False) -> None:

@@ -39,6 +39,7 @@ class Clock:
     ) -> None:
         self._replica, self._world = replica, world
         self._values, self._decided = MappingProxyType(values), decided
+        self._lasting: dict[int, tuple[Rule, Context]] = {}  # what stays as it is, by the rule's identity
         self._event: str | None = None
         self.step = 0
         """Optimizer steps that are complete."""
@@ -68,19 +69,26 @@ class Clock:
             task: which they work on, if it is known.
             round: how often the rule has exchanged that before.
         """
-        trigger = rule.trigger
+        known, trigger = self._lasting.get(id(rule)), rule.trigger
+        if known is None:
+            known = self._lasting[id(rule)] = rule, self._lasting_context(rule)
+        return known[1].at(
+            step=self.step,
+            gradient_scale=self._replica.gradient_scale,
+            event=self._event,
+            round=round,
+            decided=self._decided(trigger, self.step) if isinstance(trigger, VotingTrigger) else None,
+            layout=None if task is None else task.bucket.layout,
+            place=() if task is None else (task.bucket.index,),
+        )
+
+    def _lasting_context(self, rule: Rule) -> Context:
         return Context(
             step=self.step,
             start=rule.active[0],
             membership=self._world.membership,
             learning_rate=self._replica.learning_rate,
-            gradient_scale=self._replica.gradient_scale,
             values=self._values,
             topology=self._world.topology,
-            event=self._event,
-            round=round,
             record=self._world.statistics.record,
-            decided=self._decided(trigger, self.step) if isinstance(trigger, VotingTrigger) else None,
-            layout=None if task is None else task.bucket.layout,
-            place=() if task is None else (task.bucket.index,),
         )

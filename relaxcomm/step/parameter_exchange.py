@@ -39,8 +39,7 @@ class ParameterExchange:
         """The rules that exchange in this step; waits for votes that have not come."""
         step, context = self._clock.step, self._clock.context
         fired = self._plan.at("step", step, context)
-        voting = self._plan.voting("step", step)
-        if voting:
+        if self._plan.votes and (voting := self._plan.voting("step", step)):
             self._bound.votes.read(voting, step)
             fired |= self._plan.at("step", step, context, known="backward")
         return self._covering(fired)
@@ -57,6 +56,8 @@ class ParameterExchange:
 
     def apply_due(self) -> None:
         """Apply late results that are due, and let others go on."""
+        if not self.late:
+            return
         step, due, left = self._clock.step, [], []
         for sent in self.late:
             arrived, waiting = sent.split(step)  # asked once: one may arrive in between
@@ -150,7 +151,7 @@ class ParameterExchange:
 
     def _covering(self, fired: Iterable[int]) -> frozenset[int]:
         """Those of some rules that cover anything."""
-        return frozenset(index for index in fired if self._plan.tasks[index])
+        return frozenset(index for index in fired if self._plan.tasks[index]) if fired else frozenset()
 
     def _out(self, index: int) -> list[Transfer]:
         return [t for sent in self.late for t in sent.transfers if t.task.index == index]
@@ -166,6 +167,7 @@ class ParameterExchange:
     def _launch(self, index: int) -> None:
         """Send what a rule covers, and buffers with it; without a delay, apply what comes."""
         self._bound.replica.check_frozen()
+        self._bound.replica.check_parameters()
         rule, tasks = self._bound.algorithm.rules[index], self._plan.tasks[index]
         # Two averages of the same buffers under way would correct them twice.
         out = any(one.task.of_buffers for sent in self.late for one in sent.transfers)

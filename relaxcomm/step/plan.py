@@ -149,9 +149,11 @@ class Plan:
             known: of which rules, by when their triggers know it.
         """
         return frozenset(
-            index
-            for index, rule in self._rules.get((site, known), ())
-            if rule.is_active(step) and rule.trigger.fires(context(rule))
+            [
+                index
+                for index, rule in self._rules.get((site, known), ())
+                if rule.is_active(step) and rule.trigger.fires(context(rule))
+            ]
         )
 
     def voting(self, site: str, step: int) -> list[VotingTrigger]:

@@ -50,8 +50,7 @@ class Step:
 
     def end_backward(self) -> None:
         """Every gradient is there; afterwards `.grad` is final."""
-        with self.bound.world.statistics.busy():
-            self.backward.end()
+        self.backward.end()
 
     def before_step(self) -> None:
         """The optimizers are about to step."""
@@ -66,8 +65,9 @@ class Step:
     def after_step(self) -> None:
         """The optimizers have stepped, or a GradScaler has skipped it."""
         fired = self.parameters.fired()
-        self.inputs.take_part(lambda: bool(fired))
-        self.exchange_parameters(fired)
+        if fired:
+            self.inputs.take_part(lambda: True)
+            self.exchange_parameters(fired)
         if self._drift.is_due() and self.parameters.makes_equal(fired):
             self._drift.check()
         self.tick()
@@ -84,7 +84,8 @@ class Step:
         """Close the step: the clock goes on."""
         bound = self.bound
         exchanged = self._exchanged or self.backward.exchanged
-        bound.votes.close(bound.clock.step)
+        if bound.votes:
+            bound.votes.close(bound.clock.step)
         bound.controllers.decide(bound.context)
         bound.controllers.close()
         bound.world.statistics.tick(exchanged, bound.uncompressed_bytes)
