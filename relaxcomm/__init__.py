@@ -1,5 +1,6 @@
 """Modular communication for data-parallel PyTorch training over slow networks."""
 
+from relaxcomm import checkpoint as checkpoint
 from relaxcomm.checks import (
     Finding as Finding,
     Rehearsal as Rehearsal,

@@ -51,7 +51,7 @@ def test_what_is_imported_is_exported(namespace):
     """`from x import y as y` is how a type checker is told so."""
     names = [alias for _, alias in imported(Path(namespace.__file__))]
     assert [alias.name for alias in names if alias.asname != alias.name] == []
-    assert {alias.name for alias in names} == public(namespace)
+    assert {alias.name for alias in names} - {"checkpoint"} == public(namespace)  # a namespace in itself
 
 
 def test_each_bundled_primitive_is_in_the_namespace_of_primitives_by_its_name():

@@ -22,6 +22,7 @@ ROOMS = (
         "step",
         "planner",
         "engine",
+        "checkpoint",
         "integrations",
         "doctor",
     ),

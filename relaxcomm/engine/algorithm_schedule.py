@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Phase
+from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.engine.first_steps import FirstSteps
 from relaxcomm.engine.loop import Loop
-from relaxcomm.errors import UsageError
+from relaxcomm.engine.model_checks import fitted
+from relaxcomm.engine.state_schema import EngineState
+from relaxcomm.errors import ConfigError, UsageError
 from relaxcomm.roles.planner import Measured
 from relaxcomm.step.step import Step
 
@@ -52,12 +56,31 @@ class AlgorithmSchedule:
 
     def resume(self, saved: Mapping[str, Any]) -> None:
         """Switch to what ran when that was saved."""
-        num_begun, measured = saved.get("phase", 0), saved.get("measured")
-        if num_begun != self._num_begun and 0 < num_begun <= len(self._phases):
+        num_begun, measured = saved["phase"], saved["measured"]
+        if num_begun not in (0, self._num_begun):
             self._begin(num_begun)
         if measured is not None and self._step.bound.algorithm.planner is not None:
             self._choose(Measured(**measured))
-        self._first_steps.resume(saved.get("step_times", ()))
+        self._first_steps.resume(saved["step_times"])
+
+    def algorithm_of(self, saved: EngineState) -> Algorithm:
+        """The algorithm that ran when something was saved, if that was a run like this one.
+
+        Raises: ConfigError for a phase, or measurements, that this run does not have.
+        """
+        if saved.phase > len(self._phases):
+            raise ConfigError(
+                f"the saved engine state is in phase {saved.phase}, and this run has {len(self._phases)}; "
+                "give the configuration that it was saved with"
+            )
+        bound = self._step.bound
+        algorithm = bound.algorithm
+        if saved.phase not in (0, self._num_begun):
+            algorithm = fitted(bound.replica.model, self._phases[saved.phase - 1].algorithm)
+        if saved.measured is not None and algorithm.planner is not None:
+            chosen, _ = algorithm.planner.choose(saved.measured)
+            algorithm = fitted(bound.replica.model, parse_algorithm(chosen))
+        return algorithm
 
     @property
     def to_come(self) -> tuple[Phase, ...]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config import Config
 from relaxcomm.config.unread_keys import batch_size_of
 from relaxcomm.data import (
     ClientLoader,
@@ -24,13 +25,15 @@ from relaxcomm.data import (
     num_samples,
     split_batch,
 )
-from relaxcomm.engine import switching
+from relaxcomm.engine import run_state, switching
+from relaxcomm.engine.run_state import Stateful
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.shadow import Shadow
 from relaxcomm.errors import UsageError
 from relaxcomm.monitoring.snapshot import Snapshot
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.step import replicas, served
+from relaxcomm.step.world import World
 
 
 class Engine:
@@ -413,13 +416,43 @@ class Engine:
         """
         self._check_open()
         self._session.loop.settle()  # or ranks that skipped their last step would be one behind
-        switching.check_between_steps(self._session.loop)
+        switching.check_between_steps(self._session.loop, "the algorithm is switched", "switch")
         self._session.step.inputs.check_left()
         self._session.switch(algorithm, residuals)
 
-    def state_dict(self) -> dict[str, Any]:
-        """All state of this rank: clock, slots, results on their way. Save one for every rank.
+    @property
+    def world(self) -> World:
+        """The ranks of the run, for what is built on the engine.
 
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach, simulate
+            >>> def size(group):
+            ...     with attach(torch.nn.Linear(2, 1), None, "bsp", process_group=group) as engine:
+            ...         return engine.world.rank, engine.world.size
+            >>> simulate(size, 2)
+            [(0, 2), (1, 2)]
+        """
+        return self._session.world
+
+    @property
+    def settings(self) -> Config:
+        """The configuration that it was attached with.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+            ...     engine.settings.timeout_seconds
+            300.0
+        """
+        return self._session.settings
+
+    def state_dict(self) -> dict[str, Any]:
+        """All state of this rank under its name, `{"rank_0": (state,)}`: clock, slots, results on their way.
+
+        Save one for every rank, or all that belongs to a run by `relaxcomm.checkpoint.save`. The tuple is
+        what torch.distributed.checkpoint keeps as a whole: only what was saved tells what there is to load.
         With a server (`ssp`) every rank must call it, and waits for the others.
 
         Example:
@@ -430,18 +463,18 @@ class Engine:
             >>> with attach(model, optimizer, "local_sgd") as engine:
             ...     model(torch.ones(1, 2)).sum().backward()
             ...     optimizer.step()
-            ...     state = engine.state_dict()
+            ...     (state,) = engine.state_dict()["rank_0"]
             >>> state["step"]
             1
         """
         self._check_open()
-        return self._session.export()
+        return {run_state.name_of(self.world.rank): (self._session.export(),)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first. Every rank must call it.
 
-        Raises: ConfigError, on every rank, if one's belongs to another algorithm, model, rank, world size or
-            moment.
+        Raises: ConfigError, on every rank and before anything has changed, if one's belongs to another
+            algorithm, model, rank, world size or moment, or is damaged.
 
         Example:
             >>> import torch
@@ -462,7 +495,49 @@ class Engine:
             1
         """
         self._check_open()
-        self._session.restore(state)
+        mine = run_state.of_rank(self.world, state)
+        self._session.check(mine)
+        self._session.restore(mine)
+
+    def run_state_dict(self, **others: Stateful) -> dict[str, Any]:
+        """All that this rank needs to go on: model, optimizers, GradScaler, engine, random numbers.
+
+        `relaxcomm.checkpoint.save` writes it. The tensors of the model and the optimizers are those that
+        training changes: copy them before it goes on.
+
+        Args:
+            others: what else has a state, by a name of yours, such as `scheduler=scheduler`.
+
+        Raises: UsageError in the middle of a step.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+            ...     sorted(engine.run_state_dict())
+            ['engine', 'model', 'optimizers', 'others', 'random', 'scaler']
+        """
+        self._check_open()
+        return run_state.export(self._session, others)
+
+    def load_run_state_dict(self, state: Mapping[str, Any], **others: Stateful) -> None:
+        """Go on from what this rank has given by `run_state_dict`; every rank must call it.
+
+        Raises: ConfigError, on every rank and before anything has changed, if one's belongs to another run.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> with attach(model, None, "bsp") as engine:
+            ...     state = engine.run_state_dict()
+            ...     drawn = torch.rand(())
+            ...     engine.load_run_state_dict(state)
+            ...     torch.equal(torch.rand(()), drawn)
+            True
+        """
+        self._check_open()
+        run_state.restore(self._session, state, others)
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.

@@ -10,12 +10,16 @@ from weakref import WeakSet
 from torch import nn
 
 from relaxcomm.config import Config
-from relaxcomm.engine import checkpoint, idle, switching
+from relaxcomm.engine import engine_state, idle, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
+from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
+from relaxcomm.engine.state_fits import check_fits
+from relaxcomm.engine.state_schema import parse
+from relaxcomm.errors import RelaxcommError
 from relaxcomm.network.transport import EVALUATION
 from relaxcomm.step import replicas, served
 from relaxcomm.step.bound import Bound
@@ -90,16 +94,30 @@ class Session:
         self.loop.settle()
         served.meet(self.bound)
         self.step.parameters.meet()
-        parts = {**checkpoint.export(self.step), **self.schedule.export()}
+        parts = {**engine_state.export(self.step), **self.schedule.export()}
         return {**parts, "loaders": self.loaders.export()}
 
+    def check(self, state: Any) -> None:
+        """Refuse, on all ranks and before anything changes, what cannot be a state of this rank and run.
+
+        Raises: ConfigError.
+        """
+        problem, together = None, {}
+        try:
+            checked = parse(state)
+            algorithm = self.schedule.algorithm_of(checked)
+            check_fits(checked, algorithm, self.bound)
+            together = checked.together(keeps_step=algorithm.keeps_step)
+        except RelaxcommError as error:
+            problem = error
+        compare(share(self.world.transport, problem, together), "load the states that were saved together")
+
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that this rank has exported."""
-        checkpoint.check_together(self.bound, state)
+        """Go on from a state that was checked; every rank calls it."""
         with replicas.kept(self.bound):  # they were loaded; a switch would average them
             self.schedule.resume(state)
-        checkpoint.restore(self.step, state)
-        self.loaders.restore(state.get("loaders", ()))
+        engine_state.restore(self.step, state)
+        self.loaders.restore(state["loaders"])
 
     def finish(self, *, average: bool | None) -> None:
         """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""

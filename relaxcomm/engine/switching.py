@@ -26,12 +26,17 @@ from relaxcomm.step.step import Step
 Residuals: TypeAlias = Literal["carry", "drop"]
 
 
-def check_between_steps(loop: Loop) -> None:
-    """Raise UsageError inside a step, on this rank: it may have issued what the others have not."""
+def check_between_steps(loop: Loop, happens: str, remedy: str) -> None:
+    """Raise UsageError inside a step, on this rank: it may have issued what the others have not.
+
+    Args:
+        loop: that is followed.
+        happens: what must not happen there.
+        remedy: what to do after `optimizer.step()`.
+    """
     if not loop.is_between_steps:
         raise UsageError(
-            f"the algorithm is switched in the middle of step {loop.step.bound.clock.step}; switch after "
-            "optimizer.step()"
+            f"{happens} in the middle of step {loop.step.bound.clock.step}; {remedy} after optimizer.step()"
         )
 
 

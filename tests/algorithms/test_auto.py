@@ -35,6 +35,7 @@ from relaxcomm_algorithms.ssp import ssp
 from tests.engine.harness import (
     World,
     assert_histories_agree,
+    engine_state,
     in_process,
     on_gloo,
     simulated_workers,
@@ -141,7 +142,7 @@ class Rank:
 def measured(group, seconds_by_rank):
     rank = Rank(group, "auto", seconds_by_rank[group.rank()])
     rank.train(0, 9)
-    return rank.engine.state_dict()["measured"], rank.engine.choice
+    return engine_state(rank.engine)["measured"], rank.engine.choice
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def uneven(group):
         # On the last rank steps two to seven take 3 to 8 ms: the median is 5.5, that of deviations 1.5.
         rank.seconds = 0.001 * (2 + step) if group.rank() == 2 else 0.004
         rank.train(step, step + 1)
-    return rank.engine.state_dict()["measured"]
+    return engine_state(rank.engine)["measured"]
 
 
 def test_how_much_steps_vary_is_measured():
@@ -195,7 +196,7 @@ def test_an_adaptive_optimizer_is_known_by_what_it_keeps(optimizer, is_adaptive)
     def program(group):
         rank = Rank(group, "auto", optimizer=optimizer)
         rank.train(0, 9)
-        return rank.engine.state_dict()["measured"]["adaptive_optimizer"]
+        return engine_state(rank.engine)["measured"]["adaptive_optimizer"]
 
     assert relaxcomm.simulate(program, 3, link=LINK) == [is_adaptive] * 3
 
@@ -207,7 +208,7 @@ def test_workers_agree_on_it_when_one_has_taken_no_step_yet():
         kind = torch.optim.SGD if group.rank() == 1 else torch.optim.Adam
         rank = Rank(group, "auto", optimizer=kind)
         rank.train(0, 9)
-        return rank.engine.state_dict()["measured"]["adaptive_optimizer"]
+        return engine_state(rank.engine)["measured"]["adaptive_optimizer"]
 
     assert relaxcomm.simulate(program, 3, link=LINK) == [True] * 3
 
@@ -518,7 +519,7 @@ def test_passes_that_are_no_steps_are_not_counted(name):
             rank.optimizer.step()
             rank.optimizer.zero_grad()
             seen.append(rank.engine.choice)
-        measured = rank.engine.state_dict()["measured"]
+        measured = engine_state(rank.engine)["measured"]
         rank.engine.close()
         return seen, measured["step_seconds"], values(rank.model)
 
@@ -621,7 +622,7 @@ def alone(world):
         for step in range(9):
             CASES["toy"].local_loss(model, step, 0).backward()
             optimizer.step()
-        assert engine.state_dict()["measured"]["bytes_per_second"] == math.inf
+        assert engine_state(engine)["measured"]["bytes_per_second"] == math.inf
         return engine.algorithm.name, engine.choice
 
 
@@ -671,7 +672,7 @@ def real(world):
             CASES["toy"].local_loss(model, step, world.rank).backward()
             optimizer.step()
             optimizer.zero_grad()
-        choice, seen = engine.choice, engine.state_dict()["measured"]
+        choice, seen = engine.choice, engine_state(engine)["measured"]
     return choice, seen, values(model)
 
 

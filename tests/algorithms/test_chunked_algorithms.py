@@ -13,7 +13,14 @@ from relaxcomm import primitives
 from tests import references
 from tests.algorithms.test_low_precision_algorithms import BUCKET_BYTES, layout
 from tests.algorithms.test_sparse_algorithms import bucket_places
-from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train, values
+from tests.engine.harness import (
+    assert_histories_agree,
+    engine_state,
+    in_process,
+    simulated_workers,
+    train,
+    values,
+)
 from tests.models import CASES, make_optimizer
 from tests.primitives.compressors.test_chunk_top_k import dct, top
 
@@ -113,7 +120,7 @@ def step_layout(world, config):
     """Names in each bucket, and where their entries lie among all parameters."""
     model = CASES["toy"].model()
     with world.attach(model, make_optimizer("plain", model), config) as engine:
-        names = engine.state_dict()["layout"]
+        names = engine_state(engine)["layout"]
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
     return names, [np.concatenate([starts[n] + np.arange(sizes[n]) for n in one]) for one in names]

@@ -16,7 +16,14 @@ from relaxcomm.tensors.buckets import Bucket, Item
 from tests import references
 from tests.algorithms.test_low_precision_algorithms import BLOCK, levels
 from tests.algorithms.test_sparse_algorithms import bucket_places
-from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
+from tests.engine.harness import (
+    assert_histories_agree,
+    engine_state,
+    in_process,
+    on_gloo,
+    simulated_workers,
+    train,
+)
 from tests.engine.test_gossip_situations import saved_and_loaded, uneven
 from tests.models import CASES, make_optimizer
 
@@ -125,7 +132,7 @@ def mixing(world, rounds, config, start):
             model(torch.ones(1, 7).double()).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-            slots = [found["compressor"] for _, _, found in engine.state_dict()["slots"]]
+            slots = [found["compressor"] for _, _, found in engine_state(engine)["slots"]]
             replicas = [
                 torch.cat([one[name] for one in slots]).numpy() for name in ("public_copy", "disagreement")
             ]
@@ -136,7 +143,7 @@ def mixing(world, rounds, config, start):
 
 def values_in_buckets(model, engine):
     named = dict(model.named_parameters())
-    names = [name for bucket in engine.state_dict()["layout"] for name in bucket]
+    names = [name for bucket in engine_state(engine)["layout"] for name in bucket]
     return np.concatenate([named[name].detach().numpy().reshape(-1) for name in names])
 
 
@@ -232,13 +239,13 @@ def broken(world, algorithm, one):
     optimizer = make_optimizer("plain", model)
     with world.attach(model, optimizer, {"algorithm": algorithm, "topology": one}) as engine:
         for step in range(6):
-            before = engine.state_dict()["slots"]
+            before = engine_state(engine)["slots"]
             loss = CASES["toy"].local_loss(model, step, world.rank)
             (loss * (float("nan") if world.rank == 1 and step == 4 else 1.0)).backward()
             try:
                 optimizer.step()
             except relaxcomm.NonFiniteError as error:
-                kept = engine.state_dict()["slots"]
+                kept = engine_state(engine)["slots"]
                 same = all(
                     torch.equal(a[2]["compressor"][name], b[2]["compressor"][name])
                     for a, b in zip(before, kept, strict=True)

@@ -13,7 +13,14 @@ import relaxcomm
 from relaxcomm import primitives
 from tests import references
 from tests.algorithms.test_sparse_algorithms import bucket_places, rules
-from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
+from tests.engine.harness import (
+    assert_histories_agree,
+    engine_state,
+    in_process,
+    on_gloo,
+    simulated_workers,
+    train,
+)
 from tests.models import CASES, make_optimizer
 
 STEPS = 32
@@ -131,7 +138,7 @@ def layout(world, config):
     model = CASES["toy"].model()
     with world.attach(model, make_optimizer("plain", model), config) as engine:
         CASES["toy"].local_loss(model, 0, world.rank).backward()
-        return engine.state_dict()["layout"]
+        return engine_state(engine)["layout"]
 
 
 def scaled_signs(cuts):

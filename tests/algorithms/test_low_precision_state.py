@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.algorithms.test_sparse_algorithms import rules
-from tests.engine.harness import in_process, train, values
+from tests.engine.harness import engine_state, in_process, train, values
 from tests.engine.test_state import STEPS, interrupted, uninterrupted
 from tests.models import CASES, make_optimizer
 
@@ -29,10 +29,10 @@ CONFIGS = {
 
 @pytest.mark.parametrize("stop", [4, 9])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_resumed_run_is_bit_identical(name, stop):
+def test_resumed_run_is_bit_identical(name, stop, tmp_path):
     optimizer = "plain" if name == "qadam" else "adamw"
     whole = in_process(uninterrupted, 3, CONFIGS[name], optimizer)
-    resumed = in_process(interrupted, 3, CONFIGS[name], stop, optimizer)
+    resumed = in_process(interrupted, 3, CONFIGS[name], stop, str(tmp_path), optimizer)
     for (expected, counts), (found, resumed_counts) in zip(whole, resumed, strict=True):
         assert resumed_counts == counts
         np.testing.assert_array_equal(np.stack(found), np.stack(expected))
@@ -52,7 +52,7 @@ def scaled(world, algorithm, overflow_step):
             scaler.update()
             optimizer.zero_grad()
             history.append(values(model))
-        state = engine.state_dict()
+        state = engine_state(engine)
     return history, [slots["compressor"] for _, _, slots in state["slots"] if "compressor" in slots]
 
 

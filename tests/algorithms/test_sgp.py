@@ -10,7 +10,14 @@ import torch
 import relaxcomm
 from relaxcomm import TopologyError, from_networkx, topology
 from tests import references
-from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
+from tests.engine.harness import (
+    assert_histories_agree,
+    engine_state,
+    in_process,
+    on_gloo,
+    simulated_workers,
+    train,
+)
 from tests.engine.test_gossip_situations import saved_and_loaded
 from tests.models import CASES, make_optimizer
 
@@ -146,8 +153,8 @@ def test_buffers_are_mixed_too():
 @pytest.mark.parametrize("stop", [1, 4])
 def test_a_run_that_was_saved_goes_on_bit_for_bit(stop):
     config = {"algorithm": "sgp", "topology": CASES_OF_GRAPHS["in_turn"][0]}
-    whole = in_process(saved_and_loaded, 3, config, 9)
-    np.testing.assert_array_equal(in_process(saved_and_loaded, 3, config, stop), whole)
+    whole = in_process(saved_and_loaded, 3, config, 9, 9)
+    np.testing.assert_array_equal(in_process(saved_and_loaded, 3, config, 9, stop), whole)
 
 
 def broken(world):
@@ -155,13 +162,13 @@ def broken(world):
     optimizer = make_optimizer("plain", model)
     with world.attach(model, optimizer, {"algorithm": "sgp", "topology": from_networkx(LOOP)}) as engine:
         for step in range(6):
-            before = engine.state_dict()["slots"]
+            before = engine_state(engine)["slots"]
             loss = CASES["toy"].local_loss(model, step, world.rank)
             (loss * (float("nan") if world.rank == 1 and step == 3 else 1.0)).backward()
             try:
                 optimizer.step()
             except relaxcomm.NonFiniteError as error:
-                after = engine.state_dict()["slots"]
+                after = engine_state(engine)["slots"]
                 engine.close(average=False)
                 return str(error).split(":")[0], repr(before) == repr(after)
             optimizer.zero_grad()

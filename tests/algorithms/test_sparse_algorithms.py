@@ -10,7 +10,15 @@ import torch
 
 import relaxcomm
 from tests import references
-from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
+from tests.engine.harness import (
+    assert_histories_agree,
+    engine_state,
+    in_process,
+    on_gloo,
+    simulated_workers,
+    train,
+    values,
+)
 from tests.models import CASES, make_optimizer
 
 STEPS = 32
@@ -59,7 +67,7 @@ def bucket_places(world, config):
     optimizer = make_optimizer("plain", model)
     with world.attach(model, optimizer, config) as engine:
         CASES["toy"].local_loss(model, 0, world.rank).backward()
-        layout = engine.state_dict()["layout"]
+        layout = engine_state(engine)["layout"]
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
     return [np.concatenate([starts[n] + np.arange(sizes[n]) for n in names]) for names in layout]
@@ -138,7 +146,7 @@ def conserved(world, algorithm, steps):
             applied = applied + torch.cat([p.grad.flatten() for p in model.parameters()])
             optimizer.step()
             optimizer.zero_grad()
-        state = engine.state_dict()
+        state = engine_state(engine)
     order = [name for names in state["layout"] for name in names]
     flat = torch.cat([slots["compressor"]["residual"] for _, _, slots in state["slots"]])
     sizes = {name: p.numel() for name, p in model.named_parameters()}

@@ -57,6 +57,12 @@ def in_process(scenario: Scenario, size: int, *args: Any) -> list[Any]:
     return relaxcomm.simulate(lambda group: scenario(World(group.rank(), size, group), *args), size)
 
 
+def engine_state(engine: relaxcomm.Engine) -> dict[str, Any]:
+    """What a rank's engine keeps, without its name."""
+    ((state,),) = engine.state_dict().values()
+    return state
+
+
 def values(model: nn.Module) -> NDArray[np.float64]:
     """All trainable parameters in one vector."""
     return flatten([parameter for parameter in model.parameters() if parameter.requires_grad])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engine.harness import in_process
+from tests.engine.harness import engine_state, in_process
 
 HALVES = [torch.bfloat16, torch.float16]
 STEPS = 100
@@ -46,7 +46,7 @@ def exchanged(world, algorithm, dtype, steps):
             sent += torch.stack([vector.grad for vector in model.vectors])
             optimizer.step()
             optimizer.zero_grad()
-        slots = [slots["compressor"] for _, _, slots in engine.state_dict()["slots"]]
+        slots = [slots["compressor"] for _, _, slots in engine_state(engine)["slots"]]
     return came, sent, torch.stack([one["residual"] for one in slots])
 
 
@@ -91,7 +91,7 @@ def outer_run(world, rule, dtype, rounds):
             model(torch.full((2, NUMEL), unit * (1 + world.rank % 2), dtype=dtype)).backward()
             optimizer.step()
             optimizer.zero_grad()
-        slots = engine.state_dict()["slots"]
+        slots = engine_state(engine)["slots"]
         held = torch.stack([vector.detach().double() for vector in model.vectors])
     return held, [made["payload"]["anchor"] for _, _, made in slots if "anchor" in made.get("payload", {})]
 

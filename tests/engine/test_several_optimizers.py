@@ -10,7 +10,7 @@ import torch
 
 import relaxcomm
 from relaxcomm import CompositionError, UsageError
-from tests.engine.harness import World, in_process, on_gloo, values
+from tests.engine.harness import World, engine_state, in_process, on_gloo, values
 from tests.models import CASES
 
 STEPS = 14
@@ -148,7 +148,7 @@ def clients(world: World, several: bool):
             for one in loop.optimizers:
                 one.step()
                 one.zero_grad()
-    state = loop.engine.state_dict()["client_states"]
+    state = engine_state(loop.engine)["client_states"]
     held = [
         value["momentum_buffer"].numpy()
         for _, states in sorted(state.items())

@@ -18,6 +18,7 @@ from relaxcomm.fields import docstrings
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.footprint import footprint
 from relaxcomm.tensors.buckets import Item
+from tests.engine.harness import engine_state
 
 SIZE, RANKS, STEPS = 48, 4, 4
 DATA = torch.utils.data.TensorDataset(
@@ -76,7 +77,7 @@ def said(algorithm, graph):
 
 def saved_bytes(model, engine):
     """Of what a checkpoint holds for the rules."""
-    state = engine.state_dict()
+    state = engine_state(engine)
     slots = [slot for *_, roles in state["slots"] for made in roles.values() for slot in made.values()]
     slots += [part for *_, service in state["services"] for part in service.values()]
     return sum(slot.nbytes for slot in slots)

@@ -136,7 +136,7 @@ class Shard(Service):
         return self._values
 
     def export(self) -> dict[str, Tensor]:
-        return {"values": self._values.clone(), "clocks": torch.tensor(self._clocks)}
+        return {"values": self._values.clone(), "clocks": torch.tensor(self._clocks, dtype=torch.float64)}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         self._values.copy_(saved["values"])

@@ -1,0 +1,176 @@
+"""Writes a checkpoint in a thread: beside its place, and moved there when every rank has written its part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relaxcomm.checkpoint.manifest import PARTIAL, File, checkpoints, make, remove, sync_folder
+from relaxcomm.checkpoint.meeting import Meeting
+from relaxcomm.checkpoint.plain_state import encode
+from relaxcomm.checkpoint.storage import METADATA, Writing
+from relaxcomm.errors import RelaxcommError
+
+_MEETING = "meeting"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a checkpoint goes; the same on all ranks.
+
+    Args:
+        folder: when it is complete.
+        number: how many there were before it.
+        step: optimizer steps of the run.
+        keep: how many checkpoints stay.
+    """
+
+    folder: Path
+    number: int
+    step: int
+    keep: int
+
+    @property
+    def partial(self) -> Path:
+        """Where it is written."""
+        return self.folder.with_name(self.folder.name + PARTIAL)
+
+
+def prepare(path: Path, step: int, keep: int) -> Place:
+    """Choose the place of the next checkpoint, and clear away what was never finished; rank 0 does so."""
+    for left in path.glob(f"*{PARTIAL}") if path.is_dir() else ():
+        shutil.rmtree(left, ignore_errors=True)
+    before = [one.manifest.number for one in checkpoints(path) if one.manifest is not None]
+    names = {one.name for one in path.iterdir()} if path.is_dir() else set()
+    name = base = f"step-{step:08d}"
+    again = 1
+    while name in names:  # saved before: a run that went back has come to the same step
+        again += 1
+        name = f"{base}-{again}"
+    return Place(path / name, max(before, default=-1) + 1, step, keep)
+
+
+class Write:
+    """This rank's part of a checkpoint on its way to the disk.
+
+    Args:
+        place: where it goes.
+        plain: of the state, see `plain_state.split`.
+        tensors: of the state, which nobody changes any more.
+        rank: of this one.
+        size: number of ranks.
+        timeout_seconds: the longest wait for another rank.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        plain: Any,
+        tensors: Mapping[str, Tensor],
+        rank: int,
+        size: int,
+        timeout_seconds: float,
+    ) -> None:
+        self.place = place
+        self._plain, self._tensors, self._rank, self._size = plain, tensors, rank, size
+        self._meeting = Meeting(place.partial / _MEETING, rank, size, timeout_seconds)
+        self._problem: RelaxcommError | None = None
+        self._thread = threading.Thread(target=self._run, name="relaxcomm-checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> RelaxcommError | None:
+        """Wait until this rank has done its part; why it could not, or None."""
+        self._thread.join()
+        return self._problem
+
+    def _run(self) -> None:
+        try:
+            self._write()
+        except Exception as error:
+            reason = error if isinstance(error, RelaxcommError) else f"{type(error).__name__}: {error}"
+            self._problem = RelaxcommError(
+                f"the checkpoint {self.place.folder} was not written: {reason}; older ones are untouched"
+            )
+            with suppress(OSError):  # the others notice in the end
+                self._meeting.fail()
+        finally:
+            self._plain, self._tensors = None, {}
+
+    def _write(self) -> None:
+        partial, meeting = self.place.partial, self._meeting
+        (partial / _MEETING).mkdir(parents=True, exist_ok=True)
+        meeting.tell("content", json.dumps(_content(self._tensors)).encode())
+        content = [json.loads(one) for one in meeting.hear("content")]
+        names, mine = _share_out(content, self._rank)
+        entries: dict[str, Tensor | bytes] = {names[path]: self._tensors[path] for path in mine}
+        entries[skeleton_of(self._rank)] = encode({"plain": self._plain, "names": names})
+        writing = Writing(partial, entries, self._rank)
+        meeting.tell("plan", writing.plan())
+        results = writing.write(meeting.hear("plan"))
+        files = {one.name: File.of(one).model_dump() for one in partial.glob(f"__{self._rank}_*")}
+        meeting.tell("files", json.dumps(files).encode())
+        meeting.tell("results", results)
+        if self._rank == 0:
+            self._finish(writing)
+
+    def _finish(self, writing: Writing) -> None:
+        """Write what holds the parts together, and move all to its place; then the oldest may go."""
+        place, meeting = self.place, self._meeting
+        files = [json.loads(one) for one in meeting.hear("files")]
+        writing.finish(meeting.hear("results"))
+        shutil.rmtree(place.partial / _MEETING)
+        known = {name: File(**one) for theirs in files for name, one in theirs.items()}
+        known[METADATA] = File.of(place.partial / METADATA)
+        make(place.number, place.step, self._size, known).write(place.partial)
+        place.partial.rename(place.folder)
+        sync_folder(place.folder.parent)
+        for old in checkpoints(place.folder.parent)[: -place.keep]:
+            remove(old.folder)
+
+
+def skeleton_of(rank: int) -> str:
+    """The name of the entry that holds a rank's state without its tensors."""
+    return f"rank_{rank}"
+
+
+def _content(tensors: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+    """What every tensor holds, in short: its size, and a checksum of kind and content."""
+    found = {}
+    for path, tensor in tensors.items():
+        digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode())
+        flat = tensor.contiguous().view(-1)
+        digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+        found[path] = [tensor.nbytes, digest.hexdigest()]
+    return found
+
+
+def _share_out(content: Sequence[Mapping[str, Sequence[Any]]], rank: int) -> tuple[dict[str, str], list[str]]:
+    """What is equal on all ranks is written by one of them, each in turn the one with the least so far.
+
+    Args:
+        content: of every rank.
+        rank: of this one.
+
+    Returns: the name in the checkpoint of each of this rank's tensors, and those that it writes.
+    """
+    common = {
+        path for path, mine in content[0].items() if all(theirs.get(path) == mine for theirs in content)
+    }
+    load = [sum(size for path, (size, _) in theirs.items() if path not in common) for theirs in content]
+    mine = [path for path in content[rank] if path not in common]
+    for path in sorted(common, key=lambda path: (-content[0][path][0], path)):
+        writer = load.index(min(load))
+        load[writer] += content[0][path][0]
+        if writer == rank:
+            mine.append(path)
+    return {path: path if path in common else f"rank_{rank}.{path}" for path in content[rank]}, mine

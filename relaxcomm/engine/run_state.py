@@ -1,0 +1,163 @@
+"""All that this rank needs to go on as if it had not been stopped."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from relaxcomm.engine.consistency import share
+from relaxcomm.engine.session import Session
+from relaxcomm.engine.switching import check_between_steps
+from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.replica.replica import Replica
+from relaxcomm.step.world import World
+
+_PARTS = frozenset({"model", "optimizers", "scaler", "engine", "random", "others"})
+
+
+class Stateful(Protocol):
+    """What has a state, such as a learning rate scheduler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """It, as tensors, numbers and strings."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Go on from it."""
+
+
+def name_of(rank: int) -> str:
+    """The name of a rank's state among those of all."""
+    return f"rank_{rank}"
+
+
+def of_rank(world: World, saved: Mapping[str, Any]) -> Any:
+    """This rank's state of those that were saved; every rank calls it.
+
+    Raises: ConfigError, on every rank, where it is not among them.
+    """
+    name, problem = name_of(world.rank), None
+    found = saved.get(name) if isinstance(saved, Mapping) else None
+    if not isinstance(found, list | tuple) or len(found) != 1:
+        has = sorted(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
+        problem = ConfigError(
+            f"the saved engine state has {has}, and {name!r} with one state in a tuple is needed; load "
+            "what this rank saved"
+        )
+    share(world.transport, problem, None)
+    assert found is not None
+    return found[0]
+
+
+def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
+    """The state of this rank; the tensors of all but the engine are those that training changes.
+
+    Raises: UsageError in the middle of a step.
+    """
+    session.loop.settle()
+    check_between_steps(session.loop, "the run is saved", "save")
+    replica = session.replica
+    return {
+        "model": replica.model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in replica.optimizers],
+        "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
+        "engine": session.export(),
+        "random": _export_random(replica.device),
+        "others": {name: one.state_dict() for name, one in others.items()},
+    }
+
+
+def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Stateful]) -> None:
+    """Go on from what this rank has exported; every rank calls it.
+
+    Raises: ConfigError, on every rank and before anything has changed, for what cannot be this run's.
+    """
+    problem: RelaxcommError | None = None
+    try:
+        _check(session.replica, saved, others)
+    except RelaxcommError as error:
+        problem = error
+    share(session.world.transport, problem, None)
+    session.check(saved["engine"])
+    replica = session.replica
+    replica.model.load_state_dict(saved["model"])
+    for optimizer, state in zip(replica.optimizers, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(state)
+    if replica.scaler is not None:
+        replica.scaler.load_state_dict(saved["scaler"])
+    for name, one in others.items():
+        one.load_state_dict(saved["others"][name])
+    session.restore(saved["engine"])
+    _restore_random(saved["random"], replica.device)
+
+
+def _export_random(device: torch.device) -> dict[str, Any]:
+    """The generators of random numbers that training may draw from."""
+    kind, key, *rest = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": (kind, np.asarray(key).tolist(), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def _restore_random(saved: Mapping[str, Any], device: torch.device) -> None:
+    random.setstate(saved["python"])
+    np.random.set_state(saved["numpy"])
+    torch.set_rng_state(saved["torch"])
+    if device.type == "cuda" and saved["cuda"] is not None:
+        torch.cuda.set_rng_state(saved["cuda"], device)
+
+
+def _check(replica: Replica, saved: Mapping[str, Any], others: Mapping[str, Stateful]) -> None:
+    """Raise ConfigError for what was not saved by a run with this model, optimizers and others."""
+    if not isinstance(saved, Mapping) or saved.keys() != _PARTS:
+        found = sorted(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
+        raise ConfigError(f"the saved state has {found}, and needs {sorted(_PARTS)}; load what was saved")
+    _check_model(replica, saved["model"])
+    _check_optimizers(replica, saved["optimizers"])
+    if (saved["scaler"] is None) != (replica.scaler is None):
+        had, has = ("no", "a") if saved["scaler"] is None else ("a", "no")
+        raise ConfigError(f"the saved run had {had} GradScaler, and this one has {has}; attach as it did")
+    if saved["others"].keys() != others.keys():
+        raise ConfigError(
+            f"besides the run's own, the state of {sorted(saved['others'])} was saved, and "
+            f"{sorted(others)} is given; give load what save was given, by the same names"
+        )
+
+
+def _check_model(replica: Replica, saved: Mapping[str, Any]) -> None:
+    """Names, shapes and dtypes: another model may have the same names."""
+    here = replica.model.state_dict()
+    for name in [*here, *(name for name in saved if name not in here)]:
+        ours, theirs = (_kind(state.get(name)) for state in (here, saved))
+        if ours != theirs:
+            raise ConfigError(
+                f"the saved state is of another model: {name} was {theirs}, and is {ours} here; build the "
+                "model that was saved"
+            )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    return "not there" if value is None else type(value).__name__
+
+
+def _check_optimizers(replica: Replica, saved: list[Any]) -> None:
+    """The same number of optimizers with the same groups of as many parameters."""
+    if len(saved) != len(replica.optimizers):
+        raise ConfigError(f"{len(saved)} optimizers were saved, and {len(replica.optimizers)} are attached")
+    for index, (optimizer, state) in enumerate(zip(replica.optimizers, saved, strict=True)):
+        here = optimizer.state_dict()["param_groups"]
+        groups = state["param_groups"]
+        ours, theirs = ([[len(one["params"]), sorted(one)] for one in each] for each in (here, groups))
+        if ours != theirs:
+            raise ConfigError(
+                f"the saved state of optimizer {index} has groups of {theirs} (parameters, settings), and "
+                f"{type(optimizer).__name__} has {ours}; make the optimizer that was saved"
+            )

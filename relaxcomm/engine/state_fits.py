@@ -1,0 +1,151 @@
+"""Whether a saved state can be this rank's, in this run: compared with what such a run makes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.engine.state_schema import EngineState, Layout
+from relaxcomm.errors import ConfigError
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.plan import Plan, Task
+from relaxcomm.step.state import Place, RuleState, Slots
+
+_REMEDY = "load the state that this rank saved"
+
+
+def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound) -> None:
+    """Refuse a state of another rank, algorithm or model, or a part of it that cannot have been saved.
+
+    Args:
+        saved: of which the form is known to be right.
+        algorithm: that runs in such a state.
+        bound: of this run.
+
+    Raises: ConfigError.
+    """
+    here = {"rank": bound.world.rank, "world_size": bound.world.size, "algorithm": repr(algorithm)}
+    for key, value in here.items():
+        if getattr(saved, key) != value:
+            raise ConfigError(
+                f"the saved engine state has {key} {getattr(saved, key)!r}, this run has {value!r}; {_REMEDY}"
+            )
+    tasks: dict[Place, Task] = {}
+    if saved.layout is not None:
+        _check_layout(saved.layout, algorithm, bound)
+        plan = Plan(algorithm, bound.replica.parameters)
+        plan.lay_out(saved.layout)
+        tasks = {task.place: task for of_rule in plan.tasks for task in of_rule}
+    _check_slots(saved, tasks, bound)
+    _check_services(saved, tasks, bound)
+    _check_votes(saved, algorithm)
+    _check_late(saved, tasks, algorithm, bound)
+    _check_clients(saved, bound)
+
+
+def _damaged(what: str) -> ConfigError:
+    return ConfigError(f"the saved engine state is damaged: {what}; load another checkpoint")
+
+
+def _check_layout(layout: Layout, algorithm: Algorithm, bound: Bound) -> None:
+    """Every parameter lies in one bucket, with others of its kind."""
+    items = {item.name: item for item in bound.replica.parameters}
+    if sorted(name for names in layout for name in names) != sorted(items):
+        raise ConfigError("the saved engine state is of a model with other trainable parameters")
+    for index, names in enumerate(layout):
+        kinds = {
+            (items[name].tensor.dtype, items[name].tensor.device, tuple(algorithm.covering(name)))
+            for name in names
+        }
+        if len(kinds) != 1:
+            raise _damaged(f"bucket {index} holds {len(kinds)} kinds of parameters")
+
+
+def _check_slots(saved: EngineState, tasks: Mapping[Place, Task], bound: Bound) -> None:
+    _check_places("slots", [(rule, unit) for rule, unit, _ in saved.slots], tasks)
+    _check_places("rounds", [(rule, unit) for rule, unit, _ in saved.rounds], tasks)
+    for rule, unit, found in saved.slots:
+        task = tasks[rule, unit]
+        expected = RuleState(task.rule, task.bucket, bound.world.membership)
+        made = {role: _kinds(slots.export()) for role, slots in expected.roles.items()}
+        nested = {role: _kinds(slots) for role, slots in found.items()}
+        _check_same(f"slots of rule {rule}, bucket {unit}", nested, {r: s for r, s in made.items() if s})
+
+
+def _check_services(saved: EngineState, tasks: Mapping[Place, Task], bound: Bound) -> None:
+    expected = {}
+    for place, task in tasks.items():
+        served = task.rule.exchange.serve(bound.clock.context(task.rule), task.bucket, task.rule.compressor)
+        if served is not None:
+            expected[place] = _kinds(served.service.export())
+    _check_places("services", [(rule, unit) for rule, unit, _ in saved.services], expected)
+    for rule, unit, found in saved.services:
+        _check_same(f"service of rule {rule}, bucket {unit}", _kinds(found), expected[rule, unit])
+
+
+def _check_votes(saved: EngineState, algorithm: Algorithm) -> None:
+    triggers = Plan(algorithm, ()).votes
+    if len(saved.votes.slots) != len(triggers):
+        raise _damaged(f"votes on {len(saved.votes.slots)} triggers, and {len(triggers)} vote")
+    for index, (trigger, found) in enumerate(zip(triggers, saved.votes.slots, strict=True)):
+        _check_same(f"votes.slots.{index}", _kinds(found), _kinds(Slots(trigger.init_vote()).export()))
+    if any(index >= len(triggers) for index, _, _ in saved.votes.answers):
+        raise _damaged("an answer to a trigger that is not there")
+
+
+def _check_late(saved: EngineState, tasks: Mapping[Place, Task], algorithm: Algorithm, bound: Bound) -> None:
+    for _, rule, unit, result in saved.late_gradients:
+        _check_result("late_gradients", tasks.get((rule, unit)), "backward", (result,))
+    for _, rule, of_buffers, unit, result, snapshot in saved.late_parameters:
+        if rule >= len(algorithm.rules):
+            raise _damaged(f"late_parameters of rule {rule}, which is not there")
+        if of_buffers:
+            plan = Plan(algorithm, bound.replica.parameters)
+            made = plan.for_buffers(rule, bound.replica.buffers(), bound.replica.bucket_bytes)
+            task = next((one for one in made if one.bucket.index == unit), None)
+        else:
+            task = tasks.get((rule, unit))
+        _check_result("late_parameters", task, "step", (result, snapshot))
+
+
+def _check_result(what: str, task: Task | None, site: str, tensors: tuple[Tensor, ...]) -> None:
+    """A result on its way belongs to a rule that has such, and fills its bucket."""
+    if task is None or task.rule.delay == 0 or task.rule.payload.facts.site != site:
+        raise _damaged(f"{what} of a rule and bucket that have none")
+    for tensor in tensors:
+        if tensor.dim() != 1 or tensor.numel() < task.bucket.numel or not tensor.is_floating_point():
+            raise _damaged(f"{what} with {_kind(tensor)} for {task.bucket.numel} entries")
+
+
+def _check_clients(saved: EngineState, bound: Bound) -> None:
+    items = {item.name: item.tensor for item in bound.replica.parameters}
+    for client, states in saved.client_states.items():
+        for name, values in states.items():
+            if name not in items:
+                raise _damaged(f"client {client} has a state of {name!r}, which is no parameter")
+            for key, value in values.items():
+                if isinstance(value, Tensor) and value.numel() != 1 and value.shape != items[name].shape:
+                    raise _damaged(f"client {client} has {key} {_kind(value)} for {name}")
+
+
+def _check_places(what: str, found: list[Place], expected: Mapping[Place, Any]) -> None:
+    if sorted(found) != sorted(expected):
+        raise _damaged(f"{what} are of {len(found)} rules and buckets, and {len(expected)} have such")
+
+
+def _check_same(what: str, found: Any, expected: Any) -> None:
+    if found != expected:
+        raise _damaged(f"{what} are {found}, and {expected} belong there")
+
+
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: _kind(tensor) for name, tensor in tensors.items()}
+
+
+def _kind(tensor: Tensor) -> str:
+    layout = "" if tensor.layout == torch.strided else f" {tensor.layout}"
+    return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}{layout}"

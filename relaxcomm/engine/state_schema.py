@@ -1,0 +1,119 @@
+"""What the exported state of a rank looks like, whatever the algorithm: checked before any of it is used."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from torch import Tensor
+
+from relaxcomm.errors import ConfigError
+from relaxcomm.fields.frozen import Index, Section
+from relaxcomm.roles.planner import Measured
+
+SCHEMA = 1
+"""Counts up when the form of the state changes."""
+
+Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+Due: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=True)]
+Layout: TypeAlias = list[list[str]]
+SlotsOfRoles: TypeAlias = dict[str, dict[str, Tensor]]
+
+
+class _Part(Section):
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class Votes(_Part):
+    """Of the triggers on which the ranks vote: slots of each, and answers as (trigger, step, answer)."""
+
+    slots: list[dict[str, Tensor]]
+    answers: list[Annotated[tuple[Index, int, bool], Field(strict=False)]]
+
+
+class Counts(_Part):
+    """The statistics."""
+
+    steps: Index
+    synchronisations: Index
+    samples: Index
+    bytes_sent: Index
+    bytes_received: Index
+    bytes_uncompressed: Index
+    evaluation_bytes_sent: Index
+    evaluation_bytes_received: Index
+    bytes_by_rule: dict[str, Annotated[tuple[Index, Index], Field(strict=False)]]
+
+
+class Data(_Part):
+    """How far a data set was read."""
+
+    kind: Annotated[tuple[str, Index], Field(strict=False)]
+    epoch: Index
+    place: Annotated[tuple[Index, Index], Field(strict=False)]
+
+
+_MEASURED = TypeAdapter(Measured)
+
+
+class EngineState(_Part):
+    """The state of one rank; places are (rule, bucket), what is late is (due, rule, …)."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    algorithm: str
+    rank: Index
+    world_size: Annotated[int, Field(ge=1)]
+    step: Index
+    layout: Layout | None
+    slots: list[Annotated[tuple[Index, Index, SlotsOfRoles], Field(strict=False)]]
+    rounds: list[Annotated[tuple[Index, Index, Index], Field(strict=False)]]
+    services: list[Annotated[tuple[Index, Index, dict[str, Tensor]], Field(strict=False)]]
+    votes: Votes
+    client_states: dict[Index, dict[str, dict[str, Any]]]
+    values: dict[str, Finite]
+    late_gradients: list[Annotated[tuple[Due, Index, Index, Tensor], Field(strict=False)]]
+    late_parameters: list[Annotated[tuple[Due, Index, bool, Index, Tensor, Tensor], Field(strict=False)]]
+    statistics: Counts
+    phase: Index
+    measured: Measured | None
+    step_times: list[Annotated[tuple[Finite, Finite], Field(strict=False)]]
+    loaders: list[Data]
+
+    @field_validator("measured", mode="before")
+    @classmethod
+    def _make_measured(cls, value: object) -> object:
+        return _MEASURED.validate_python(value) if isinstance(value, dict) else value
+
+    def together(self, *, keeps_step: bool) -> dict[str, str]:
+        """What all ranks' states must have in common."""
+        common = {
+            "algorithm": self.algorithm,
+            "phase": str(self.phase),
+            "measured": str(self.measured),
+            "layout": str(self.layout),
+        }
+        return common | ({"step": str(self.step)} if keeps_step else {})
+
+
+def parse(state: Any) -> EngineState:
+    """The state with types, sharing its tensors.
+
+    Raises: ConfigError, naming the first part that no engine has saved.
+    """
+    if not isinstance(state, dict):
+        raise ConfigError(f"the saved engine state is a {type(state).__name__}; load what state_dict() gave")
+    if state.get("schema") != SCHEMA:
+        raise ConfigError(
+            f"the saved engine state has schema {state.get('schema')!r}, this run has {SCHEMA!r}; load "
+            "one that this version has saved"
+        )
+    try:
+        return EngineState.model_validate(state)
+    except ValidationError as error:
+        fault = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        raise ConfigError(
+            f"the saved engine state is damaged: {where[:200]}: {fault['msg'][:200]}; load another checkpoint"
+        ) from None
+    except RecursionError:
+        raise ConfigError("the saved engine state is nested without end; load another checkpoint") from None
