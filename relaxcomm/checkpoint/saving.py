@@ -176,12 +176,11 @@ def _read(folder: Path, rank: int, size: int) -> dict[str, Any]:
         reading = Reading(folder, frozenset(manifest.files))
         name = skeleton_of(rank)
         skeleton = reading.read(lambda entry: entry == name)[name]
-        assert isinstance(skeleton, bytes)
-        held = decode(skeleton)
+        held = decode(skeleton.numpy().tobytes())
         names: dict[str, str] = held["names"]
         wanted = set(names.values())
         entries = reading.read(wanted.__contains__)
-        tensors: Any = {path: entries[entry] for path, entry in names.items()}
+        tensors = {path: entries[entry] for path, entry in names.items()}
         return {part: join(plain, tensors) for part, plain in held["plain"].items()}
     except Exception as error:  # the checksums are right, so somebody else has written it
         raise ConfigError(

@@ -6,7 +6,7 @@ import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PosixPath, WindowsPath
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,22 +18,16 @@ from torch.distributed.checkpoint.filesystem import (
     _StorageInfo,
     _StoragePrefix,
 )
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import (
-    BytesIOWriteData,
-    SavePlan,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
 METADATA = ".metadata"
 _CLASSES: tuple[type, ...] = (
-    *(dcp_metadata.Metadata, dcp_metadata.MetadataIndex, dcp_metadata.StorageMeta),
-    *(dcp_metadata.TensorStorageMetadata, dcp_metadata.BytesStorageMetadata),
+    *(dcp_metadata.Metadata, dcp_metadata.MetadataIndex),
+    *(dcp_metadata.TensorStorageMetadata, dcp_metadata.StorageMeta),
     *(dcp_metadata.TensorProperties, dcp_metadata.ChunkStorageMetadata, dcp_metadata._MEM_FORMAT_ENCODING),
-    *(SavePlan, WriteItem, WriteItemType, TensorWriteData, BytesIOWriteData, WriteResult),
+    *(SavePlan, WriteItem, WriteItemType, TensorWriteData, WriteResult),
     *(_StorageInfo, _StoragePrefix, torch.Size, PosixPath, WindowsPath),
 )
 _HARMLESS: dict[tuple[str, str], Any] = {(one.__module__, one.__qualname__): one for one in _CLASSES}
@@ -61,31 +55,17 @@ def unpickle(data: bytes) -> Any:
     return _Unpickler(io.BytesIO(data)).load()
 
 
-class _SavePlanner(DefaultSavePlanner):
-    """Writes bytes as they are, where the default pickles them."""
-
-    def transform_object(self, write_item: WriteItem, object: Any) -> Any:
-        return io.BytesIO(object) if write_item.type == WriteItemType.BYTE_IO else object
-
-
-class _LoadPlanner(DefaultLoadPlanner):
-    """Reads them back."""
-
-    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
-        self.state_dict[read_item.dest_index.fqn] = value.getvalue()
-
-
 class Writing:
     """This rank's part of a checkpoint, as torch.distributed.checkpoint writes it.
 
     Args:
         folder: in which it goes.
-        entries: tensors and bytes by name, each on one rank only.
+        entries: tensors by name, each on one rank only.
         rank: of this one.
     """
 
-    def __init__(self, folder: Path, entries: Mapping[str, Tensor | bytes], rank: int) -> None:
-        self._planner = _SavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    def __init__(self, folder: Path, entries: Mapping[str, Tensor], rank: int) -> None:
+        self._planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._writer = FileSystemWriter(folder)
         self._rank = rank
         self._planner.set_up_planner(dict(entries), None, rank == 0)
@@ -124,19 +104,17 @@ class Reading:
             raise ValueError(f"it speaks of files that were not saved: {sorted(strange)}")
         self._metadata = metadata
 
-    def read(self, wanted: Callable[[str], bool]) -> dict[str, Tensor | bytes]:
+    def read(self, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
         """The entries with wanted names."""
-        entries: dict[str, Any] = {}
+        entries: dict[str, Tensor] = {}
         for name, kind in self._metadata.state_dict_metadata.items():
             if not wanted(name):
                 continue
-            if isinstance(kind, BytesStorageMetadata):
-                entries[name] = b""
-            else:
-                assert isinstance(kind, TensorStorageMetadata)
-                entries[name] = torch.empty(kind.size, dtype=kind.properties.dtype)
-        planner = _LoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+            if not isinstance(kind, TensorStorageMetadata):
+                raise ValueError(f"{name} is no tensor")  # which could only be unpickled
+            entries[name] = torch.empty(kind.size, dtype=kind.properties.dtype)
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(entries, self._metadata, False)
         self._reader.set_up_storage_reader(self._metadata, False)
         self._reader.read_data(planner.create_local_plan(), planner).wait()
-        return cast("dict[str, Tensor | bytes]", planner.state_dict)
+        return entries

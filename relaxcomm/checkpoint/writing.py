@@ -112,8 +112,9 @@ class Write:
         meeting.tell("content", json.dumps(_content(self._tensors)).encode())
         content = [json.loads(one) for one in meeting.hear("content")]
         names, mine = _share_out(content, self._rank)
-        entries: dict[str, Tensor | bytes] = {names[path]: self._tensors[path] for path in mine}
-        entries[skeleton_of(self._rank)] = encode({"plain": self._plain, "names": names})
+        entries = {names[path]: self._tensors[path] for path in mine}
+        skeleton = encode({"plain": self._plain, "names": names})
+        entries[skeleton_of(self._rank)] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
         writing = Writing(partial, entries, self._rank)
         meeting.tell("plan", writing.plan())
         results = writing.write(meeting.hear("plan"))

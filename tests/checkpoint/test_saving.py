@@ -1,0 +1,250 @@
+"""Checkpoints on the disk: all or nothing, verified, and gone on from bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+import relaxcomm
+from relaxcomm import ConfigError, RelaxcommError, checkpoint
+from relaxcomm.checkpoint import writing
+from relaxcomm.checkpoint.manifest import MANIFEST, checkpoints
+from relaxcomm.checkpoint.plain_state import decode, encode, join, split
+from relaxcomm.checkpoint.storage import METADATA, unpickle
+from relaxcomm.checks.trial_problem import Trial
+from relaxcomm.config import registry
+from tests.engine.harness import World, in_process, values
+from tests.models import CASES, make_optimizer
+
+
+NEEDED = {
+    "adaptive_local_sgd": {"max_batch_size": 64},
+    "post_local_sgd": {"steps": 2, "after_steps": 5},
+}
+
+
+@pytest.mark.parametrize("name", sorted(registry.algorithms()))
+def test_every_bundled_algorithm_goes_on_bit_for_bit(name, tmp_path):
+    """Stopped in the middle of an epoch, saved with its schedule, and loaded into all that is made anew."""
+    trial = Trial(registry.algorithms()[name](**NEEDED.get(name, {})))
+
+    def train(rank, seen):
+        for batch in rank.loader:
+            rank.group.sleep(1.0)
+            for (x, y), share in rank.engine.micro_batches(batch, 4):
+                (share * (rank.model(x) - y).square().mean()).backward()
+            rank.optimizer.step()
+            rank.optimizer.zero_grad()
+            rank.schedule.step()
+            seen.append(torch.cat([p.detach().flatten() for p in rank.model.parameters()]))
+            yield
+
+    def whole(rank):
+        seen = []
+        for epoch in range(3):
+            for step, _ in enumerate(train(rank, seen)):
+                if (epoch, step) == (1, 1):
+                    checkpoint.save(rank.engine, tmp_path, schedule=rank.schedule)
+                    rank.group.sleep(1000.0 - rank.group.time())
+                    seen.clear()
+        return torch.stack(seen), rank.engine.statistics["steps"]
+
+    def resumed(rank):
+        rank.group.sleep(1000.0)
+        assert checkpoint.load(rank.engine, tmp_path, schedule=rank.schedule) is not None
+        seen = []
+        for _ in range(rank.loader.epoch, 3):
+            for _ in train(rank, seen):
+                pass
+        return torch.stack(seen), rank.engine.statistics["steps"]
+
+    for (expected, steps), (found, steps_again) in zip(trial.run(whole), trial.run(resumed), strict=True):
+        assert torch.equal(found, expected)
+        assert steps_again == steps
+
+
+def some_run(world: World, folder: Path, steps: int, algorithm="local_sgd", case="convnet"):
+    """Train and save after each step; the engine's ranks end with their parameters."""
+    model = CASES[case].model(seed=world.rank)
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        for step in range(steps):
+            CASES[case].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            checkpoint.save(engine, folder)
+
+
+def load_into(world: World, folder: Path, algorithm="local_sgd", case="convnet"):
+    """The message of the error that loading ends with; or None. Nothing has changed if there is one."""
+    model = CASES[case].model()
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        before = values(model)
+        try:
+            checkpoint.load(engine, folder)
+        except ConfigError as error:
+            np.testing.assert_array_equal(values(model), before)
+            assert not optimizer.state
+            assert engine.statistics["steps"] == 0
+            return str(error)
+        return None
+
+
+def test_what_is_equal_is_written_once(tmp_path):
+    sizes = {}
+    for algorithm in ("bsp", "local_sgd"):
+        in_process(some_run, 3, tmp_path / algorithm, 1, algorithm, "mlp")
+        found = [path for path in (tmp_path / algorithm).glob("*/*") if path.suffix == ".distcp"]
+        assert len(found) == 3  # every rank writes some of it
+        names = unpickle(next((tmp_path / algorithm).glob(f"*/{METADATA}")).read_bytes()).state_dict_metadata
+        sizes[algorithm] = len([name for name in names if name.endswith("model.0.weight")])
+    assert sizes == {"bsp": 1, "local_sgd": 3}
+
+
+def test_the_tools_of_torch_read_it(tmp_path):
+    in_process(some_run, 2, tmp_path, 1, "bsp", "mlp")
+    with torch.serialization.safe_globals([]):
+        dcp_to_torch_save(next(tmp_path.iterdir()), tmp_path / "whole.pt")
+    assert torch.load(tmp_path / "whole.pt")["model.0.weight"].shape == (24, 8)
+
+
+def test_the_newest_stay(tmp_path):
+    in_process(some_run, 2, tmp_path, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-00000004"]
+
+
+def test_a_step_that_was_saved_before_is_saved_beside_it(tmp_path):
+    in_process(some_run, 2, tmp_path, 1)
+    in_process(some_run, 2, tmp_path, 1)
+    assert [one.folder.name for one in checkpoints(tmp_path)] == ["step-00000001", "step-00000001-2"]
+
+
+def test_without_a_checkpoint_a_run_begins_anew(tmp_path):
+    def program(world):
+        with world.attach(torch.nn.Linear(1, 1), None, "bsp") as engine:
+            return checkpoint.load(engine, tmp_path / "none")
+
+    assert in_process(program, 2) == [None, None]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_where_one_rank_cannot_write_none_has_saved(tmp_path, monkeypatch, failing):
+    in_process(some_run, 2, tmp_path, 1)
+    write = writing.Writing.write
+
+    def full(self, plans):
+        if self._rank == failing:
+            raise OSError(28, "No space left on device")
+        return write(self, plans)
+
+    monkeypatch.setattr(writing.Writing, "write", full)
+    with pytest.raises(RelaxcommError, match=rf"rank {failing}: .*No space left.*older ones are untouched"):
+        in_process(some_run, 2, tmp_path, 1)
+    monkeypatch.undo()
+    assert [one.folder.name for one in checkpoints(tmp_path)] == ["step-00000001"]
+    in_process(some_run, 2, tmp_path, 1)  # clears away what is left
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize("which", ["__0_0.distcp", "__1_0.distcp", METADATA, MANIFEST])
+def test_a_damaged_file_is_named(tmp_path, which, damage):
+    in_process(some_run, 2, tmp_path, 1)
+    path = tmp_path / "step-00000001" / which
+    data = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    elif damage == "truncate":
+        path.write_bytes(data[:-1])
+    else:
+        path.write_bytes(
+            data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+        )
+    if (which, damage) == (MANIFEST, "remove"):
+        assert in_process(load_into, 2, tmp_path) == [None, None]  # it is none without
+        return
+    one, other = in_process(load_into, 2, tmp_path)
+    assert one == other
+    assert str(path) in one
+
+
+def test_another_model_algorithm_or_world_is_refused(tmp_path):
+    in_process(some_run, 2, tmp_path, 1, "local_sgd", "mlp")
+    for wrong, text in (
+        ({"case": "toy"}, r"of another model: 0.weight was \[24, 8\] float32, and is \[11, 6\] float64 here"),
+        ({"algorithm": "bsp"}, r"has algorithm .*local_sgd.*, this run has .*bsp"),
+    ):
+        for found in in_process(lambda world, w=wrong: load_into(world, tmp_path, **{"case": "mlp", **w}), 2):
+            assert re.search(text, found), found
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def test_no_code_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(pickle.UnpicklingError, match=r"posix\.mkdir has no place in a checkpoint"):
+        unpickle(pickle.dumps(Evil()))
+    assert not Path("ran").exists()
+
+
+def test_a_forged_table_of_contents_is_refused(tmp_path):
+    """All checksums are right, but it was not written by us."""
+    in_process(some_run, 2, tmp_path, 1)
+    folder = tmp_path / "step-00000001"
+    (folder / METADATA).write_bytes(pickle.dumps(Evil()))
+    manifest = checkpoints(tmp_path)[0].manifest
+    files = {**manifest.files, METADATA: type(next(iter(manifest.files.values()))).of(folder / METADATA)}
+    manifest.model_copy(update={"files": files}).write(folder)
+    for found in in_process(load_into, 2, tmp_path):
+        assert "is no checkpoint of relaxcomm" in found
+
+
+def test_a_state_comes_back_as_it_was():
+    state = {
+        "numbers": (1, 2.5, float("inf"), None, True, "text"),
+        "tensors": [torch.ones(2, dtype=torch.bfloat16), torch.zeros(0), torch.tensor(3)],
+        "keys": {1: torch.ones(1), "1": torch.zeros(1)},
+        "kind": torch.float16,
+    }
+    plain, tensors = split("state", state, copy=True)
+    found = join(decode(encode(plain)), tensors)
+    assert repr(found) == repr(state)
+    with pytest.raises(ConfigError, match=r"state\.0 is a PosixPath, which a checkpoint cannot hold"):
+        split("state", [Path()], copy=True)
+
+
+def test_random_numbers_go_on(tmp_path):
+    with relaxcomm.attach(torch.nn.Linear(1, 1), None, "bsp") as engine:
+        checkpoint.save(engine, tmp_path)
+        drawn = random.random(), np.random.random(), torch.rand(())
+        checkpoint.load(engine, tmp_path)
+        assert (random.random(), np.random.random(), torch.rand(())) == drawn
+
+
+def test_in_the_middle_of_a_step_nothing_is_saved(tmp_path):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with relaxcomm.attach(model, optimizer, "bsp") as engine:
+        model(torch.ones(1, 1)).sum().backward()
+        with pytest.raises(relaxcomm.UsageError, match=r"saved in the middle of step 0; save after"):
+            checkpoint.save(engine, tmp_path)
+        optimizer.step()
+
+
+def test_the_manifest_is_text(tmp_path):
+    in_process(some_run, 2, tmp_path, 1)
+    whole = json.loads((tmp_path / "step-00000001" / MANIFEST).read_text())
+    assert json.loads(whole["manifest"])["step"] == 1
