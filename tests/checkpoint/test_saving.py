@@ -25,7 +25,6 @@ from relaxcomm.config import registry
 from tests.engine.harness import World, in_process, values
 from tests.models import CASES, make_optimizer
 
-
 NEEDED = {
     "adaptive_local_sgd": {"max_batch_size": 64},
     "post_local_sgd": {"steps": 2, "after_steps": 5},
