@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,7 @@ def save(engine: Engine, path: str | PathLike[str], *, keep: int = 2, **others: 
     return write.place.folder
 
 
-def begin(
-    engine: Engine, path: Path, keep: int, others: dict[str, Stateful], before: Write | None = None
-) -> Write:
+def begin(engine: Engine, path: Path, keep: int, others: Mapping[str, Stateful]) -> Write:
     """Copy this rank's state, and begin to write it; training may go on.
 
     Args:
@@ -58,12 +57,11 @@ def begin(
         path: in which the checkpoint goes.
         keep: how many checkpoints stay.
         others: what else has a state.
-        before: the last one, which is waited for.
 
-    Raises: as `save`, also where the last one failed.
+    Raises: as `save`.
     """
     world = engine.world
-    problem = None if before is None else before.wait()
+    problem: RelaxcommError | None = None
     state, place = None, None
     exported = engine.run_state_dict(**others)
     try:
@@ -72,9 +70,9 @@ def begin(
         state = _split(exported)
         place = prepare(path, int(engine.statistics["steps"]), keep) if world.rank == 0 else None
     except OSError as error:
-        problem = problem or RelaxcommError(f"cannot save checkpoints in {path}: {error.strerror}")
+        problem = RelaxcommError(f"cannot save checkpoints in {path}: {error.strerror}")
     except RelaxcommError as error:
-        problem = problem or error
+        problem = error
     places: list[Place | None] = share(world.transport, problem, place)
     assert places[0] is not None
     assert state is not None

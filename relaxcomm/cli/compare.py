@@ -66,6 +66,11 @@ def compare(
         jobs = dict(zip(names, make_jobs(config, names, workers, sets or [], simulated), strict=True))
         loaded = {name: job.load_for_training() for name, job in jobs.items()}
         one = loaded[names[0]]
+        if one.checkpoint is not None:
+            raise ConfigError(
+                "checkpoint: compare trains several algorithms, and would go on with one from another's "
+                "checkpoint; leave the section out: --set checkpoint=null"
+            )
         check_folder(one.output or _DEFAULT_OUTPUT)
         results, failed = train_all(jobs, loaded, verbose=traceback)
         show(results, {name: str(error) for name, error in failed.items()})

@@ -18,7 +18,7 @@ from pydantic import (
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.config.keys import explain, put, read
-from relaxcomm.config.sections import DataConfig, DriftGuard, Phase
+from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, Phase
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.fields.frozen import Section
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
@@ -38,6 +38,7 @@ class Config(Section):
         seed: of the task's data and model, less than 2^31.
         bucket_bytes: capacity of a bucket, in bytes.
         data: how the training data are read.
+        checkpoint: when a run is saved, and from where it goes on, or None.
         drift_guard: how replicas that should be equal are compared, or None.
         metrics: where each rank's metrics can be read, or None.
         timeout_seconds: the longest that a rank waits for another; a year at most.
@@ -54,6 +55,7 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     bucket_bytes: Annotated[int, Field(ge=1, lt=2**40)] = 26_214_400
     data: DataConfig = DataConfig()
+    checkpoint: CheckpointConfig | None = None
     drift_guard: DriftGuard | None = None
     metrics: MetricsConfig | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)] = 300.0

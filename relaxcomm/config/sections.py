@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import field_serializer, field_validator
+from pydantic import field_serializer, field_validator, model_validator
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.data import Injection, Partition, iid
-from relaxcomm.fields.frozen import Count, Section
+from relaxcomm.errors import ConfigError
+from relaxcomm.fields.frozen import Count, Rate, Section
 
 
 class DataConfig(Section):
@@ -55,6 +56,31 @@ class DriftGuard(Section):
 
     every_steps: Count = 100
     policy: Literal["error", "warn", "average"] = "error"
+
+
+class CheckpointConfig(Section):
+    """When `relaxcomm train` saves what it needs to go on, and from where it goes on when it starts.
+
+    Args:
+        path: a folder that all ranks see; a run that finds a checkpoint there goes on from it.
+        every_steps: optimizer steps from one checkpoint to the next, or None.
+        every_seconds: seconds from one to the next, nearly, or None; just one of the two.
+        keep: how many checkpoints stay.
+    """
+
+    path: str
+    every_steps: Count | None = None
+    every_seconds: Rate | None = None
+    keep: Count = 2
+
+    @model_validator(mode="after")
+    def _check_interval(self) -> CheckpointConfig:
+        if (self.every_steps is None) == (self.every_seconds is None):
+            raise ConfigError(
+                f"checkpoint: every_steps is {self.every_steps} and every_seconds is {self.every_seconds}; "
+                "give just one of them"
+            )
+        return self
 
 
 class Phase(Section):

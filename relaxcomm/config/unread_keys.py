@@ -32,6 +32,13 @@ def warn_of_unread(settings: Config) -> None:
             ConfigWarning,
             stacklevel=3,
         )
+    if settings.checkpoint is not None:
+        warnings.warn(
+            "checkpoint: only `relaxcomm train` reads this; a script calls relaxcomm.checkpoint.load(engine, "
+            f"{settings.checkpoint.path!r}) after attach, and relaxcomm.checkpoint.save in its loop",
+            ConfigWarning,
+            stacklevel=3,
+        )
     if settings.output is not None and settings.metrics is None:
         warnings.warn(
             f"output: {settings.output} stays empty: a script writes run logs there, and only with the key "

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 import relaxcomm
+from relaxcomm.checkpoint.periodic import Checkpoints
 from relaxcomm.config import Config
 from relaxcomm.engine import Engine
 from relaxcomm.engine.idle import warn_of_short_run
+from relaxcomm.engine.run_state import Stateful
 from relaxcomm.errors import ConfigError
 from relaxcomm.network import Link, Throttle, ThrottledTransport
 from relaxcomm.system.environment import launched
@@ -108,6 +110,12 @@ class _Run:
             rank == 0 and launched().world_size > 1 and self.engine.algorithm.plan is None
         ):  # with clients, steps differ
             warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
+        self.checkpoints: Checkpoints | None = None
+        if config.checkpoint is not None:
+            others: dict[str, Stateful] = {"trainer": self}
+            if task.scheduler is not None:
+                others["scheduler"] = task.scheduler
+            self.checkpoints = Checkpoints(self.engine, config.checkpoint, others)
         self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
         self.display: Display = make_display(config.algorithm.name, self.steps, task.metric, rank=rank)
 
@@ -115,8 +123,12 @@ class _Run:
         with ExitStack() as stack:
             stack.callback(self.display.close)
             stack.enter_context(self.engine)
+            if self.checkpoints is not None:
+                self.checkpoints.resume()
             self.clock.start()
             self._train()
+            if self.checkpoints is not None:
+                self.checkpoints.finish()
             self.engine.close()
             self.clock.stop()
             self._evaluate()  # the model that is left to the user
@@ -132,7 +144,7 @@ class _Run:
     def _train(self) -> None:
         # Workers that play clients make different numbers of steps, but the same number of rounds.
         by_round = self.engine.algorithm.plan is not None
-        for epoch in range(self.task.epochs):
+        for epoch in range(self.loader.epoch, self.task.epochs):
             for batch in self.loader:
                 self.task.model.train()
                 loss = self._train_step(batch)
@@ -140,8 +152,26 @@ class _Run:
                 self.display.step(self.step, loss)
                 if not by_round and self.step % self.task.evaluate_every_steps == 0:
                     self._evaluate_average(self.step < self.steps)
+                if not by_round and self.checkpoints is not None:
+                    self.checkpoints.step(int(self.engine.statistics["steps"]))
             if by_round:
                 self._evaluate_average(epoch + 1 < self.task.epochs)
+                if self.checkpoints is not None:
+                    self.checkpoints.round()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a result tells of the run so far."""
+        return {
+            "step": self.step,
+            "seconds": self.clock.seconds,
+            "history": [[one.step, one.seconds, one.bytes_sent, one.measure] for one in self.history],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from it."""
+        self.step = state_dict["step"]
+        self.clock.go_on_from(state_dict["seconds"])
+        self.history = [Point(*one) for one in state_dict["history"]]
 
     def _evaluate_average(self, wanted: bool) -> None:
         if wanted:
@@ -195,6 +225,10 @@ class Clock:
         """Time that has run so far."""
         running = 0.0 if self._started is None else time.perf_counter() - self._started
         return self._seconds + running
+
+    def go_on_from(self, seconds: float) -> None:
+        """Count on from what another has counted."""
+        self._seconds = seconds
 
     def start(self) -> None:
         """Go on."""
