@@ -77,6 +77,13 @@ def momentum_is_declared(payload: Payload) -> None:
     expect(kept == declared, f"declares is_momentum={declared}, but without a gradient it is {kept}")
 
 
+def move_is_declared(payload: Payload) -> None:
+    """It reads the same wherever the parameters and all that it keeps of them lie, or not."""
+    near, far = (_Trial(payload, value).moved(0.5).read(3.0) for value in (1.0, 2.0))
+    found, declared = torch.equal(near, far), payload.facts.is_move
+    expect(found == declared, f"declares is_move={declared}, but that it reads the same elsewhere is {found}")
+
+
 def base_is_declared(payload: Payload) -> None:
     """It has a base, or none."""
     trial = _Trial(payload)
@@ -113,6 +120,7 @@ def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
     checks = {
         "reading": reading_is_declared,
         "momentum": momentum_is_declared,
+        "move": move_is_declared,
         "base": base_is_declared,
         "writing": writing_is_declared,
         "event": event_is_declared,

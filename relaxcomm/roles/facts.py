@@ -58,22 +58,26 @@ class PayloadFacts:
         site: where it is read: "backward", as gradients become ready, or "step", after the optimizer.
         is_model: it is the parameters themselves.
         is_momentum: it goes on from its last result, so that zero gradients leave something of it.
-        has_base: it keeps a point from which an outer optimizer moves, the same on all ranks.
+        has_base: it keeps a point from which an outer optimizer moves.
+        is_move: it tells how far to go and nothing of where one is. Moves alone never bring bases together
+            that differ, so the base must be the same on all ranks, and each must get the same result.
         moves_model: its result is written to the parameters; the model's buffers are then averaged with it.
         keeps_local: a part of the local parameters stays in what is written.
         extra_entries: number of entries behind those of the bucket, such as a weight.
         event: the event that its trigger must wait for, or None.
 
     Example:
-        >>> from relaxcomm.primitives import client_deltas, deltas
-        >>> [(one.has_base, one.extra_entries, one.event) for one in (deltas().facts, client_deltas.facts)]
-        [(True, 0, None), (True, 1, 'round')]
+        >>> from relaxcomm.primitives import client_deltas, deltas, parameters
+        >>> facts = deltas().facts, client_deltas.facts, parameters.facts
+        >>> [(one.has_base, one.is_move, one.event) for one in facts]
+        [(True, True, None), (True, True, 'round'), (False, False, None)]
     """
 
     site: Literal["backward", "step"]
     is_model: bool
     is_momentum: bool
     has_base: bool
+    is_move: bool
     moves_model: bool
     keeps_local: bool
     extra_entries: int

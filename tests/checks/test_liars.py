@@ -111,6 +111,8 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (momentum(), {"is_momentum": False}, "momentum"),
     (parameters(), {"has_base": True}, "base"),
     (deltas(), {"has_base": False}, "base"),
+    (deltas(), {"is_move": False}, "move"),
+    (parameters(), {"is_move": True}, "move"),
     (gradients(), {"moves_model": True}, "writing"),
     (parameters(), {"moves_model": False}, "writing"),
     (deltas(merge=0.5), {"keeps_local": False}, "writing"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,20 @@ def test_noloco_equals_its_reference(known, size, optimizer):
     config = configured({"name": "noloco", "steps": 3, **given})
     expected = noloco_reference(simulated_workers(size, optimizer), STEPS, 3, **given)
     assert_histories_agree(in_process(train, size, config, STEPS, optimizer), expected)
+
+
+def test_a_bundled_outer_moves_a_base_that_each_rank_has_to_itself(known):
+    """The base is no anchor that all share: pairs pull it together, so that `sgd` can move it."""
+    made = noloco(steps=3, seed=3)
+    bundled = replace(made.rules[0], outer=primitives.sgd(lr=1.0, momentum=made.rules[0].outer.momentum))
+    expected = in_process(train, 3, configured(made), STEPS)
+    found = in_process(train, 3, configured(relaxcomm.Algorithm((bundled,), name="noloco")), STEPS)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_a_server_refuses_points_beside_a_base():
+    with pytest.raises(relaxcomm.CompositionError, match="adds up what workers have moved"):
+        relaxcomm.Rule(payload=noloco().rules[0].payload, exchange=primitives.server(staleness=1))
 
 
 def easgd_reference(workers, steps, period, beta):

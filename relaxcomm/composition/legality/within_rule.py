@@ -43,12 +43,19 @@ def _check_kinds(rule: RuleParts) -> None:
 
 
 def _warn_of_bias(rule: RuleParts) -> None:
-    lost = rule.compressor.contraction(_LARGE)
-    if lost is not None and lost <= _ROUNDING:
-        return
     if rule.exchange.facts.returns == "votes" or rule.exchange.facts.memory != "none":
         return
-    if not rule.compressor.facts.unbiased and rule.compressor.facts.memory == "none":
+    lost = rule.compressor.without_memory.contraction(_LARGE)
+    if lost is not None and lost <= _ROUNDING:
+        return
+    if not (rule.payload.facts.is_move or rule.compressor.without_memory.facts.unbiased):
+        warnings.warn(
+            f"{rule.payload!r} are points, of which {rule.compressor!r} loses a part, and then the model "
+            "loses it, too; use the payload deltas() with error_feedback, or the exchange choco_gossip",
+            CompositionWarning,
+            stacklevel=5,
+        )
+    elif not rule.compressor.facts.unbiased and rule.compressor.facts.memory == "none":
         warnings.warn(
             f"{rule.compressor!r} loses a part of what it codes for good, so training may stall; "
             "put it inside error_feedback",
@@ -59,12 +66,13 @@ def _warn_of_bias(rule: RuleParts) -> None:
 
 def _check_exchange(rule: RuleParts) -> None:
     exchange = rule.exchange
-    if rule.payload.facts.has_base and not (exchange.facts.same_result or exchange.facts.returns == "base"):
+    moves_base = rule.payload.facts.has_base and rule.payload.facts.is_move
+    if moves_base and not (exchange.facts.same_result or exchange.facts.returns == "base"):
         raise CompositionError(
             f"{rule.payload!r} keeps an anchor that must stay the same on all ranks, but {exchange!r} gives "
             "each its own result; use the payload parameters(), or the exchange all_reduce()"
         )
-    if exchange.facts.returns == "base" and not (rule.payload.facts.has_base and rule.outer.facts.averages):
+    if exchange.facts.returns == "base" and not (moves_base and rule.outer.facts.averages):
         raise CompositionError(
             f"{exchange!r} adds up what workers have moved and returns parameters, so it needs the payload "
             f"deltas() and the outer average(); got {rule.payload!r} and {rule.outer!r}"

@@ -44,6 +44,7 @@ class client_deltas(Payload):
         is_model=False,
         is_momentum=False,
         has_base=True,
+        is_move=True,
         moves_model=True,
         keeps_local=False,
         extra_entries=1,

@@ -49,6 +49,7 @@ class deltas(Payload):
             is_model=False,
             is_momentum=False,
             has_base=True,
+            is_move=True,
             moves_model=True,
             keeps_local=bool(self.merge),
             extra_entries=0,

@@ -32,6 +32,7 @@ class gradients(Payload):
         is_model=False,
         is_momentum=False,
         has_base=False,
+        is_move=True,
         moves_model=False,
         keeps_local=False,
         extra_entries=0,

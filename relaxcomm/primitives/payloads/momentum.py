@@ -45,6 +45,7 @@ class momentum(gradients):
         is_model=False,
         is_momentum=True,
         has_base=False,
+        is_move=True,
         moves_model=False,
         keeps_local=False,
         extra_entries=0,

@@ -43,6 +43,7 @@ class parameters(Payload):
         is_model=True,
         is_momentum=False,
         has_base=False,
+        is_move=False,
         moves_model=True,
         keeps_local=False,
         extra_entries=0,

@@ -35,6 +35,7 @@ class elastic(Payload):
         is_model=False,
         is_momentum=False,
         has_base=True,
+        is_move=True,
         moves_model=True,
         keeps_local=True,
         extra_entries=0,

@@ -1,4 +1,4 @@
-"""Momentum of moves."""
+"""Momentum of deltas."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -10,7 +10,7 @@ from relaxcomm.plugin import Bucket, Context, Fraction, Outer, OuterFacts, State
 
 @frozen
 class heavy_ball(Outer):
-    """Polyak's momentum of what comes in, a move or a gradient: `v <- momentum v + result`, and v goes on.
+    """Polyak's momentum: `v <- momentum v + delta`, and the base moves by `-v`.
 
     Args:
         momentum: in [0, 1).
@@ -25,7 +25,7 @@ class heavy_ball(Outer):
     facts: ClassVar[OuterFacts] = OuterFacts(
         moves_model=True,
         averages=False,
-        needs_base=False,
+        needs_base=True,
         needs_learning_rate=False,
         needs_momentum=False,
         returns_direction=False,
@@ -37,4 +37,5 @@ class heavy_ball(Outer):
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         state["velocity"] = self.momentum * state["velocity"] + result
-        return state["velocity"].clone()
+        assert base is not None, "legality lets only payloads with a base through"
+        return base - state["velocity"]

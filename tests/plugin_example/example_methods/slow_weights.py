@@ -12,11 +12,11 @@ SLOW = "slow"
 
 @frozen
 class slow_weights(Payload):
-    """Progress since the last exchange and the point where it began, `u = lr (theta - phi) + gamma phi`.
+    """Progress since the last exchange and the point where it began, `u = lr (phi - theta) - gamma phi`.
 
-    phi, the slow weights, are each rank's own. From the mean of u over some ranks comes a move, `mean(u) -
-    gamma phi`: their mean progress, and gamma of the way to their mean slow weights. What the outer makes of
-    it is added to phi, and the parameters follow.
+    phi, the slow weights, are a base that each rank has to itself. From the mean of u over some ranks comes
+    a delta, `mean(u) + gamma phi`: their mean progress, and gamma of the way to their mean slow weights. The
+    outer moves phi against it, and the parameters follow.
 
     Args:
         lr: of the progress.
@@ -37,7 +37,8 @@ class slow_weights(Payload):
         site="step",
         is_model=False,
         is_momentum=False,
-        has_base=False,
+        has_base=True,
+        is_move=False,
         moves_model=True,
         keeps_local=False,
         extra_entries=0,
@@ -48,16 +49,19 @@ class slow_weights(Payload):
         return {SLOW: bucket.copy()}
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
-        return bucket.gather(out).mul_(self.lr).add_(state[SLOW], alpha=self.gamma - self.lr)
+        return bucket.gather(out).mul_(-self.lr).add_(state[SLOW], alpha=self.lr - self.gamma)
 
     def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
-        return result - self.gamma * state[SLOW]
+        return result + self.gamma * state[SLOW]
+
+    def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor:
+        return state[SLOW]
 
     def write(
         self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
     ) -> None:
-        state[SLOW] = state[SLOW] + value
+        state[SLOW] = value
         if snapshot is None:
-            bucket.scatter(state[SLOW])
+            bucket.scatter(value)
         else:
-            bucket.add(state[SLOW] - snapshot)
+            bucket.add(value - snapshot)
