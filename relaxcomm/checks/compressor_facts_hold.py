@@ -31,11 +31,16 @@ def scope_is_declared(compressor: Compressor) -> None:
 
 
 def _sees_only_the_entry(compressor: Compressor) -> None:
-    tensor, more = drawn(5), drawn(6, _MORE)
-    both = encode_decode(compressor, torch.cat([tensor, more]), slots(compressor, tensor))[1]
-    alone = [encode_decode(compressor, one, slots(compressor, one))[1] for one in (tensor, more)]
-    same = torch.equal(both, torch.cat(alone))
-    expect(same, "declares to look at the entry alone, but entries behind it change what comes out")
+    tensor, more = drawn(5), torch.cat([drawn(6, _MORE), torch.zeros(1)])
+
+    def decoded(*parts: Tensor) -> Tensor:
+        return encode_decode(compressor, torch.cat(parts), slots(compressor, tensor))[1]
+
+    alone, both, behind_others = decoded(tensor), decoded(tensor, more), decoded(10 * tensor, more)
+    declares = "declares to look at the entry alone, but"
+    expect(torch.equal(both[:NUMEL], alone), f"{declares} entries behind it change what comes out")
+    expect(torch.equal(both[NUMEL:], behind_others[NUMEL:]), f"{declares} those before it change it")
+    expect(torch.equal(both[NUMEL:].sign(), more.sign()), f"{declares} what is behind a bucket's is lost")
 
 
 def _sees_only_the_tensor(compressor: Compressor) -> None:
@@ -192,6 +197,7 @@ def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Cal
     """
     checks: dict[str, Callable[[Compressor], None]] = {
         "messages": compressors_hold.messages_are_declared,
+        "values": compressors_hold.values_are_declared,
         "loss": compressors_hold.loss_is_declared,
         "bias": partial(bias_is_declared, draws=draws),
         "scope": scope_is_declared,

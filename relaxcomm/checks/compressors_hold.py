@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from relaxcomm.checks.compressor_trials import NUMEL, drawn, hard_inputs
@@ -9,6 +11,8 @@ from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import encode_decode, slots
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.roles import Compressor, is_buffer
+from relaxcomm.tensors.layout import Layout, one_tensor
+from relaxcomm.tensors.messages import Dense
 from relaxcomm.tensors.precision import wide
 
 _DRAWS = 60
@@ -36,6 +40,21 @@ def messages_are_declared(compressor: Compressor) -> None:
             form = f"{list(tensor.shape)} {tensor.dtype}"
             expect(same, f"{name} is {list(value.shape)} {value.dtype}, not {form}")
         expect(bool(torch.equal(result, decoded)), "alone, the result is not what its own messages decode to")
+
+
+def values_are_declared(compressor: Compressor) -> None:
+    """How many values a message holds that a chain can encode further, and how long each is."""
+    layouts = one_tensor(NUMEL), Layout(("a", "b"), (torch.Size([20, 15]), torch.Size([NUMEL - 300])))
+    for layout, dtype in itertools.product(layouts, (torch.float32, torch.float16)):
+        tensor = drawn(3).to(dtype)
+        declared = compressor.layout_values(layout, tensor.element_size())
+        if declared is None:
+            return
+        message = encode_decode(compressor, tensor, slots(compressor, tensor), layout=layout)[0][0]
+        values = message.tensor if isinstance(message, Dense) else getattr(message, "values", tensor[:0])
+        made = values.numel(), values.element_size()
+        fits = made == declared or (compressor.facts.follows_clock and made <= declared)
+        expect(fits, f"declares (values, bytes of each) of {declared} for {NUMEL} entries, made {made}")
 
 
 def loss_is_declared(compressor: Compressor) -> None:

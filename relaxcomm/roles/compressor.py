@@ -75,11 +75,12 @@ class Compressor(Primitive):
         """What it codes with from which step of the rule on, where that changes once for all."""
         return ((0, self),)
 
-    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
-        """How many values, which may be coded further, a message of `numel` entries holds; bytes of each."""
-        return numel, element_bytes
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int] | None:
+        """How many values a message of `numel` entries holds, and bytes of each; None if none can be encoded
+        further, and then it can only be the last of a chain."""
+        return None
 
-    def layout_values(self, layout: Layout, element_bytes: int) -> tuple[int, int]:
+    def layout_values(self, layout: Layout, element_bytes: int) -> tuple[int, int] | None:
         """The same for tensors that lie one behind the other and that may be coded apart."""
         return self.values(layout.numel, element_bytes)
 

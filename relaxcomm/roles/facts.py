@@ -9,7 +9,7 @@ Memory: TypeAlias = Literal["none", "leaky", "lossless"]
 """What becomes of what a message leaves out: it is gone, a part of it is sent later, or all of it."""
 
 Scope: TypeAlias = Literal["entry", "tensor", "bucket", "model"]
-"""How much is looked at to code an entry, from the least to the most."""
+"""How much is looked at to encode an entry, from the least to the most."""
 
 _SCOPES: tuple[Scope, ...] = ("entry", "tensor", "bucket", "model")
 
@@ -91,7 +91,8 @@ class CompressorFacts:
     Args:
         kinds: message kinds that it may yield.
         rounds: number of messages a tensor.
-        scope: what it looks at to code an entry: the "entry" alone, its "tensor" (see `Context.layout`), its
+        scope: what it looks at to encode an entry: the "entry" alone, with a number drawn for its place if
+            any, so that others can travel behind those of a bucket; its "tensor" (see `Context.layout`), its
             "bucket", or the whole "model", which then lies in one bucket for each dtype.
         linear: `C(a + b) = C(a) + C(b)` in the same step, to rounding.
         unbiased: the expectation of `C(x)` is x, to the rounding of a floating-point type, if no entry is

@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
-from relaxcomm import PluginError, primitives
+from relaxcomm import CompositionError, PluginError, primitives
 from relaxcomm.checks.compressor_facts_hold import compressor_checks
 from relaxcomm.checks.controllers_hold import controller_checks
 from relaxcomm.checks.exchange_facts_hold import exchange_checks
@@ -20,6 +21,7 @@ from relaxcomm.plugin import (
     Compressor,
     CompressorFacts,
     Controller,
+    Dense,
     Exchange,
     Outer,
     Payload,
@@ -34,6 +36,7 @@ from relaxcomm.primitives import (
     average,
     averaging_server,
     cast,
+    chain,
     choco_gossip,
     dcd_gossip,
     deltas,
@@ -202,6 +205,77 @@ def test_there_is_a_lie_for_every_field():
     for role in CHECKS:
         told = {name for honest, lies, _ in LIES if isinstance(honest, role) for name in lies}
         assert {one.name for one in fields(role.declares)} - told == set()
+
+
+@frozen
+class half(Compressor):
+    """Sends the first half of the entries, and does not say so."""
+
+    facts = replace(identity.facts, linear=False, unbiased=False)
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        middle = -(-tensor.numel() // 2)
+        parts = yield Dense(tensor[:middle].clone())
+        result = torch.zeros_like(tensor)
+        result[:middle] = sum(weight * part.tensor for weight, part in parts)
+        return result, result
+
+    def message_bytes(self, numel, element_bytes):
+        return -(-numel // 2) * element_bytes
+
+
+@frozen
+class as_many_as_entries(half):
+    """Declares as many values as there are entries."""
+
+    facts = half.facts
+
+    def values(self, numel, element_bytes):
+        return numel, element_bytes
+
+
+@frozen
+class full_precision(cast):
+    """Declares that its values are as long as the entries."""
+
+    facts = cast.facts
+
+    def values(self, numel, element_bytes):
+        return numel, element_bytes
+
+
+def test_values_that_a_chain_would_read_wrongly_are_found():
+    assert found(cast(dtype="float16"), "values") is None
+    assert "(300, 4)" in found(as_many_as_entries(), "values")
+    assert "(600, 2)" in found(full_precision(dtype="float16"), "values")
+
+
+def test_a_chain_takes_nothing_for_granted():
+    """Values that are not declared are not guessed."""
+    with pytest.raises(CompositionError, match=r"cannot code the values of half\(\)"):
+        chain(compressors=(half(), cast(dtype="float16")))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda x: torch.cat([x[:600], x[600:] * 0]), lambda x: x * x.numel() / 600, lambda x: x.cumsum(0)],
+)
+def test_entries_behind_a_bucket_are_spoilt_by_what_says_it_looks_at_one(spoil):
+    @frozen
+    class spoiling(Compressor):
+        """Declares that it looks at the entry alone."""
+
+        facts = identity.facts
+
+        def encode_decode(self, cx, tensor, state, *, keep_sent):
+            parts = yield Dense(spoil(tensor))
+            result = sum(weight * part.tensor for weight, part in parts)
+            return result, result
+
+        def message_bytes(self, numel, element_bytes):
+            return numel * element_bytes
+
+    assert "declares to look at the entry alone" in found(spoiling(), "scope")
 
 
 def test_a_wrapped_liar_is_found():

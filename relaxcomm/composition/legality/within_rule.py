@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 from relaxcomm.composition import fragments
@@ -141,7 +142,9 @@ def _check_events(rule: RuleParts) -> None:
         )
     if event is not None and rule.delay:
         raise CompositionError(f"delay {rule.delay} with {rule.trigger!r}: a round has no steps; use delay 0")
-    if rule.payload.facts.extra_entries and rule.compressor.facts.scope != "entry":
+    coded = rule.compressor.facts
+    keeps_weights = coded.scope == "entry" and coded.unbiased and math.isinf(coded.clip)
+    if rule.payload.facts.extra_entries and not keeps_weights:
         raise CompositionError(
             f"{rule.payload!r} sends a weight behind its entries, which {rule.compressor!r} might not keep; "
             "use identity() or cast(dtype=…)"

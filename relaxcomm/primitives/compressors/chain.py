@@ -77,7 +77,7 @@ class chain(Compressor):
 
     def __post_init__(self) -> None:
         for one in self.compressors[:-1]:
-            if isinstance(one, chain) or not one.facts.kinds <= {DENSE, SHARED_SUPPORT, SPARSE}:
+            if one.values(1, 1) is None:
                 raise CompositionError(
                     f"chain cannot code the values of {one!r} further; let it come last, or write the "
                     "parts of a chain into one list"
@@ -92,21 +92,15 @@ class chain(Compressor):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         slots: dict[str, Tensor] = {}
         PieceState(slots, _FIRST).update(self._first.init(bucket))
-        num_values, _ = self._first.layout_values(bucket.layout, bucket.dtype.itemsize)
+        num_values, _ = self._values(bucket.layout, bucket.dtype.itemsize)
         PieceState(slots, _REST).update(self._rest.init(piece_bucket(bucket, one_tensor(num_values))))
         return slots
-
-    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
-        return self.layout_values(one_tensor(numel), element_bytes)
-
-    def layout_values(self, layout: Layout, element_bytes: int) -> tuple[int, int]:
-        return self._rest.values(*self._first.layout_values(layout, element_bytes))
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.layout_bytes(one_tensor(numel), element_bytes)
 
     def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
-        num_values, value_bytes = self._first.layout_values(layout, element_bytes)
+        num_values, value_bytes = self._values(layout, element_bytes)
         places_bytes = self._first.layout_bytes(layout, element_bytes) - num_values * value_bytes
         inner = layout if self._first.facts.scope == "entry" else one_tensor(num_values)
         return places_bytes + self._rest.layout_bytes(inner, value_bytes)
@@ -117,6 +111,12 @@ class chain(Compressor):
         several = _sparse if isinstance(message, Sparse) else _whole
         reading = _Reading(cx, self._first, self._rest, state, tensor)
         return (yield from several(reading, outer, message, keep_sent))
+
+    def _values(self, layout: Layout, element_bytes: int) -> tuple[int, int]:
+        """Of the first one's message."""
+        values = self._first.layout_values(layout, element_bytes)
+        assert values is not None, "those without are refused when a chain is built"
+        return values
 
     @property
     def _first(self) -> Compressor:

@@ -45,5 +45,8 @@ class identity(Compressor):
         parts = yield Dense(tensor.clone() if keep_sent else tensor)  # an exchange may overwrite it
         return sum_dense(parts), tensor if keep_sent else None
 
+    def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
+        return numel, element_bytes
+
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return numel * element_bytes

@@ -40,7 +40,7 @@ class stochastic_cast(Compressor):
     facts: ClassVar[CompressorFacts] = CompressorFacts(
         kinds=frozenset({DENSE}),
         rounds=1,
-        scope="bucket",  # which number an entry draws depends on its place
+        scope="entry",
         linear=False,
         unbiased=True,
         clip=math.inf,
