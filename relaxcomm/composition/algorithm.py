@@ -95,7 +95,7 @@ class Algorithm:
         )
 
     @property
-    def plan(self) -> RoundPlan | None:
+    def round_plan(self) -> RoundPlan | None:
         """What clients do between two exchanges, or None if there are none."""
         return next((plan for rule in self.rules if (plan := rule.trigger.round_plan()) is not None), None)
 

@@ -230,7 +230,7 @@ class Engine:
             [(-2.0, -4.0), (-6.0, -4.0)]
         """
         self._check_open()
-        self._session.loop.settle()
+        self._session.loop.close_skipped_step()
         with self._session.world.statistics.evaluating():
             served.meet(self._session.bound, evaluates=True)
             with replicas.held_at_mean(self._session.bound):
@@ -266,7 +266,7 @@ class Engine:
         self._session.step.inputs.enter()
         try:
             yield
-            self._session.loop.settle()
+            self._session.loop.close_skipped_step()
             Shadow(lambda: self._session.step, self._session.schedule).follow()
         finally:
             self._session.step.inputs.leave()
@@ -318,7 +318,7 @@ class Engine:
             seed=self._session.settings.seed,
             partition=partition or self._session.settings.data.partition,
             injection=injection or self._session.settings.data.injection,
-            plan=self.algorithm.plan,
+            plan=self.algorithm.round_plan,
             progress=data.progress,
             **options,
         )
@@ -376,7 +376,7 @@ class Engine:
             1
         """
         self._check_open()
-        self._session.loop.settle()
+        self._session.loop.close_skipped_step()
         self._session.step.event(event, facts)
 
     def switch(
@@ -415,7 +415,7 @@ class Engine:
             4
         """
         self._check_open()
-        self._session.loop.settle()  # or ranks that skipped their last step would be one behind
+        self._session.loop.close_skipped_step()  # or ranks that skipped their last step would be one behind
         switching.check_between_steps(self._session.loop, "the algorithm is switched", "switch")
         self._session.step.inputs.check_left()
         self._session.switch(algorithm, residuals)

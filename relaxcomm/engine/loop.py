@@ -81,7 +81,7 @@ class Loop:
         """From now on do this in a step, and tell somebody of its end."""
         self.step, self._between = step, between
         bound = step.bound
-        needs_gradients = bound.algorithm.at("backward") or bound.votes or bound.algorithm.plan
+        needs_gradients = bound.algorithm.at("backward") or bound.votes or bound.algorithm.round_plan
         self._hooks.follow(self, gradients=bool(needs_gradients or bound.controllers.accumulation))
 
     def leave(self) -> None:
@@ -102,7 +102,7 @@ class Loop:
         """Whether no gradients are there that belong to the step that comes next."""
         return not (self._begun or self._opened or self.step.synchronised or self._unsynchronised)
 
-    def settle(self) -> None:
+    def close_skipped_step(self) -> None:
         """Close a step that a GradScaler skipped on this rank."""
         if self._is_skipped():
             self._close_step()
@@ -118,7 +118,7 @@ class Loop:
         if torch.is_grad_enabled():
             self._called = True
             self._hooks.unwatch_parts()
-            self.settle()
+            self.close_skipped_step()
             if self._between is not None:
                 self._between.forward_begins()
 
@@ -134,7 +134,7 @@ class Loop:
     def part_begins(self) -> None:
         """A part of the model is about to be called."""
         if torch.is_grad_enabled():
-            self.settle()
+            self.close_skipped_step()
 
     @_callback
     def part_gradient_arrives(self) -> None:
@@ -221,7 +221,7 @@ class Loop:
             self._between.backward_begins(skipped=skipped)
         if skipped and self.step.has_work_after():
             raise skipped_unseen(self.step)
-        self.settle()
+        self.close_skipped_step()
 
     def _check_now_and_then(self) -> None:
         """Look at what seldom changes: each look costs more than all else in a step without an exchange."""

@@ -61,7 +61,7 @@ def check_model(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Al
 
 def check_switchable(algorithm: Algorithm) -> None:
     """Refuse an algorithm that has the loader follow it, where others take turns with it."""
-    if algorithm.plan is not None or algorithm.needs:
+    if algorithm.round_plan is not None or algorithm.needs:
         raise UsageError(
             f"{algorithm.name} chooses the batches, which a loader follows from the beginning to the end of "
             "an engine; close the engine, and attach again with the other algorithm"

@@ -57,7 +57,7 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
 
     Raises: UsageError in the middle of a step.
     """
-    session.loop.settle()
+    session.loop.close_skipped_step()
     check_between_steps(session.loop, "the run is saved", "save")
     replica = session.replica
     return {

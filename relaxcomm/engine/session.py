@@ -91,7 +91,7 @@ class Session:
 
     def export(self) -> dict[str, Any]:
         """All state of this rank."""
-        self.loop.settle()
+        self.loop.close_skipped_step()
         served.meet(self.bound)
         self.step.parameters.meet()
         parts = {**engine_state.export(self.step), **self.schedule.export()}
@@ -121,7 +121,7 @@ class Session:
 
     def finish(self, *, average: bool | None) -> None:
         """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""
-        self.loop.settle()
+        self.loop.close_skipped_step()
         self.detach()
         idle.warn_of_idle(self.bound, self.schedule.to_come)
         switching.come_to_rest(self.step)

@@ -108,7 +108,7 @@ class Controllers:
     def check_needs(self) -> None:
         """Raise UsageError if a value does not exist that a controller needs."""
         name = self._algorithm.name
-        if self._algorithm.plan is not None and not self._follows_loader:
+        if self._algorithm.round_plan is not None and not self._follows_loader:
             raise UsageError(
                 f"{name} plays clients in turn, so the training data must come from "
                 "engine.loader(dataset, batch_size=…)"

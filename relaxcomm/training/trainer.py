@@ -107,7 +107,7 @@ class _Run:
         self.step = 0
         self.steps = task.epochs * len(self.loader)
         if (
-            rank == 0 and launched().world_size > 1 and self.engine.algorithm.plan is None
+            rank == 0 and launched().world_size > 1 and self.engine.algorithm.round_plan is None
         ):  # with clients, steps differ
             warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
         self.checkpoints: Checkpoints | None = None
@@ -143,7 +143,7 @@ class _Run:
 
     def _train(self) -> None:
         # Workers that play clients make different numbers of steps, but the same number of rounds.
-        by_round = self.engine.algorithm.plan is not None
+        by_round = self.engine.algorithm.round_plan is not None
         for epoch in range(self.loader.epoch, self.task.epochs):
             for batch in self.loader:
                 self.task.model.train()
