@@ -105,7 +105,7 @@ def attach(
                 facts = _fingerprint(model, settings, size)
             except RelaxcommError as error:
                 problem = problem or error
-        compare(share(transport, problem, facts))
+        compare(share(transport, problem, facts, "attach()"))
         assert settings is not None
         if not (isinstance(config, Config) or transport.membership.rank):  # `relaxcomm train` gives a Config
             warn_of_unread(settings)

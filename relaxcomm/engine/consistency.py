@@ -12,17 +12,22 @@ from relaxcomm.network import Transport
 T = TypeVar("T")
 
 
-def share(transport: Transport, problem: RelaxcommError | None, mine: T) -> list[T]:
+def share(
+    transport: Transport, problem: RelaxcommError | None, mine: T, event: str, step: int | None = None
+) -> list[T]:
     """What each rank gives, in rank order, unless one has a problem; every rank must call it.
 
     Args:
         problem: why this rank cannot go on, or None.
         mine: a picklable value of this rank.
+        event, step: where all ranks meet for it, see `Transport.meet`.
 
     Raises: on every rank the same error, of the first problem's kind, if there is any.
     """
     told = (type(problem).__name__, str(problem)) if problem else None
-    reports = cast("list[tuple[tuple[str, str] | None, T]]", transport.gather_objects((told, mine)))
+    reports = cast(
+        "list[tuple[tuple[str, str] | None, T]]", transport.gather_objects((told, mine), event, step)
+    )
     problems = {rank: report[0] for rank, report in enumerate(reports) if report[0] is not None}
     if problems:
         kinds = list(dict.fromkeys(problems.values()))

@@ -231,6 +231,7 @@ class Engine:
         """
         self._check_open()
         self._session.loop.close_skipped_step()
+        self._session.bound.meet("averaged()")
         with self._session.world.statistics.evaluating():
             served.meet(self._session.bound, evaluates=True)
             with replicas.held_at_mean(self._session.bound):

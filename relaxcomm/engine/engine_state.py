@@ -27,10 +27,10 @@ def restore(step: Step, saved: Mapping[str, Any]) -> None:
 def _nobody_asking(bound: Bound) -> Iterator[None]:
     """What services hold is whole only while no rank asks: all ranks enter and leave together."""
     if bound.state.services:
-        bound.world.gather("quiet")
+        bound.meet("state_dict() or load_state_dict()")
     yield
     if bound.state.services:
-        bound.world.gather("goes on")
+        bound.meet("the end of state_dict() or load_state_dict()")
 
 
 def _export(step: Step) -> dict[str, Any]:

@@ -44,9 +44,9 @@ class Metering:
             return
         bound.norms.enable()
         membership = self._membership
-        name = str(bound.world.gather(name_run(settings, bound.algorithm.name))[0])
+        name = str(bound.world.gather(name_run(settings, bound.algorithm.name), "attach()")[0])
         # Ranks whose settings differ in this must not leave the others waiting.
-        ports = bound.world.gather(settings.port)
+        ports = bound.world.gather(settings.port, "attach()")
         if None not in ports:
             shown = CollectorRegistry(auto_describe=False)
             labels = {"rank": str(membership.rank), "run": name}

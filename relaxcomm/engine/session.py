@@ -123,8 +123,13 @@ class Session:
         """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""
         self.loop.close_skipped_step()
         self.detach()
-        idle.warn_of_idle(self.bound, self.schedule.to_come)
+        bound = self.bound
+        if bound.plan.keeps_step:
+            bound.meet("close()")
+        idle.warn_of_idle(bound, self.schedule.to_come)
         switching.come_to_rest(self.step)
+        if not bound.plan.keeps_step:  # those that finish early have served the others until now
+            bound.meet("close()")
         has_buffers = any(True for _ in self.replica.model.buffers())
         if average or (average is None and (self.bound.algorithm.lets_replicas_differ or has_buffers)):
             with self.world.statistics.evaluating():

@@ -60,7 +60,8 @@ def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residua
             check_switchable(one)
     except RelaxcommError as error:
         problem = error
-    reports = share(bound.world.transport, problem, (f"{following!r}, residuals={residuals}", graphs))
+    wanted_here = (f"{following!r}, residuals={residuals}", graphs)
+    reports = share(bound.world.transport, problem, wanted_here, "switch()", bound.event_step)
     wanted = [text for text, _ in reports]
     if len(set(wanted)) > 1:
         shown = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(wanted))

@@ -34,11 +34,11 @@ def open_exporters(
 ) -> Exporter | None:
     """Start this rank's exporter and tell rank 0 of all; None if it cannot be had. On every rank."""
     rank = transport.membership.rank
-    hosts = [str(host) for host in transport.gather_objects(_network())]
+    hosts = [str(host) for host in transport.gather_objects(_network(), "attach()")]
     exporter = _listen(settings, hosts[:rank].count(hosts[rank]), registry, run)
     mine = None if exporter is None else (_host(settings), exporter.port)
     try:
-        places = transport.gather_objects(mine)
+        places = transport.gather_objects(mine, "attach()")
     except BaseException:
         if exporter is not None:
             exporter.close()

@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.errors import CommunicationError
 from relaxcomm.network.link import Link
 from relaxcomm.network.operations import Label, Neighbors, Operation, Received, Request
-from relaxcomm.network.reductions import Objects
+from relaxcomm.network.reductions import Meeting, Objects
 from relaxcomm.network.traffic import traffic
 from relaxcomm.network.transport import ByteCounters, Membership, Pending, Place, Service, Transport
 from relaxcomm.network.virtual_time import Desk, Slot, World
@@ -109,21 +109,28 @@ class InProcessTransport(Transport):
         self._world.services[self._rank, desk] = service
         self._world.counters[self._rank, desk] = self.counters
         self._desks.append(desk)
-        self.gather_objects("serves")  # nobody asks before all serve
+        self.gather_objects(None, "the beginning of services")  # nobody asks before all serve
 
     def leave(self) -> None:
         for desk in self._desks:
             self._world.leave(self._rank, desk)
         if self._desks:
-            self.gather_objects("goodbye")
+            self.gather_objects(None, "the end of services")
         self._desks.clear()
 
     def traffic(self, operation: Operation) -> tuple[int, int]:
         return traffic(operation, self._rank, self._world.size)
 
-    def gather_objects(self, value: object) -> list[object]:
-        slot = self._world.post(self._rank, Objects(value), "gather objects")
-        return cast("list[object]", self._world.wait(self._rank, slot, "gather objects"))
+    def meet(self, event: str, step: int | None = None) -> None:
+        self._meet(Meeting(), event, step)
+
+    def gather_objects(self, value: object, event: str, step: int | None = None) -> list[object]:
+        return cast("list[object]", self._meet(Objects(value), event, step))
+
+    def _meet(self, operation: Objects, event: str, step: int | None) -> object:
+        place = event if step is None else f"{event} in step {step}"
+        slot = self._world.post(self._rank, operation, place)
+        return self._world.wait(self._rank, slot, place)
 
     def announce(self, status: str) -> None:
         """Nothing to do: the scheduler sees every rank."""

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch.distributed as dist
 
+from relaxcomm.network.processes import ENDED, condition_of, this_process
+from relaxcomm.network.status import Status
+from relaxcomm.network.store_thread import StoreThread
 from relaxcomm.network.transport import Membership
 
 _FRAMES = re.compile(r"(^|\n)(Exception raised from|frame #)[^\n]*")
+_FOLLOWED = "failed: CommunicationError"  # from what became of another rank
+_PATIENCE_SECONDS = 1.0  # with a store that does not answer
 
 
 def without_frames(error: object) -> str:
@@ -17,7 +25,7 @@ def without_frames(error: object) -> str:
 
 
 class Peers:
-    """Statuses that ranks publish for those that wait for them.
+    """Statuses that ranks publish for those that wait for them; nobody is held up by a store that is silent.
 
     Args:
         name: of the group of ranks, the same on all of them and used once.
@@ -26,44 +34,89 @@ class Peers:
 
     def __init__(self, name: str, membership: Membership) -> None:
         # The store of the default group has no public accessor.
-        self._store = dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        store = dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        self._store = StoreThread(store)
+        self._rank = membership.rank
         self._others = [rank for rank in range(membership.world_size) if rank != membership.rank]
-        self._key = f"status/{membership.rank}"
+        self._processes: dict[int, str] = {}
+        if self._others:
+            store.set(f"process/{self._rank}", this_process())  # the group was made through it just now
 
-    def announce(self, status: str) -> bool:
-        """Publish a status; False if the store's host is gone, and with it whoever would read this."""
+    def announce(self, status: Status) -> None:
+        """Publish a status, if the store can be reached: whoever would read it asks the same store."""
+        if not self._others:
+            return
         try:
-            self._store.set(self._key, status)
-        except RuntimeError:
-            return False
-        return True
+            self._ask(lambda store: store.set(f"status/{self._rank}", status.encode()))
+        except (RuntimeError, TimeoutError):
+            return
 
-    def gone(self, *how: str) -> str:
-        """Whose status begins so, "failed" or "closed" unless told otherwise; or nothing."""
+    def missing(self, mine: Status, seconds: float = _PATIENCE_SECONDS) -> str:
+        """Who will never come to where this rank is; nothing where that cannot be said."""
         try:
-            statuses = self._statuses()
+            statuses, processes = self._store.ask(self._read, seconds)
+        except TimeoutError:  # its host is stopped, and may go on
+            return ""
         except RuntimeError as error:
             cause = without_frames(error)
             return f"the store does not answer, so the process that holds it has ended ({cause})"
-        return "; ".join(
-            f"rank {r} {s}" for r, s in statuses.items() if s.startswith(how or ("failed", "closed"))
-        )
+        return _cause(mine, statuses, processes)
 
     def heard(self) -> str:
         """What is known of all the others."""
         try:
-            known = self._statuses()
-        except RuntimeError as error:
+            statuses, processes = self._ask(self._read)
+        except (RuntimeError, TimeoutError) as error:
             return f"the store does not answer ({without_frames(error)})"
-        return "; ".join(
-            f"rank {rank} {known[rank]}" if rank in known else f"nothing heard of rank {rank}"
-            for rank in self._others
-        )
+        words = {rank: status.words for rank, status in statuses.items()}
+        words |= {rank: how for rank, where in processes.items() if (how := condition_of(where))}
+        return "; ".join(f"rank {rank} {words.get(rank, 'says nothing')}" for rank in self._others)
 
-    def _statuses(self) -> dict[int, str]:
-        found = {}
-        for rank in self._others:
-            key = f"status/{rank}"
-            if self._store.check([key]):
-                found[rank] = self._store.get(key).decode()
-        return found
+    def cause(self, seconds: float) -> str:
+        """Why a connection broke: who has failed or ended, when that is known, or what all others say."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if known := self.missing(Status("asks", "")):
+                return known
+            if time.monotonic() >= deadline:
+                return self.heard()
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """End the thread that asks."""
+        self._store.close()
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        return self._store.ask(question, _PATIENCE_SECONDS)
+
+    def _read(self, store: Any) -> tuple[dict[int, Status], dict[int, str]]:
+        """What others have said, and where their processes are."""
+        found = {rank: self._get(store, f"status/{rank}") for rank in self._others}
+        for rank in set(self._others) - self._processes.keys():
+            if where := self._get(store, f"process/{rank}"):
+                self._processes[rank] = where
+        return {rank: Status.decode(text) for rank, text in found.items() if text}, self._processes
+
+    @staticmethod
+    def _get(store: Any, key: str) -> str:
+        return str(store.get(key).decode()) if store.check([key]) else ""
+
+
+def _cause(mine: Status, statuses: Mapping[int, Status], processes: Mapping[int, str]) -> str:
+    """The first thing that keeps others from coming, and not what followed from it."""
+    failed = {rank: s.words for rank, s in statuses.items() if s.state == "failed"}
+    ended = {
+        rank: how
+        for rank, where in processes.items()
+        if not (rank in statuses and statuses[rank].is_gone)
+        and (how := condition_of(where)).startswith(ENDED)
+    }
+    closed = {rank: s.words for rank, s in statuses.items() if s.closed_before(mine)}
+    elsewhere = {
+        rank: f"{s.words}: every rank must do the same"
+        for rank, s in statuses.items()
+        if s.never_comes_to(mine)
+    }
+    own = {rank: words for rank, words in failed.items() if not words.startswith(_FOLLOWED)}
+    found = own | ended or failed or closed or elsewhere
+    return "; ".join(f"rank {rank} {words}" for rank, words in sorted(found.items()))

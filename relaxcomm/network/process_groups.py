@@ -28,7 +28,7 @@ _REDUCTIONS = {"mean": dist.ReduceOp.AVG, "sum": dist.ReduceOp.SUM, "max": dist.
 
 
 class Groups:
-    """One group for tensors where the model is, one for what the host must know, one for neighbours.
+    """Groups for tensors where the model is, for what the host must know, for neighbours, and for events.
 
     Args:
         ranks: global ranks of all that take part.
@@ -45,6 +45,8 @@ class Groups:
         self._linked: Any = None
         self._main = self._make(backend)
         self._host = self._main if self.on_cpu else self._make("gloo")
+        self.control = self._make("gloo")
+        """For events, where all ranks meet; what training sends is never on it."""
         # Asked for several times a step, of which torch's answer would take most.
         self.membership = Membership(dist.get_rank(self._main), dist.get_world_size(self._main))
 
@@ -71,19 +73,15 @@ class Groups:
         assert not isinstance(operation, Request), "services answer requests"
         return self._exchange_with_neighbors(operation)
 
-    def gather_objects(self, value: object) -> list[object]:
-        """`value` of every rank."""
-        gathered: list[object] = [None] * len(self.ranks)
-        dist.all_gather_object(gathered, value, group=self._host)
-        return gathered
-
     def destroy(self) -> None:
         """Let go of them, if that can be."""
         if self.partial or not dist.is_initialized():
             return
-        for group in {self._main, self._host, self._linked} - {None}:
+        for group in {self._main, self._host, self._linked, self.control} - {None}:
             dist.destroy_process_group(group)
-        self._main = self._host = self._linked = None  # their threads end when nobody holds them
+        self._main = self._host = self._linked = self.control = (
+            None  # their threads end when nobody holds them
+        )
 
     def _make(self, backend: str) -> Any:
         return dist.new_group(

@@ -25,7 +25,11 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    value: object
+    value: object = None
+
+
+class Meeting(Objects):
+    """An event at which ranks wait for each other, in no time."""
 
 
 def signature(operation: Operation | Objects, label: str) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import pickle
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
 
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import Peers, without_frames
+from relaxcomm.network.meetings import Apart, Header, Meetings
 from relaxcomm.network.operations import (
     Agree,
     Label,
@@ -22,12 +26,16 @@ from relaxcomm.network.operations import (
     Request,
 )
 from relaxcomm.network.process_groups import Groups
+from relaxcomm.network.reductions import signature
 from relaxcomm.network.services import Services
+from relaxcomm.network.status import State, Status
 from relaxcomm.network.traffic import traffic
+from relaxcomm.network.trail import Trail
 from relaxcomm.network.transport import ByteCounters, Membership, Pending, Place, Service, Transport
 
 _SLICE_SECONDS = 1.0
-_GRACE_SECONDS = 0.5
+_SHORT_SLICE_SECONDS = 0.2
+_GRACE_SECONDS = 1.0  # in which those that see a peer end say so
 _numbers = itertools.count()
 
 
@@ -53,18 +61,25 @@ class TorchTransport(Transport):
         ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
         self.backend = chosen
         self._timeout, self._debug = timeout_seconds, debug
-        limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
-        self._groups = Groups(ranks, backend=chosen, limit=limit)
-        name = f"relaxcomm/{'-'.join(map(str, ranks))}/{next(_numbers)}"
-        self._peers = Peers(name, self.membership)
-        self._asked = -math.inf  # when, in `look`, what became of the peers
         self._broken = False
+        self._membership = Membership(ranks.index(dist.get_rank()), len(ranks))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # whose store may be the last attempt's
+        name = f"relaxcomm/{attempt}/{'-'.join(map(str, ranks))}/{next(_numbers)}"
+        self._peers = Peers(name, self._membership)
+        self._trail = Trail()
+        limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
+        try:
+            self._groups = Groups(ranks, backend=chosen, limit=limit)
+        except RuntimeError as error:
+            raise self._broke("attach()", error) from error
+        self._meetings = Meetings(self._groups.control, len(ranks), self._trail, self._wait_at_event)
+        self._asked = -math.inf  # when, in `look`, what became of the peers
         self._services: Services | None = None
         self.counters = ByteCounters()
 
     @property
     def membership(self) -> Membership:
-        return self._groups.membership
+        return self._membership
 
     def now(self) -> float:
         return time.perf_counter()
@@ -73,16 +88,18 @@ class TorchTransport(Transport):
         return traffic(operation, self.membership.rank, self.membership.world_size)
 
     def issue(self, operation: Operation, label: Label) -> Pending:
-        if self._debug and not isinstance(operation, Request):
-            self._compare(operation, label)
+        index = None
         if not isinstance(operation, Request):  # services count for themselves
+            if self._debug:
+                self.meet(signature(operation, str(label)))
+            index = self._trail.add(operation, label)
             self.counters.add(label.rule, *self.traffic(operation))
         try:
             works, result = self._start(operation, label)
         except RuntimeError as error:
             raise self._broke(label, error) from error
         on_cpu = self._groups.on_cpu or isinstance(operation, Agree | Request)
-        return _TorchPending(self, works, result, label, on_cpu=on_cpu)
+        return _TorchPending(self, works, result, label, index, on_cpu=on_cpu)
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         if self._services is None:
@@ -93,11 +110,12 @@ class TorchTransport(Transport):
     def leave(self) -> None:
         if self._services is None:
             return
-        self.announce("has finished and serves")
+        mine = Status("serves", "has finished and serves", self._meetings.passed, self._trail.count)
+        self._peers.announce(mine)
 
         def check() -> None:
-            if gone := self._peers.gone("failed"):
-                raise self._failure("the end of training", gone)
+            if missing := self._peers.missing(mine):
+                raise self._failure("the end of training", missing)
 
         try:
             self._services.leave(self._timeout, check)
@@ -106,43 +124,55 @@ class TorchTransport(Transport):
         except RuntimeError as error:
             raise self._broke("the end of training", error) from error
 
-    def gather_objects(self, value: object) -> list[object]:
-        try:
-            return self._groups.gather_objects(value)
-        except RuntimeError as error:
-            raise self._broke("gather objects", error) from error
+    def meet(self, event: str, step: int | None = None) -> None:
+        self._meet(event, step, b"")
+
+    def gather_objects(self, value: object, event: str, step: int | None = None) -> list[object]:
+        return [pickle.loads(one) for one in self._meet(event, step, pickle.dumps(value))]
 
     def announce(self, status: str) -> None:
-        if not self._peers.announce(status):
-            self._broken = True
+        state: State = "failed" if status.startswith("failed") else "closed"
+        self._broken = self._broken or state == "failed"
+        self._peers.announce(Status(state, status, self._meetings.passed, self._trail.count))
 
     def close(self) -> None:
         if self._services is not None:
             self._services.abandon()  # nothing is left of them where all have left
         if not self._broken:
             self._groups.destroy()
+        self._peers.close()
         self._broken = True
 
-    def wait(self, work: Any, label: Label) -> None:
-        """Wait in slices; between them, look whether another rank has failed or gone."""
-        deadline, completed, noticed = time.monotonic() + self._timeout, False, ""
+    def wait(self, work: Any, mine: Status, at: object, slice_seconds: float = _SLICE_SECONDS) -> None:
+        """Wait in slices; between them, say where this rank waits, and look whether the others will come."""
+        deadline, noticed, announced = time.monotonic() + self._timeout, "", False
         while True:
             left = deadline - time.monotonic()
             try:
-                work.wait(timedelta(seconds=max(0.001, min(_SLICE_SECONDS, left))))
+                work.wait(timedelta(seconds=max(0.001, min(slice_seconds, left))))
                 return
             except RuntimeError as error:
-                if completed:  # the operation itself failed; a slice that ran out is not completed
-                    raise self._broke(label, error) from error
-                completed = work.is_completed()
-            gone = self._peers.gone()
-            if gone and gone == noticed:  # seen twice, so it is not on its way out behind this operation
-                raise self._failure(label, gone)
-            noticed = gone
-            if time.monotonic() >= deadline and not completed:
-                raise self._late(label)
+                if self._has_failed(work, error):
+                    raise self._broke(at, error) from error
+            if not announced:
+                self._peers.announce(mine)
+            missing, announced = self._peers.missing(mine), True
+            if missing and missing == noticed:  # seen twice: what others sent before they ended has come
+                raise self._failure(at, missing)
+            noticed, slice_seconds = missing, _SHORT_SLICE_SECONDS if missing else _SLICE_SECONDS
+            if left <= 0:
+                raise self._late(at)
 
-    def look(self, work: Any, label: Label, since: float) -> bool:
+    def wait_for(self, work: Any, label: Label, index: int | None) -> None:
+        """Wait for the operation that was issued as number `index`, or for a service where that is None."""
+        try:
+            work.wait(timedelta(seconds=min(_SLICE_SECONDS, self._timeout)))
+            return  # without a status, which is made for what is late
+        except RuntimeError:
+            pass
+        self.wait(work, self._waiting(label, index), label)
+
+    def look(self, work: Any, label: Label, index: int | None, since: float) -> bool:
         """Whether a work that was issued at `since` has ended, well or not."""
         if work.is_completed():
             return True
@@ -151,9 +181,37 @@ class TorchTransport(Transport):
             raise self._late(label)
         if now - self._asked >= _SLICE_SECONDS:  # whoever polls does so for each bucket in each step
             self._asked = now
-            if gone := self._peers.gone():
-                raise self._failure(label, gone)
+            if missing := self._peers.missing(self._waiting(label, index), _SHORT_SLICE_SECONDS):
+                raise self._failure(label, missing)
         return False
+
+    def _waiting(self, label: Label, index: int | None) -> Status:
+        state: State = "asks" if index is None else "waits"
+        return Status(state, f"waits at {label}", self._meetings.passed, index or 0)
+
+    @staticmethod
+    def _has_failed(work: Any, error: RuntimeError) -> bool:
+        """Whether a wait raised because the operation failed: a slice that ran out is not completed."""
+        if not work.is_completed():
+            return False
+        with suppress(RuntimeError):
+            work.wait(timedelta(0))
+            return False
+        return True
+
+    def _meet(self, event: str, step: int | None, payload: bytes) -> list[bytes]:
+        try:
+            return self._meetings.meet(event, step, payload)
+        except Apart as error:
+            raise self._failure(event, error) from None
+        except CommunicationError:
+            raise
+        except RuntimeError as error:
+            raise self._broke(event, error) from error
+
+    def _wait_at_event(self, work: Any, at: Header) -> None:
+        mine = Status("meets", f"is at {at.words}", self._meetings.passed, self._trail.count)
+        self.wait(work, mine, at.words, _SHORT_SLICE_SECONDS)
 
     def _start(self, operation: Operation, label: Label) -> tuple[list[Any], Received]:
         if not isinstance(operation, Request):
@@ -161,45 +219,43 @@ class TorchTransport(Transport):
         assert self._services is not None, "serve comes before the first request"
         return [self._services.ask((label.rule, label.unit), operation)], operation.reply
 
-    def _compare(self, operation: Operation, label: Label) -> None:
-        shape = list(operation.tensor.shape) if hasattr(operation, "tensor") else ""
-        dtype = operation.tensor.dtype if hasattr(operation, "tensor") else ""
-        mine = f"{type(operation).__name__} {shape} {dtype} at {label}"
-        everyone = self.gather_objects(mine)
-        if len(set(everyone)) > 1:
-            places = "; ".join(f"rank {rank} issues {what}" for rank, what in enumerate(everyone))
-            raise CommunicationError(f"ranks are not at the same place: {places}")
-
-    def _late(self, label: Label) -> CommunicationError:
-        self.announce(f"waits at {label}")
-        time.sleep(_GRACE_SECONDS)
+    def _late(self, at: object) -> CommunicationError:
         return self._failure(
-            label, f"not complete after {self._timeout:g} s (timeout_seconds): {self._peers.heard()}"
+            at, f"not complete after {self._timeout:g} s (timeout_seconds): {self._peers.heard()}"
         )
 
-    def _broke(self, label: Label | str, error: RuntimeError) -> CommunicationError:
-        return self._failure(label, f"{without_frames(error)}; {self._peers.heard()}")
+    def _broke(self, at: object, error: RuntimeError) -> CommunicationError:
+        return self._failure(at, f"{self._peers.cause(_GRACE_SECONDS)} ({without_frames(error)})")
 
-    def _failure(self, label: Label | str, cause: object) -> CommunicationError:
-        self._broken = True
-        return CommunicationError(f"rank {self.membership.rank} at {label}: {without_frames(cause)}")
+    def _failure(self, at: object, cause: object) -> CommunicationError:
+        found = CommunicationError(f"rank {self.membership.rank} at {at}: {without_frames(cause)}")
+        self.announce(f"failed: CommunicationError: {found}")
+        return found
 
 
 class _TorchPending(Pending):
     def __init__(
-        self, transport: TorchTransport, works: list[Any], result: Received, label: Label, *, on_cpu: bool
+        self,
+        transport: TorchTransport,
+        works: list[Any],
+        result: Received,
+        label: Label,
+        index: int | None,
+        *,
+        on_cpu: bool,
     ) -> None:
         self._transport, self._works, self._result = transport, works, result
-        self._label, self._on_cpu = label, on_cpu
+        self._label, self._index, self._on_cpu = label, index, on_cpu
         self._issued = time.monotonic()
 
     def arrived(self) -> bool:
-        return all(self._transport.look(work, self._label, self._issued) for work in self._works)
+        at = (self._label, self._index, self._issued)
+        return all(self._transport.look(work, *at) for work in self._works)
 
     def wait(self) -> Received:
         for work in self._works:
             if self._on_cpu:
-                self._transport.wait(work, self._label)
+                self._transport.wait_for(work, self._label, self._index)
             else:
                 work.wait()  # orders the current stream behind the operation, the host goes on
         return cast("Tensor", self._result)

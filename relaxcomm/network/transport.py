@@ -186,8 +186,19 @@ class Transport(ABC):
         """Say goodbye to all services, and go on serving until all ranks have."""
 
     @abstractmethod
-    def gather_objects(self, value: object) -> list[object]:
-        """Collect a picklable value from every rank, in rank order; blocking, for attach and close."""
+    def meet(self, event: str, step: int | None = None) -> None:
+        """Go on when all ranks have come to an event such as "averaged()"; for what is rare.
+
+        Args:
+            event: the same on all ranks.
+            step: of the training loop, the same on all ranks; None where they have clocks of their own.
+
+        Raises: CommunicationError, on all ranks, if one is elsewhere, or has issued other operations.
+        """
+
+    @abstractmethod
+    def gather_objects(self, value: object, event: str, step: int | None = None) -> list[object]:
+        """Collect a picklable value from every rank, in rank order, at an event as `meet` has it."""
 
     @abstractmethod
     def announce(self, status: str) -> None:

@@ -21,7 +21,7 @@ from relaxcomm.network.operations import (
     Operation,
     Request,
 )
-from relaxcomm.network.reductions import Objects, combine, sent_to, signature
+from relaxcomm.network.reductions import Meeting, Objects, combine, sent_to, signature
 from relaxcomm.network.traffic import size_bytes, traffic
 from relaxcomm.network.transport import ByteCounters, Service
 
@@ -178,5 +178,7 @@ class World:
         return DeadlockError(f"rank {rank} at {label} waits for ranks {missing}; {self.deadlock}")
 
     def _seconds(self, operation: Operation | Objects, rank: int) -> float:
+        if isinstance(operation, Meeting):
+            return 0.0
         sent = 0 if isinstance(operation, Objects) else traffic(operation, rank, self.size)[0]
         return self.link.latency_seconds + sent / self.link.bytes_per_second

@@ -179,7 +179,7 @@ class Backward:
     def _flush(self) -> None:
         """Launch what is left, and land all."""
         if not self.buckets:
-            order = self._bound.world.gather(self._readiness.order())[0]
+            order = self._bound.world.gather(self._readiness.order(), "the first backward")[0]
             assert isinstance(order, list)
             self._bound.lay_out(order)
             self._bind()

@@ -60,6 +60,18 @@ class Bound:
         """What the primitives of a rule may know now, by its index."""
         return self.clock.context(self.algorithm.rules[index])
 
+    def meet(self, event: str) -> None:
+        """Go on when all ranks have come to an event, in the same step where they keep step.
+
+        Raises: CommunicationError, on all ranks, if one is elsewhere.
+        """
+        self.world.meet(event, self.event_step)
+
+    @property
+    def event_step(self) -> int | None:
+        """The step in which all ranks meet; None where each has a clock of its own."""
+        return self.clock.step if self.plan.keeps_step else None
+
     @property
     def common_step(self) -> int:
         """The step that labels what all ranks do together; 0 where each has a clock of its own."""

@@ -125,7 +125,7 @@ class ParameterExchange:
         if not unbounded:
             return
         ours = [self._num_sent(index) for index in unbounded]
-        theirs = zip(*self._bound.world.gather(ours), strict=True)
+        theirs = zip(*self._bound.world.gather(ours, "state_dict()"), strict=True)
         for index, sent, most in zip(unbounded, ours, map(max, theirs), strict=True):
             if sent < most:
                 land_all(transfer.flight for transfer in self._out(index))

@@ -79,7 +79,7 @@ def _are_equal(bound: Bound, buckets: Sequence[Bucket]) -> bool:
     digest = hashlib.blake2b(digest_size=16)
     for bucket in buckets:
         digest.update(bucket.gather(bucket.empty()).view(torch.uint8).cpu().numpy().tobytes())
-    return len(set(bound.world.gather(digest.hexdigest()))) == 1
+    return len(set(bound.world.gather(digest.hexdigest(), "the average of replicas"))) == 1
 
 
 def _moment_buckets(bound: Bound) -> list[Bucket]:
@@ -91,7 +91,9 @@ def _moment_buckets(bound: Bound) -> list[Bucket]:
         for name, value in sorted(optimizer.state.get(item.tensor, {}).items())
         if isinstance(value, Tensor) and value.is_floating_point() and value.shape == item.tensor.shape
     ]
-    held = cast("list[list[str]]", bound.world.gather([item.name for item in items]))
+    held = cast(
+        "list[list[str]]", bound.world.gather([item.name for item in items], "the average of moments")
+    )
     everywhere = set(held[0]).intersection(*held)
     return bound.replica.pack(item for item in items if item.name in everywhere)
 

@@ -54,9 +54,13 @@ class World:
         """Start an operation that brings one tensor, and wait for it."""
         return tensor_of(self.receive(self.issue(operation, label)))
 
-    def gather(self, value: object) -> list[object]:
-        """A picklable value of every rank, in rank order."""
-        return self.transport.gather_objects(value)
+    def meet(self, event: str, step: int | None = None) -> None:
+        """Go on when all ranks have come to an event, see `Transport.meet`."""
+        self.transport.meet(event, step)
+
+    def gather(self, value: object, event: str, step: int | None = None) -> list[object]:
+        """A picklable value of every rank, in rank order, at an event as `meet` has it."""
+        return self.transport.gather_objects(value, event, step)
 
 
 def tensor_of(received: Received) -> Tensor:

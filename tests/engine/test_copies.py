@@ -97,7 +97,7 @@ class Failing(torch.optim.SGD):
         raise MemoryError("no room for a hook")
 
 
-CALLS = ("gather_objects", "issue", "announce", "serve")
+CALLS = ("meet", "gather_objects", "issue", "announce", "serve")
 
 
 class Broken(Exception):

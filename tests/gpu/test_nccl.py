@@ -54,7 +54,7 @@ found = {name: one.wait().tolist() for name, one in pending.items()}
 ring = Neighbors({right: row}, {left: torch.empty(4, device=device)})
 ring = transport.issue(ring, Label(0, "ring")).wait()
 found["ring"] = ring[left].tolist()
-transport.gather_objects(None)
+transport.meet("the end")
 transport.close()
 print(json.dumps(found))
 """

@@ -35,7 +35,7 @@ def exchange(transport):
     found = {name: one.wait().tolist() for name, one in pending.items()}
     ring = Neighbors({right: row}, {left: torch.empty(4)})
     found["ring"] = {peer: t.tolist() for peer, t in transport.issue(ring, Label(0, "ring")).wait().items()}
-    return found, transport.counters.sent, transport.counters.received, transport.gather_objects(me)
+    return found, transport.counters.sent, transport.counters.received, transport.gather_objects(me, "a test")
 
 
 def on_gloo(rank):
@@ -104,9 +104,9 @@ def polls(rank):
     transport = TorchTransport(
         None, device=torch.device("cpu"), backend="gloo", timeout_seconds=20, debug=False
     )
-    asked, gone = [], transport._peers.gone
-    transport._peers.gone = lambda *how: asked.append(time.monotonic()) or gone(*how)
-    transport.gather_objects("ready")
+    asked, missing = [], transport._peers.missing
+    transport._peers.missing = lambda *how: asked.append(time.monotonic()) or missing(*how)
+    transport.gather_objects(None, "ready")
     num_polls, begin = 0, time.monotonic()
     store = dist.distributed_c10d._get_default_store()
     if rank:
@@ -142,7 +142,7 @@ def late_neighbor(rank):
         sent = torch.full((5,), 10.0 * step + rank)
         ring = Neighbors({right: sent}, {left: torch.empty(5)})
         found.append(transport.issue(ring, Label(step, "ring")).wait()[left].tolist())
-    transport.gather_objects(None)
+    transport.gather_objects(None, "the end")
     transport.close()
     return found
 
@@ -156,12 +156,12 @@ def test_a_late_neighbor_is_waited_for_and_the_connection_stays():
 
 def missing_neighbor(rank):
     transport = TorchTransport(
-        None, device=torch.device("cpu"), backend="auto", timeout_seconds=2, debug=False
+        None, device=torch.device("cpu"), backend="auto", timeout_seconds=8, debug=False
     )
     right, left = (rank + 1) % 3, (rank - 1) % 3
     transport.issue(Neighbors({right: torch.ones(5)}, {left: torch.empty(5)}), Label(6, "gossip")).wait()
     if rank == 1:
-        transport.gather_objects("keeps the connection open while the others wait")
+        transport.meet("another place")
         return
     try:
         transport.issue(Neighbors({}, {1: torch.empty(5)}), Label(7, "gossip")).wait()
@@ -171,8 +171,9 @@ def missing_neighbor(rank):
 
 @pytest.mark.ranks
 def test_a_neighbor_that_never_sends_is_an_error():
-    with pytest.raises(Exception, match=r"timeout_seconds|closed") as caught:
+    with pytest.raises(Exception, match="rank 1 is at another place") as caught:
         run_ranks(missing_neighbor, 3)
     kinds = {rank: text for rank, (_, text) in caught.value.errors.items() if rank != 1}
     assert kinds.keys() == {0, 2}
+    assert "step 7" in caught.value.errors[1][1]
     assert all("step 7, rule gossip" in text for text in kinds.values())

@@ -114,7 +114,7 @@ def timed(rank):
             Broadcast(torch.ones(156_250), 0),
             AllReduce(torch.ones(3), "sum"),
         ):
-            transport.gather_objects("begin together")
+            transport.meet("begin together")
             begin = time.perf_counter()
             transport.issue(operation, Label(0, "rule", 0)).wait()
             seconds.append(time.perf_counter() - begin)

@@ -1,0 +1,139 @@
+"""Events at which all ranks meet: they compare where they are before anything else is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from relaxcomm.network.trail import Entry, Trail
+
+_HEADER_BYTES = 512
+_TRAIL_BYTES = 1 << 15  # more than a trail takes
+
+
+class Apart(Exception):
+    """Ranks are not at the same place; the message, the same on all of them, says who is where."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """Where a rank is when it comes to an event.
+
+    Args:
+        event: such as "averaged()".
+        step: of the training loop; None where ranks have clocks of their own.
+        operations: issued so far.
+        digest: of them.
+        payload_bytes: that follow.
+    """
+
+    event: str
+    step: int | None
+    operations: int
+    digest: int
+    payload_bytes: int = 0
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return self.event if self.step is None else f"{self.event} in step {self.step}"
+
+
+def check_headers(headers: Sequence[Header]) -> None:
+    """Refuse events that ranks did not come to together.
+
+    Raises: Apart, the same on all ranks.
+    """
+    events = sorted({header.event for header in headers})
+    if len(events) > 1:
+        raise _apart(headers, f"every rank must come to {' and '.join(events)}, in the same order")
+    if len({header.step for header in headers}) > 1:
+        raise _apart(
+            headers, "every rank must take as many steps; batches may run out earlier inside engine.join()"
+        )
+
+
+def parting(headers: Sequence[Header], trails: Sequence[Sequence[Entry]]) -> Apart:
+    """What to say of ranks that have issued different operations before an event."""
+    known = [dict(trail) for trail in trails]
+    common = sorted(set().union(*known))
+    oldest = max((min(one) for one in known if one), default=0)
+    for index in common:
+        issued = [one.get(index, "nothing") for one in known]
+        if index >= oldest and len(set(issued)) > 1:
+            places = _by_rank([f"issued {words}" for words in issued])
+            return Apart(
+                f"ranks have issued different operations before {headers[0].words}: as operation {index} "
+                f"{places}; every rank must do the same in each step"
+            )
+    counts = _by_rank([f"issued {header.operations}" for header in headers])
+    return Apart(
+        f"ranks have issued different operations before {headers[0].words}, long ago: {counts}; every rank "
+        "must do the same in each step"
+    )
+
+
+class Meetings:
+    """Gathers headers on a group that carries nothing else, so that they meet no other message.
+
+    Args:
+        group: for the CPU.
+        world_size: number of ranks.
+        trail: of this rank's operations.
+        wait: for a work, at an event.
+    """
+
+    def __init__(
+        self, group: Any, world_size: int, trail: Trail, wait: Callable[[Any, Header], None]
+    ) -> None:
+        self._group, self._world_size, self._trail, self._wait = group, world_size, trail, wait
+        self.passed = 0
+        """How many events."""
+
+    def meet(self, event: str, step: int | None, payload: bytes = b"") -> list[bytes]:
+        """Go on when all ranks are here; each one's payload.
+
+        Raises: Apart if one is elsewhere.
+        """
+        mine = Header(event, step, self._trail.count, self._trail.digest, len(payload))
+        told = self._gather(json.dumps(asdict(mine)).encode(), _HEADER_BYTES, mine)
+        headers = [Header(**json.loads(one)) for one in told]
+        check_headers(headers)
+        if len({(header.operations, header.digest) for header in headers}) > 1:
+            trail = json.dumps(self._trail.recent()).encode()
+            told = self._gather(trail, _TRAIL_BYTES, mine)
+            raise parting(headers, [json.loads(one) for one in told])
+        longest = max(header.payload_bytes for header in headers)
+        payloads = self._gather(payload, longest, mine) if longest else [b""] * self._world_size
+        self.passed += 1
+        return [one[: header.payload_bytes] for one, header in zip(payloads, headers, strict=True)]
+
+    def _gather(self, content: bytes, size: int, at: Header) -> list[bytes]:
+        """The bytes of every rank, without the blanks behind them."""
+        row = torch.frombuffer(bytearray(content.ljust(size)), dtype=torch.uint8)
+        rows = torch.empty(self._world_size, size, dtype=torch.uint8)
+        work = dist.all_gather(list(rows.unbind(0)), row, group=self._group, async_op=True)
+        self._wait(work, at)
+        return [bytes(one.numpy()) for one in rows]
+
+
+def _apart(headers: Sequence[Header], advice: str) -> Apart:
+    places = _by_rank([f"at {header.words}" for header in headers], "is", "are")
+    return Apart(f"ranks are not at the same place: {places}; {advice}")
+
+
+def _by_rank(words: Sequence[str], one: str = "", several: str = "") -> str:
+    """What ranks do, those that do the same together."""
+    ranks: dict[str, list[int]] = {}
+    for rank, does in enumerate(words):
+        ranks.setdefault(does, []).append(rank)
+    return "; ".join(
+        f"rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who))} "
+        + f"{several if len(who) > 1 else one} {does}".strip()
+        for does, who in ranks.items()
+    )
