@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
@@ -21,9 +22,10 @@ from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
 from relaxcomm.engine.session import Session, attached
-from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
+from relaxcomm.errors import CompositionError, ConfigError, UsageError
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, single
+from relaxcomm.network.default_group import is_launched, make_default_group
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
@@ -31,7 +33,6 @@ from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.world import World
-from relaxcomm.system.environment import check_rendezvous, launched
 
 
 def attach(
@@ -82,20 +83,21 @@ def attach(
         True
     """
     settings: Config | None = None
-    problem: RelaxcommError | None = None
+    problem: Exception | None = None
     optimizers: tuple[Optimizer, ...] = ()
     try:
         settings = config if isinstance(config, Config) else load(_named(config))
         optimizers = _listed(optimizer)
         _check(model, optimizers, settings)
-    except RelaxcommError as error:
+    except Exception as error:  # the others are told, who would wait for this rank
         problem = error
     with ExitStack() as undo:
-        owned = _initialise(process_group)
+        owned = _initialise(process_group, (settings or _plain()).timeout_seconds)
         if owned:
             undo.callback(dist.destroy_process_group)
         transport = _connect(model, settings, process_group)
         undo.callback(transport.close)
+        undo.push(_telling(transport))
         facts: dict[str, str] = {}
         if settings is not None:
             try:
@@ -103,7 +105,7 @@ def attach(
                 check_workers(settings, size)
                 settings.check_world_size(size)
                 facts = _fingerprint(model, settings, size)
-            except RelaxcommError as error:
+            except Exception as error:
                 problem = problem or error
         compare(share(transport, problem, facts, "attach()"))
         assert settings is not None
@@ -171,6 +173,8 @@ def _listed(optimizer: object) -> tuple[Optimizer, ...]:
 
 def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -> None:
     """Refuse a model that is taken, or that an algorithm cannot work with."""
+    if next(model.parameters(), None) is None:
+        raise CompositionError("the model has no parameters")
     check_apart(model, attached())
     check_unwrapped(model)
     for algorithm in settings.algorithms:
@@ -179,13 +183,27 @@ def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) 
             check_switchable(algorithm)
 
 
-def _initialise(group: object) -> bool:
+def _initialise(group: object, timeout_seconds: float) -> bool:
     """Make the default process group where torchrun has started several ranks; whether it was made here."""
-    if group is not None or dist.is_initialized() or launched().world_size == 1:
+    if group is not None or not is_launched():
         return False
-    check_rendezvous()
-    dist.init_process_group("gloo")
+    make_default_group(timeout_seconds)
     return True
+
+
+def _telling(transport: Transport) -> Callable[[object, BaseException | None, object], None]:
+    """Tell the others when attach fails here."""
+
+    def tell(kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            transport.announce(f"failed: {type(error).__name__}: {error}")
+
+    return tell
+
+
+def _plain() -> Config:
+    """With which a broken configuration is reported to the peers."""
+    return load({"algorithm": "bsp"})
 
 
 def _connect(model: nn.Module, settings: Config | None, group: Any) -> Transport:
@@ -195,10 +213,8 @@ def _connect(model: nn.Module, settings: Config | None, group: Any) -> Transport
         return group.transport()
     if group is None and not dist.is_initialized():
         return single()
-    options = settings or load({"algorithm": "bsp"})  # a broken configuration is reported to the peers, too
-    device = next((p.device for p in model.parameters()), None)
-    if device is None:
-        raise CompositionError("the model has no parameters")
+    options = settings or _plain()
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     return TorchTransport(
         group,
         device=device,

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
 from relaxcomm import errors
-from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.errors import CommunicationError, ConfigError, RelaxcommError
 from relaxcomm.network import Transport
 
 T = TypeVar("T")
 
 
 def share(
-    transport: Transport, problem: RelaxcommError | None, mine: T, event: str, step: int | None = None
+    transport: Transport, problem: Exception | None, mine: T, event: str, step: int | None = None
 ) -> list[T]:
     """What each rank gives, in rank order, unless one has a problem; every rank must call it.
 
@@ -22,16 +22,20 @@ def share(
         mine: a picklable value of this rank.
         event, step: where all ranks meet for it, see `Transport.meet`.
 
-    Raises: on every rank the same error, of the first problem's kind, if there is any.
+    Raises: on every rank the same error, of the first problem's kind, if there is any; one that is not
+        of relaxcomm's own is a CommunicationError on the other ranks.
     """
-    told = (type(problem).__name__, str(problem)) if problem else None
+    is_own = isinstance(problem, RelaxcommError)
+    told = (type(problem).__name__, str(problem) if is_own else repr(problem)) if problem else None
     reports = cast(
         "list[tuple[tuple[str, str] | None, T]]", transport.gather_objects((told, mine), event, step)
     )
     problems = {rank: report[0] for rank, report in enumerate(reports) if report[0] is not None}
+    if problem is not None and not is_own:
+        raise problem
     if problems:
         kinds = list(dict.fromkeys(problems.values()))
-        kind = getattr(errors, kinds[0][0])
+        kind = getattr(errors, kinds[0][0], CommunicationError)
         if len(kinds) == 1 and len(problems) == len(reports):
             raise kind(kinds[0][1])
         raise kind("\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items()))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from relaxcomm.network.process_groups import Groups
 from relaxcomm.network.trail import Entry, Trail
 
 _HEADER_BYTES = 512
@@ -82,16 +83,13 @@ class Meetings:
     """Gathers headers on a group that carries nothing else, so that they meet no other message.
 
     Args:
-        group: for the CPU.
-        world_size: number of ranks.
+        groups: whose control group it is.
         trail: of this rank's operations.
         wait: for a work, at an event.
     """
 
-    def __init__(
-        self, group: Any, world_size: int, trail: Trail, wait: Callable[[Any, Header], None]
-    ) -> None:
-        self._group, self._world_size, self._trail, self._wait = group, world_size, trail, wait
+    def __init__(self, groups: Groups, trail: Trail, wait: Callable[[Any, Header], None]) -> None:
+        self._groups, self._trail, self._wait = groups, trail, wait
         self.passed = 0
         """How many events."""
 
@@ -109,15 +107,15 @@ class Meetings:
             told = self._gather(trail, _TRAIL_BYTES, mine)
             raise parting(headers, [json.loads(one) for one in told])
         longest = max(header.payload_bytes for header in headers)
-        payloads = self._gather(payload, longest, mine) if longest else [b""] * self._world_size
+        payloads = self._gather(payload, longest, mine) if longest else [b""] * len(self._groups.ranks)
         self.passed += 1
         return [one[: header.payload_bytes] for one, header in zip(payloads, headers, strict=True)]
 
     def _gather(self, content: bytes, size: int, at: Header) -> list[bytes]:
         """The bytes of every rank, without the blanks behind them."""
         row = torch.frombuffer(bytearray(content.ljust(size)), dtype=torch.uint8)
-        rows = torch.empty(self._world_size, size, dtype=torch.uint8)
-        work = dist.all_gather(list(rows.unbind(0)), row, group=self._group, async_op=True)
+        rows = torch.empty(len(self._groups.ranks), size, dtype=torch.uint8)
+        work = dist.all_gather(list(rows.unbind(0)), row, group=self._groups.control, async_op=True)
         self._wait(work, at)
         return [bytes(one.numpy()) for one in rows]
 

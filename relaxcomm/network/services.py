@@ -44,11 +44,16 @@ class Services:
         self, ranks: Sequence[int], rank: int, counters: ByteCounters, options: dict[str, Any]
     ) -> None:
         self.ranks, self.rank, self.counters = ranks, rank, counters
-        options = {**options, "backend": "gloo", "timeout": _FOR_EVER}
-        self.groups = (dist.new_group(ranks, **options), dist.new_group(ranks, **options))
+        self.groups = [self._make(options), self._make(options)]
         self._served: dict[Place, _Served] = {}
         _all.add(self)
         self._tags = itertools.count()  # never used again, also after all have left and serve anew
+
+    def _make(self, options: dict[str, Any]) -> Any:
+        """A group that is made within the options' time, and then serves for ever."""
+        group = dist.new_group(self.ranks, backend="gloo", **options)
+        dist.distributed_c10d._set_pg_timeout(_FOR_EVER, group)
+        return group
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         """Answer requests for `place`."""
@@ -77,6 +82,13 @@ class Services:
         for served in self._served.values():
             served.join(deadline)
         self._served.clear()
+
+    def destroy(self) -> None:
+        """Let go of the groups when all ranks have left."""
+        if dist.is_initialized():
+            for group in self.groups:
+                dist.destroy_process_group(group)
+        self.groups.clear()
 
 
 _all: WeakSet[Services] = WeakSet()

@@ -67,12 +67,12 @@ class TorchTransport(Transport):
         name = f"relaxcomm/{attempt}/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         self._peers = Peers(name, self._membership)
         self._trail = Trail()
-        limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
+        self._limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
         try:
-            self._groups = Groups(ranks, backend=chosen, limit=limit)
+            self._groups = Groups(ranks, backend=chosen, limit=self._limit)
         except RuntimeError as error:
             raise self._broke("attach()", error) from error
-        self._meetings = Meetings(self._groups.control, len(ranks), self._trail, self._wait_at_event)
+        self._meetings = Meetings(self._groups, self._trail, self._wait_at_event)
         self._asked = -math.inf  # when, in `look`, what became of the peers
         self._services: Services | None = None
         self.counters = ByteCounters()
@@ -103,8 +103,11 @@ class TorchTransport(Transport):
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         if self._services is None:
-            options = {"use_local_synchronization": self._groups.partial}
-            self._services = Services(self._groups.ranks, self.membership.rank, self.counters, options)
+            options = {"use_local_synchronization": self._groups.partial, "timeout": self._limit}
+            try:
+                self._services = Services(self._groups.ranks, self.membership.rank, self.counters, options)
+            except RuntimeError as error:
+                raise self._broke("the beginning of services", error) from error
         self._services.serve(place, service, request, reply)
 
     def leave(self) -> None:
@@ -140,6 +143,8 @@ class TorchTransport(Transport):
             self._services.abandon()  # nothing is left of them where all have left
         if not self._broken:
             self._groups.destroy()
+            if self._services is not None and not self._groups.partial:
+                self._services.destroy()
         self._peers.close()
         self._broken = True
 

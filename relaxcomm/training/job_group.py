@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
 from relaxcomm.errors import CommunicationError
-from relaxcomm.system.environment import check_rendezvous, launched
+from relaxcomm.network.default_group import is_launched, make_default_group
 from relaxcomm.training.results import RankRecord
 
 
 @contextmanager
 def process_group(timeout_seconds: float) -> Iterator[None]:
     """The job's own group, on which it waits and gathers results; the engine makes groups of its own."""
-    if dist.is_initialized() or launched().world_size == 1:
+    if not is_launched():
         yield
         return
-    check_rendezvous()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
+    make_default_group(timeout_seconds)
     yield
     # Not in a `finally`: after a failure it could wait for ranks that are gone.
     dist.destroy_process_group()

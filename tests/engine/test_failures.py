@@ -91,6 +91,7 @@ def leave_early(world: World, algorithm, at_step: int, name: str):
     model = case.model(seed=0)
     optimizer = make_optimizer("plain", model)
     engine = world.attach(model, optimizer, {"algorithm": algorithm, "timeout_seconds": 2})
+    met: Exception | None = None
     try:
         for step in range(6):
             if world.rank == 2 and step == at_step:
@@ -100,11 +101,12 @@ def leave_early(world: World, algorithm, at_step: int, name: str):
             optimizer.step()
             optimizer.zero_grad()
     except Exception as error:
+        met = error
         return type(error).__name__, str(error)
     finally:
         if world.rank != 2:
             store.set(reported[world.rank], "")
-        engine.__exit__(RuntimeError, RuntimeError("leaving"), None)
+        engine.__exit__(type(met), met or RuntimeError("leaving"), None)
     return "nothing", ""
 
 

@@ -1,0 +1,51 @@
+"""The default process group, made by us where a launcher has named the ranks and nobody else has made it."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from relaxcomm.errors import CommunicationError
+from relaxcomm.network.liveness import without_frames
+from relaxcomm.system.environment import check_rendezvous, launched, whole_number
+
+_numbers = itertools.count()
+_met: list[tuple[Any, int, int]] = []
+
+
+def is_launched() -> bool:
+    """Whether a launcher has started several ranks, and no default group is there."""
+    return not dist.is_initialized() and launched().world_size > 1
+
+
+def make_default_group(timeout_seconds: float) -> None:
+    """Make it, over Gloo; once it was destroyed it can be made again.
+
+    Each has keys of its own in the one store, which lives as long as the process: a group that finds the
+    addresses of the one before, or of the attempt before an elastic restart, waits for ranks that are gone.
+
+    Args:
+        timeout_seconds: the longest wait for the other ranks.
+
+    Raises: CommunicationError if one does not come; ConfigError for variables that no launcher has set so.
+    """
+    check_rendezvous()
+    here, limit = launched(), timedelta(seconds=timeout_seconds)
+    try:
+        if not _met:
+            _met.append(next(iter(rendezvous("env://", timeout=limit))))
+        store, own, size = _met[0]
+        attempt = whole_number("TORCHELASTIC_RESTART_COUNT", 0)
+        store.set_timeout(limit)
+        named = dist.distributed_c10d.PrefixStore(f"relaxcomm/{attempt}/{next(_numbers)}", store)
+        named.set_timeout(limit)
+        dist.init_process_group("gloo", store=named, rank=own, world_size=size, timeout=limit)
+    except (RuntimeError, ValueError) as error:
+        raise CommunicationError(
+            f"rank {here.rank} of {here.world_size} has not met the others within {timeout_seconds:g} s "
+            f"(timeout_seconds): {without_frames(error).splitlines()[0]}"
+        ) from error
