@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -14,14 +14,19 @@ from relaxcomm.network.status import Status
 from relaxcomm.network.store_thread import StoreThread
 from relaxcomm.network.transport import Membership
 
-_FRAMES = re.compile(r"(^|\n)(Exception raised from|frame #)[^\n]*")
+_FRAMES = re.compile(
+    r"(^|\n)(Exception raised from|frame #)[^\n]*|\[/[^\]]*\.cc:\d+\] | This is typically[^\n]*"
+)
 _FOLLOWED = "failed: CommunicationError"  # from what became of another rank
-_PATIENCE_SECONDS = 1.0  # with a store that does not answer
+_PATIENCE_SECONDS, _LOST_SECONDS = 1.0, 0.1  # with a store that answers, and that did not the last time
 
 
 def without_frames(error: object) -> str:
-    """What an error says, without the C++ stack that torch puts behind it."""
+    """What an error says, without what torch and Gloo put around it of their source."""
     return _FRAMES.sub("", str(error)).strip()
+
+
+T = TypeVar("T")
 
 
 class Peers:
@@ -38,9 +43,14 @@ class Peers:
         self._store = StoreThread(store)
         self._rank = membership.rank
         self._others = [rank for rank in range(membership.world_size) if rank != membership.rank]
+        self._patience_seconds = _PATIENCE_SECONDS
         self._processes: dict[int, str] = {}
-        if self._others:
-            store.set(f"process/{self._rank}", this_process())  # the group was made through it just now
+        self._shared = store
+        self._shared.set(f"process/{self._rank}", this_process())
+
+    def meet(self) -> None:
+        """Learn where the others' processes are; all have made a group since they told."""
+        self._processes = {r: self._shared.get(f"process/{r}").decode() for r in self._others}
 
     def announce(self, status: Status) -> None:
         """Publish a status, if the store can be reached: whoever would read it asks the same store."""
@@ -54,23 +64,24 @@ class Peers:
     def missing(self, mine: Status, seconds: float = _PATIENCE_SECONDS) -> str:
         """Who will never come to where this rank is; nothing where that cannot be said."""
         try:
-            statuses, processes = self._store.ask(self._read, seconds)
+            return _cause(mine, self._ask(self._read, seconds), self._processes)
         except TimeoutError:  # its host is stopped, and may go on
-            return ""
+            return _cause(mine, {}, self._processes)
         except RuntimeError as error:
-            cause = without_frames(error)
-            return f"the store does not answer, so the process that holds it has ended ({cause})"
-        return _cause(mine, statuses, processes)
+            lost = (
+                f"the store does not answer, so the process that holds it has ended ({without_frames(error)})"
+            )
+            return _cause(mine, {}, self._processes) or lost
 
     def heard(self) -> str:
         """What is known of all the others."""
+        words, trouble = dict.fromkeys(self._others, "says nothing"), ""
         try:
-            statuses, processes = self._ask(self._read)
+            words |= {rank: status.words for rank, status in self._ask(self._read).items()}
         except (RuntimeError, TimeoutError) as error:
-            return f"the store does not answer ({without_frames(error)})"
-        words = {rank: status.words for rank, status in statuses.items()}
-        words |= {rank: how for rank, where in processes.items() if (how := condition_of(where))}
-        return "; ".join(f"rank {rank} {words.get(rank, 'says nothing')}" for rank in self._others)
+            trouble = f"; the store does not answer ({without_frames(error)})"
+        words |= {rank: how for rank, where in self._processes.items() if (how := condition_of(where))}
+        return "; ".join(f"rank {rank} {does}" for rank, does in words.items()) + trouble
 
     def cause(self, seconds: float) -> str:
         """Why a connection broke: who has failed or ended, when that is known, or what all others say."""
@@ -86,16 +97,19 @@ class Peers:
         """End the thread that asks."""
         self._store.close()
 
-    def _ask(self, question: Callable[[Any], Any]) -> Any:
-        return self._store.ask(question, _PATIENCE_SECONDS)
+    def _ask(self, question: Callable[[Any], T], seconds: float = _PATIENCE_SECONDS) -> T:
+        try:
+            answer = self._store.ask(question, min(seconds, self._patience_seconds))
+        except TimeoutError:
+            self._patience_seconds = _LOST_SECONDS
+            raise
+        self._patience_seconds = _PATIENCE_SECONDS
+        return answer
 
-    def _read(self, store: Any) -> tuple[dict[int, Status], dict[int, str]]:
-        """What others have said, and where their processes are."""
+    def _read(self, store: Any) -> dict[int, Status]:
+        """What others have said."""
         found = {rank: self._get(store, f"status/{rank}") for rank in self._others}
-        for rank in set(self._others) - self._processes.keys():
-            if where := self._get(store, f"process/{rank}"):
-                self._processes[rank] = where
-        return {rank: Status.decode(text) for rank, text in found.items() if text}, self._processes
+        return {rank: Status.decode(text) for rank, text in found.items() if text}
 
     @staticmethod
     def _get(store: Any, key: str) -> str:

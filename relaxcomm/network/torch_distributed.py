@@ -70,6 +70,7 @@ class TorchTransport(Transport):
         self._limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
         try:
             self._groups = Groups(ranks, backend=chosen, limit=self._limit)
+            self._peers.meet()
         except RuntimeError as error:
             raise self._broke("attach()", error) from error
         self._meetings = Meetings(self._groups, self._trail, self._wait_at_event)
