@@ -36,9 +36,8 @@ class Shadow:
             return
         step.bound.votes.drain()  # what is on its way to parameters that are given up
         step.parameters.drain()
-        steps = [
-            int(str(count)) for count in world.gather(trained, "the end of join()", step.bound.event_step)
-        ]
+        # Shadows have looked ahead: clocks differ.
+        steps = [int(str(count)) for count in world.gather(trained, "the end of join()")]
         replica = step.bound.replica
         replicas.broadcast(replica.model, world.transport, replica.bucket_bytes, root=steps.index(max(steps)))
         step.rewind(statistics.steps - max(steps))  # shadows look ahead for the next exchange

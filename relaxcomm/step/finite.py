@@ -54,7 +54,7 @@ def non_finite_error(
         so: what follows.
     """
     try:
-        everyone = world.gather(_listed(put_in), "NaN or infinity", step)
+        everyone = world.gather(_listed(put_in), "an error about NaN or infinity")
     except CommunicationError as error:
         where = f"{_listed(put_in or came)} (on which ranks they arose could not be asked: {error})"
         return _error(f"step {step}: NaN or infinity in {where}; {so}")
