@@ -73,7 +73,7 @@ def begin(engine: Engine, path: Path, keep: int, others: Mapping[str, Stateful])
         problem = RelaxcommError(f"cannot save checkpoints in {path}: {error.strerror}")
     except RelaxcommError as error:
         problem = error
-    places: list[Place | None] = share(world.transport, problem, place)
+    places: list[Place | None] = share(world.transport, problem, place, "checkpoint.save()")
     assert places[0] is not None
     assert state is not None
     return Write(places[0], *state, world.rank, world.size, engine.settings.timeout_seconds)
@@ -84,8 +84,10 @@ def settle(engine: Engine, write: Write) -> None:
 
     Raises: RelaxcommError, on every rank, if one could not.
     """
-    engine.world.gather("writes")  # in one process ranks take turns, and nobody writes before it had one
-    share(engine.world.transport, write.wait(), None)
+    engine.world.meet(
+        "the end of checkpoint.save()"
+    )  # in one process ranks take turns, and nobody writes before it had one
+    share(engine.world.transport, write.wait(), None, "the end of checkpoint.save()")
 
 
 def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path | None:
@@ -127,7 +129,7 @@ def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path 
         newest = _newest(Path(path))
     except OSError as error:
         problem = ConfigError(f"cannot read {path}: {error.strerror}")
-    found: list[Path | None] = share(world.transport, problem, newest)
+    found: list[Path | None] = share(world.transport, problem, newest, "checkpoint.load()")
     folder = found[0]
     if folder is None:
         return None
@@ -136,7 +138,7 @@ def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path 
         state = _read(folder, world.rank, world.size)
     except ConfigError as error:
         problem = error
-    share(world.transport, problem, None)
+    share(world.transport, problem, None, "checkpoint.load()")
     assert state is not None
     engine.load_run_state_dict(state, **others)
     return folder

@@ -47,7 +47,7 @@ def of_rank(world: World, saved: Mapping[str, Any]) -> Any:
             f"the saved engine state has {has}, and {name!r} with one state in a tuple is needed; load "
             "what this rank saved"
         )
-    share(world.transport, problem, None)
+    share(world.transport, problem, None, "load_state_dict()")
     assert found is not None
     return found[0]
 
@@ -80,7 +80,7 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
         _check(session.replica, saved, others)
     except RelaxcommError as error:
         problem = error
-    share(session.world.transport, problem, None)
+    share(session.world.transport, problem, None, "checkpoint.load()")
     session.check(saved["engine"])
     replica = session.replica
     replica.model.load_state_dict(saved["model"])

@@ -110,7 +110,8 @@ class Session:
             together = checked.together(keeps_step=algorithm.keeps_step)
         except RelaxcommError as error:
             problem = error
-        compare(share(self.world.transport, problem, together), "load the states that were saved together")
+        reports = share(self.world.transport, problem, together, "load_state_dict()")
+        compare(reports, "load the states that were saved together")
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that was checked; every rank calls it."""
