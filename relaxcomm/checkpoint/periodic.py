@@ -58,7 +58,7 @@ class Checkpoints:
 
     def round(self) -> None:
         """A round has ended, in which ranks make different numbers of steps: those of rank 0 count."""
-        (steps, *_) = self._engine.world.gather(int(self._engine.statistics["steps"]))
+        (steps, *_) = self._engine.world.gather(int(self._engine.statistics["steps"]), "the end of a round")
         assert isinstance(steps, int)
         self.step(steps)
 
@@ -98,7 +98,7 @@ class Checkpoints:
         assert every is not None
         passed = time.monotonic() - self._saved_at
         a_step = passed / max(1, steps - self._saved_step)
-        (left, *_) = self._engine.world.gather(int((every - passed) / a_step))
+        (left, *_) = self._engine.world.gather(int((every - passed) / a_step), "a look at the clock")
         assert isinstance(left, int)
         self._due = steps + max(1, left)
         return left < 1
