@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from relaxcomm.network.process_groups import Groups
+from relaxcomm.network.status import State
 from relaxcomm.network.trail import Entry, Trail
 
 _HEADER_BYTES = 512
@@ -85,11 +87,12 @@ class Meetings:
     Args:
         groups: whose control group it is.
         trail: of this rank's operations.
-        wait: for a work, at an event.
+        wait: for a work, in a state, at a place.
     """
 
-    def __init__(self, groups: Groups, trail: Trail, wait: Callable[[Any, Header], None]) -> None:
+    def __init__(self, groups: Groups, trail: Trail, wait: Callable[[Any, State, str], None]) -> None:
         self._groups, self._trail, self._wait = groups, trail, wait
+        self._sent: tuple[Tensor, Any, list[Entry]] | None = None  # by `compare`
         self.passed = 0
         """How many events."""
 
@@ -99,25 +102,58 @@ class Meetings:
         Raises: Apart if one is elsewhere.
         """
         mine = Header(event, step, self._trail.count, self._trail.digest, len(payload))
-        told = self._gather(json.dumps(asdict(mine)).encode(), _HEADER_BYTES, mine)
-        headers = [Header(**json.loads(one)) for one in told]
+        self._settle("meets", mine)
+        rows, work = self._gather(_packed(mine), _HEADER_BYTES)
+        self._wait(work, "meets", mine.words)
+        headers = _unpacked(rows)
         check_headers(headers)
-        if len({(header.operations, header.digest) for header in headers}) > 1:
-            trail = json.dumps(self._trail.recent()).encode()
-            told = self._gather(trail, _TRAIL_BYTES, mine)
-            raise parting(headers, [json.loads(one) for one in told])
+        self._check_trails(headers, self._trail.recent(), "meets", mine)
         longest = max(header.payload_bytes for header in headers)
-        payloads = self._gather(payload, longest, mine) if longest else [b""] * len(self._groups.ranks)
+        if longest:
+            rows, work = self._gather(payload, longest)
+            self._wait(work, "meets", mine.words)
         self.passed += 1
-        return [one[: header.payload_bytes] for one, header in zip(payloads, headers, strict=True)]
+        return [bytes(row.numpy())[: header.payload_bytes] for row, header in zip(rows, headers, strict=True)]
 
-    def _gather(self, content: bytes, size: int, at: Header) -> list[bytes]:
-        """The bytes of every rank, without the blanks behind them."""
+    def compare(self) -> None:
+        """Send a digest of what was issued to all, who look at it here, or at an event, the next time.
+
+        Raises: Apart if the last ones differed.
+        """
+        mine = Header(f"operation {self._trail.count}", None, self._trail.count, self._trail.digest)
+        self._settle("asks", mine)
+        self._sent = *self._gather(_packed(mine), _HEADER_BYTES), self._trail.recent()
+
+    def _settle(self, state: State, at: Header) -> None:
+        """Look at what `compare` has sent."""
+        if self._sent is not None:
+            (rows, work, trail), self._sent = self._sent, None
+            self._wait(work, state, at.words)
+            self._check_trails(_unpacked(rows), trail, state, at)
+
+    def _check_trails(
+        self, headers: Sequence[Header], recent: Sequence[Entry], state: State, at: Header
+    ) -> None:
+        """Raise Apart where digests differ: then all ranks, who see the same, send what they have issued."""
+        if len({(header.operations, header.digest) for header in headers}) > 1:
+            rows, work = self._gather(json.dumps(recent).encode(), _TRAIL_BYTES)
+            self._wait(work, state, at.words)
+            raise parting(headers, [json.loads(bytes(row.numpy())) for row in rows])
+
+    def _gather(self, content: bytes, size: int) -> tuple[Tensor, Any]:
+        """Begin to gather every rank's bytes and blanks behind them: `[world_size, size]`, and a work."""
         row = torch.frombuffer(bytearray(content.ljust(size)), dtype=torch.uint8)
-        rows = torch.empty(len(self._groups.ranks), size, dtype=torch.uint8)
+        rows = torch.empty(len(self._groups.ranks), len(row), dtype=torch.uint8)
         work = dist.all_gather(list(rows.unbind(0)), row, group=self._groups.control, async_op=True)
-        self._wait(work, at)
-        return [bytes(one.numpy()) for one in rows]
+        return rows, work
+
+
+def _packed(header: Header) -> bytes:
+    return json.dumps(asdict(header)).encode()
+
+
+def _unpacked(rows: Tensor) -> list[Header]:
+    return [Header(**json.loads(bytes(row.numpy()))) for row in rows]
 
 
 def _apart(headers: Sequence[Header], advice: str) -> Apart:

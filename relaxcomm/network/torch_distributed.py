@@ -7,9 +7,10 @@ import math
 import os
 import pickle
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import Peers, without_frames
-from relaxcomm.network.meetings import Apart, Header, Meetings
+from relaxcomm.network.meetings import Apart, Meetings
 from relaxcomm.network.operations import (
     Agree,
     Label,
@@ -36,7 +37,11 @@ from relaxcomm.network.transport import ByteCounters, Membership, Pending, Place
 _SLICE_SECONDS = 1.0
 _SHORT_SLICE_SECONDS = 0.2
 _GRACE_SECONDS = 1.0  # in which those that see a peer end say so
+_COMPARED_OPERATIONS = 1024  # after so many ranks compare what they have issued, beside training
 _numbers = itertools.count()
+
+
+T = TypeVar("T")
 
 
 class TorchTransport(Transport):
@@ -94,6 +99,8 @@ class TorchTransport(Transport):
             if self._debug:
                 self.meet(signature(operation, str(label)))
             index = self._trail.add(operation, label)
+            if self._trail.count % _COMPARED_OPERATIONS == 0:
+                self._at_event(str(label), self._meetings.compare)
             self.counters.add(label.rule, *self.traffic(operation))
         try:
             works, result = self._start(operation, label)
@@ -206,18 +213,22 @@ class TorchTransport(Transport):
         return True
 
     def _meet(self, event: str, step: int | None, payload: bytes) -> list[bytes]:
+        return self._at_event(event, lambda: self._meetings.meet(event, step, payload))
+
+    def _at_event(self, place: str, meet: Callable[[], T]) -> T:
+        """What `meet` brings; its errors are this rank's."""
         try:
-            return self._meetings.meet(event, step, payload)
+            return meet()
         except Apart as error:
-            raise self._failure(event, error) from None
+            raise self._failure(place, error) from None
         except CommunicationError:
             raise
         except RuntimeError as error:
-            raise self._broke(event, error) from error
+            raise self._broke(place, error) from error
 
-    def _wait_at_event(self, work: Any, at: Header) -> None:
-        mine = Status("meets", f"is at {at.words}", self._meetings.passed, self._trail.count)
-        self.wait(work, mine, at.words, _SHORT_SLICE_SECONDS)
+    def _wait_at_event(self, work: Any, state: State, place: str) -> None:
+        mine = Status(state, f"is at {place}", self._meetings.passed, self._trail.count)
+        self.wait(work, mine, place, _SHORT_SLICE_SECONDS)
 
     def _start(self, operation: Operation, label: Label) -> tuple[list[Any], Received]:
         if not isinstance(operation, Request):

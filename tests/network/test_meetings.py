@@ -147,6 +147,27 @@ def test_operations_that_were_mixed_are_named_at_the_next_event():
         assert "rank 2 issued AllReduce [2] torch.float32 at step 7, rule 1" in told
 
 
+def mixes_for_long(rank: int) -> tuple[int, str]:
+    """How many operations were issued before the ranks noticed, and what they were told."""
+    transport = TorchTransport(
+        None, device=torch.device("cpu"), backend="gloo", timeout_seconds=20, debug=False
+    )
+    for step in range(5000):
+        try:
+            label = Label(step, "1" if rank == 2 and step > 1000 else "0")
+            transport.issue(AllReduce(torch.ones(2)), label).wait()
+        except CommunicationError as error:
+            return step, str(error)
+    return 5000, "nothing"
+
+
+@pytest.mark.ranks
+def test_operations_that_are_mixed_are_noticed_without_an_event():
+    for issued, told in run_ranks(mixes_for_long, 3):
+        assert issued <= 2048
+        assert "as operation 1001 ranks 0, 1 issued AllReduce [2] torch.float32 at step 1001, rule 0" in told
+
+
 CASES_ALONE = [
     (DILOCO, "averaged", "averaged() in step 3"),
     ("bsp", "averaged", "averaged() in step 3"),
