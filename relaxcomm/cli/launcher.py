@@ -24,6 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from relaxcomm.cli import signals
 from relaxcomm.cli.exit_codes import BAD_INPUT, RunFailed, describe
 from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.system.files import write_whole
 
 T = TypeVar("T")
 
@@ -142,7 +143,7 @@ def _work(work: Callable[[], T], folder: str, launcher: int) -> T:
             "bad_input": isinstance(error, BAD_INPUT),
             "consequence": _is_consequence(error),
         }
-        Path(folder, f"failure-{rank}.json").write_text(json.dumps(report), encoding="utf-8")
+        write_whole(Path(folder, f"failure-{rank}.json"), json.dumps(report))
         raise SystemExit(1) from None
 
 

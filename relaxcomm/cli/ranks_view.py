@@ -127,6 +127,8 @@ def sparkline(values: Sequence[float]) -> str:
     if not finite:
         return ""
     low, span = min(finite), max(finite) - min(finite)
+    if span == float("inf"):  # no float holds it, so the shape cannot be drawn
+        span = 0.0
     return "".join(
         _BARS[round((value - low) / span * (len(_BARS) - 1)) if span else 0] if value in finite else "!"
         for value in values

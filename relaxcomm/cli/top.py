@@ -72,7 +72,7 @@ class Watch:
         try:
             self._places = self._reader.ranks()
             self._silent_since = None
-        except (OSError, ValueError, LookupError) as error:
+        except (OSError, ValueError) as error:
             if first:
                 raise RunFailed(
                     f"no job answers at {self._reader.url} ({error}); its configuration needs "

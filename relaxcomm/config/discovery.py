@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 import tomllib
 import typing
@@ -17,11 +18,15 @@ from typing import Any, TypeGuard
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import ConfigError, PluginError
 from relaxcomm.fields.frozen import Declared
+from relaxcomm.fields.validation import shown
 from relaxcomm.roles import RELAXCOMM_PROTOCOL
+from relaxcomm.system.files import read_at_most
 
 ALGORITHMS = "relaxcomm.algorithms"
 PRIMITIVES = "relaxcomm.primitives"
 _VERSION = "RELAXCOMM_PROTOCOL"
+_OWN_PACKAGES = ("relaxcomm", "relaxcomm_algorithms")
+_LONGEST_BYTES = 1_048_576
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,7 @@ def discover(group: str, included: Iterable[EntryPoint]) -> list[Found]:
     """
     found: dict[str, Found] = {}
     uninstalled = [point for point in included if point.group == group]
-    for point in sorted(
-        [*entry_points(group=group), *uninstalled], key=lambda point: (point.name, point.value)
-    ):
+    for point in sorted([*entry_points(group=group), *uninstalled], key=_bundled_first):
         source = point.dist.name if point.dist is not None else point.value
         for one in each(point):
             if one.name in found:
@@ -63,9 +66,18 @@ def discover(group: str, included: Iterable[EntryPoint]) -> list[Found]:
                 found[one.name] = Found(one.name, load(one), one.value, source)
             except PluginError as error:
                 complain(one.name, source, str(error))
-            except Exception as error:  # a broken plug-in must not take the others down
+            except (Exception, SystemExit) as error:  # a broken plug-in must not take the others down
                 complain(one.name, source, f"{type(error).__name__}: {error}")
     return list(found.values())
+
+
+def _bundled_first(point: EntryPoint) -> tuple[bool, str, str]:
+    """Order in which names are given: nobody else gets those of what is bundled."""
+    return _package(point) not in _OWN_PACKAGES, point.name, point.value
+
+
+def _package(point: EntryPoint) -> str:
+    return point.value.partition(":")[0].partition(".")[0]
 
 
 def each(point: EntryPoint) -> list[EntryPoint]:
@@ -73,11 +85,11 @@ def each(point: EntryPoint) -> list[EntryPoint]:
 
     One that cannot be loaded, or whose module has none, stands for itself, so that loading it says why.
     """
-    if point.attr or point.group != PRIMITIVES:
+    if ":" in point.value or point.group != PRIMITIVES:
         return [point]
     try:
         module = load(point)
-    except Exception:
+    except (Exception, SystemExit):
         return [point]
     package = module.__name__.partition(".")[0]
     defined = [
@@ -90,23 +102,33 @@ def each(point: EntryPoint) -> list[EntryPoint]:
 
 def is_primitive(value: object) -> TypeGuard[type[Declared]]:
     """Whether it is a class that can be named in YAML: one with a role, and nothing left abstract."""
-    return inspect.isclass(value) and issubclass(value, Declared) and not inspect.isabstract(value)
+    return (
+        inspect.isclass(value)
+        and issubclass(value, Declared)
+        and not inspect.isabstract(value)
+        and isinstance(getattr(value, "role", None), str)
+    )
 
 
 def load(point: EntryPoint) -> Any:
     """What an entry point names.
 
-    Raises: PluginError if its package was not written for this version of the plug-in protocol; and
-        whatever importing it raises.
+    Raises: PluginError for a name or a place that cannot be, or a package that was not written for this
+        version of the plug-in protocol; and whatever importing it raises.
     """
-    found = point.load()
-    package = point.value.partition(":")[0].partition(".")[0]
+    if not re.fullmatch(r"[\w.-]{1,100}", point.name):
+        raise PluginError("a name has letters, digits, _, - and ., 100 at most")
+    if not EntryPoint.pattern.match(point.value):
+        raise PluginError(f"{shown(point.value)} is no place; write package.module:name")
+    found, package = point.load(), _package(point)
     declared = getattr(sys.modules[package], _VERSION, None)
     if declared is None:
         raise PluginError(
             f"{package} does not say for which plug-in protocol it was written; add {_VERSION} = "
             f"{RELAXCOMM_PROTOCOL} to its top-level module"
         )
+    if not isinstance(declared, int):
+        raise PluginError(f"{_VERSION} of {package} is {shown(declared)}; it is a whole number")
     if declared != RELAXCOMM_PROTOCOL:
         newer = "relaxcomm" if declared > RELAXCOMM_PROTOCOL else package
         raise PluginError(
@@ -127,19 +149,21 @@ def points_in(path: Path) -> list[EntryPoint]:
 
 
 def _declared(folder: Path) -> list[EntryPoint]:
+    data = read_at_most(folder / "pyproject.toml", _LONGEST_BYTES, "the package's")
     try:
-        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{folder} is not a package's folder: pyproject.toml: {error}") from None
+        groups = tomllib.loads(data.decode())["project"].get("entry-points", {})
+        points = [
+            EntryPoint(name, str(value), group)
+            for group in (ALGORITHMS, PRIMITIVES)
+            for name, value in groups.get(group, {}).items()
+        ]
+    except (KeyError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"{folder} is not a package's folder: pyproject.toml: {type(error).__name__}: {error}"
+        ) from None
     source = folder / "src" if (folder / "src").is_dir() else folder
     sys.path.insert(0, str(source.resolve()))
-    groups = project.get("entry-points", {})
-    return [
-        one
-        for group in (ALGORITHMS, PRIMITIVES)
-        for name, value in groups.get(group, {}).items()
-        for one in each(EntryPoint(name, value, group))
-    ]
+    return [one for point in points for one in each(point)]
 
 
 def _defined(file: Path) -> list[EntryPoint]:
@@ -158,4 +182,4 @@ def _defined(file: Path) -> list[EntryPoint]:
 
 def complain(name: str, origin: str, reason: str) -> None:
     """Say that a plug-in is left out, and why."""
-    warnings.warn(f"plug-in {name!r} of {origin} is left out: {reason}", stacklevel=3)
+    warnings.warn(f"plug-in {shown(name)} of {origin[:100]} is left out: {reason[:1000]}", stacklevel=3)

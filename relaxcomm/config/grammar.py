@@ -11,7 +11,7 @@ from typing import Any
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import registry
-from relaxcomm.errors import ConfigError
+from relaxcomm.errors import ConfigError, PluginError, RelaxcommError
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, shown
 
@@ -58,15 +58,25 @@ def parse_primitive(role: str, value: object) -> Declared:
     if isinstance(value, Declared) and value.role == role:
         return value
     if isinstance(value, str):
-        return registry.primitive(role, value)()
+        return _made(registry.primitive(role, value), {})
     if isinstance(value, Mapping) and len(value) == 1:
         name, arguments = next(iter(value.items()))
         cls = registry.primitive(role, str(name))
-        return cls(**_arguments(cls, arguments))
+        return _made(cls, _arguments(cls, arguments))
     raise ConfigError(
         f"{role}: {shown(value)} is not allowed; write a name, or one name with its arguments: "
         "{name: {…}}"
     )
+
+
+def _made(cls: type[Declared], arguments: Mapping[str, Any]) -> Declared:
+    try:
+        return cls(**arguments)
+    except RelaxcommError:
+        raise
+    except Exception as error:
+        name = f"{cls.role} {cls.__name__} ({cls.__module__})"
+        raise PluginError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def arguments_of(target: Callable[..., object], values: Mapping[Any, Any]) -> dict[str, Any]:

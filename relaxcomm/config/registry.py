@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import TypeGuard
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, complain, discover, is_primitive, points_in
-from relaxcomm.errors import ConfigError, PluginError
+from relaxcomm.errors import ConfigError, PluginError, RelaxcommError
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, describe, refuse_bools, shown, signature_of
 
@@ -47,16 +48,24 @@ class Entry:
     def __call__(self, **parameters: object) -> Algorithm:
         """Build the algorithm.
 
-        Raises: ConfigError for an unknown, missing or wrong parameter.
+        Raises: ConfigError for an unknown, missing or wrong parameter; PluginError if it cannot be built.
         """
-        refuse_bools(f"algorithm {self.name}", self.build, parameters)
-        checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
         try:
+            refuse_bools(f"algorithm {self.name}", self.build, parameters)
+            checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
             built = checked(**parameters)
         except ValidationError as error:
             raise ConfigError(describe(error, f"algorithm {self.name}", self.build)) from None
+        except RelaxcommError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"algorithm {self.name} ({self.origin}) cannot be built: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(built, Algorithm):
-            raise PluginError(f"algorithm {self.name} ({self.origin}) returned {built!r}, not an Algorithm")
+            raise PluginError(
+                f"algorithm {self.name} ({self.origin}) returned {shown(built)}, not an Algorithm"
+            )
         return built
 
 
@@ -65,11 +74,18 @@ def algorithms() -> Mapping[str, Entry]:
     """Every discovered algorithm by name; one that cannot be loaded is warned about and left out."""
     found: dict[str, Entry] = {}
     for one in discover(ALGORITHMS, _included):
-        if callable(one.target):
+        if _has_signature(one.target):
             found[one.name] = Entry(one.name, one.target, one.origin)
         else:
-            complain(one.name, one.origin, f"{one.target!r} is not a function that returns an Algorithm")
+            complain(one.name, one.origin, f"{shown(one.target)} is not a function that returns an Algorithm")
     return found
+
+
+def _has_signature(target: object) -> TypeGuard[Callable[..., Algorithm]]:
+    try:
+        return callable(target) and inspect.signature(target) is not None
+    except (TypeError, ValueError):  # of some that are built in
+        return False
 
 
 @functools.cache
@@ -80,7 +96,7 @@ def primitives() -> Mapping[str, Mapping[str, type[Declared]]]:
         if is_primitive(one.target):
             found.setdefault(one.target.role, {})[one.name] = one.target
         else:
-            complain(one.name, one.origin, f"{one.target!r} is not a complete primitive or topology")
+            complain(one.name, one.origin, f"{shown(one.target)} is not a complete primitive or topology")
     return found
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, BinaryIO
 from weakref import WeakSet
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-_SLOWEST_CLIENT_SECONDS = 10
+_SLOWEST_CLIENT_SECONDS = 10.0
+_MOST_CLIENTS = 32
+_LONGEST_HEAD_BYTES = 16_384
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
 _servers: WeakSet[_Server] = WeakSet()
 
 
@@ -37,6 +43,31 @@ class Target:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 2 * _MOST_CLIENTS  # the usual 5 make a sixth wait for seconds
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._since: dict[socket.socket, float] = {}
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, but not in more of them than somebody who means well needs."""
+        if len(self._since) >= _MOST_CLIENTS:
+            self.shutdown_request(request)
+            return
+        self._since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Hang up on who has taken too long, however busy with it."""
+        latest = time.monotonic() - _SLOWEST_CLIENT_SECONDS
+        for request, since in list(self._since.items()):
+            if since < latest:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
         # The one of HTTPServer asks a name server for this host's name, which may take seconds.
@@ -53,8 +84,27 @@ class _Server(ThreadingMixIn, WSGIServer):
             super().handle_error(request, client_address)
 
 
+class _Head:
+    """The lines of a request up to a number of bytes, behind which there is nothing."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._left = file, _LONGEST_HEAD_BYTES
+
+    def readline(self, limit: int) -> bytes:
+        line = self._file.readline(min(limit, self._left))
+        self._left -= len(line)
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class _Handler(WSGIRequestHandler):
-    timeout = _SLOWEST_CLIENT_SECONDS
+    timeout = 2 * _SLOWEST_CLIENT_SECONDS  # of one read or write; the server hangs up before
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile: Any = _Head(self.rfile)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are not worth a line."""
@@ -91,18 +141,24 @@ class Exporter:
         self._server.server_close()
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            start("405 Method Not Allowed", [("Content-Type", "text/plain"), ("Allow", "GET, HEAD")])
+            return [b"What is here can only be read.\n"]
         if environ["PATH_INFO"] == "/sd" and self.targets:
+            asked = _HOST.fullmatch(environ.get("HTTP_HOST", ""))
+            if asked is None:
+                start("400 Bad Request", [("Content-Type", "text/plain")])
+                return [b"The header Host must name this host.\n"]
             start("200 OK", [("Content-Type", "application/json")])
-            return [json.dumps(self._discovered(environ.get("HTTP_HOST", ""))).encode()]
+            return [json.dumps(self._discovered(asked[1])).encode()]
         if environ["PATH_INFO"] == "/metrics":
             answer: Iterable[bytes] = self._metrics(environ, start)
             return answer
         start("404 Not Found", [("Content-Type", "text/plain")])
         return [b"Here are /metrics and, on rank 0, /sd.\n"]
 
-    def _discovered(self, asked: str) -> list[dict[str, Any]]:
+    def _discovered(self, here: str) -> list[dict[str, Any]]:
         """What Prometheus's HTTP service discovery wants; ranks of this host are where it was asked."""
-        here = asked.rpartition(":")[0] or asked
         return [
             {
                 "targets": [f"{target.host or here}:{target.port}"],

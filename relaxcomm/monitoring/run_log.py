@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from relaxcomm.errors import MetricsWarning
 from relaxcomm.monitoring.snapshot import jsonable
+from relaxcomm.system.files import make_folder, unshared
 
 _WRITE_SECONDS = 1.0
 _RESERVED_BYTES = 4096  # for the last lines
@@ -34,18 +35,21 @@ class RunLog:
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        make_folder(path.parent)
+        self._file = self._open()
         self._full_bytes = limit_bytes - _RESERVED_BYTES
         self._strides = dict.fromkeys(_SAMPLED, 1)
         self._seen = dict.fromkeys(_SAMPLED, 0)
-        self._left_out: dict[str, str] = {}  # the latest line of each kind, if it was not written
+        self._left_out: dict[str, bytes] = {}  # the latest line of each kind, if it was not written
         self._last: Mapping[str, Any] = {}
         # Waking the thread for each line would make the training wait for the interpreter's lock.
         self._lines: deque[Mapping[str, Any]] = deque()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="relaxcomm-log")
         self._thread.start()
+
+    def _open(self) -> BinaryIO:
+        return open(self.path, "ab", opener=unshared)
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Put a line behind the others; whoever calls must not change it any more.
@@ -64,10 +68,14 @@ class RunLog:
     def _run(self) -> None:
         try:
             self._write_all()
-        except OSError as error:
+        except (
+            Exception
+        ) as error:  # a full disk, or a value that cannot be written: no reason to stop training
             with suppress(OSError):  # what it still holds finds no room, either
                 self._file.close()
-            text = f"the run log {self.path} ends here: {error.strerror}; training goes on without it"
+            self._lines.clear()
+            reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            text = f"the run log {self.path} ends here: {reason}; training goes on without it"
             warnings.warn(text, MetricsWarning, stacklevel=1)
 
     def _write_all(self) -> None:
@@ -96,25 +104,43 @@ class RunLog:
     def _thin(self) -> None:
         """Write anew what stays."""
         self._file.close()
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        of = {kind: [place for place, text in enumerate(lines) if _is(kind, text)] for kind in _SAMPLED}
-        most = max(_SAMPLED, key=lambda kind: sum(len(lines[place]) for place in of[kind]))
+        sizes = dict.fromkeys(_SAMPLED, 0)
+        with self.path.open("rb") as lines:
+            for text in lines:
+                for kind in _SAMPLED:
+                    sizes[kind] += len(text) if _is(kind, text) else 0
+        most = max(_SAMPLED, key=lambda kind: sizes[kind])
         self._strides[most] *= 2
-        gone = set(of[most][1::2])
-        if gone and max(gone) == of[most][-1]:
-            self._left_out[most] = lines[max(gone)]
         fresh = self.path.with_suffix(".new")
-        fresh.write_text("".join(text for place, text in enumerate(lines) if place not in gone), "utf-8")
-        fresh.replace(self.path)
-        self._file = self.path.open("a", encoding="utf-8")
+        try:
+            self._copy_every_second(most, fresh)
+            fresh.replace(self.path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        self._file = self._open()
+
+    def _copy_every_second(self, kind: str, target: Path) -> None:
+        """Copy the file without every second line of a kind; the last of them is kept for the end."""
+        place, gone = 0, b""
+        with self.path.open("rb") as lines, open(target, "wb", opener=unshared) as file:
+            for text in lines:
+                if not _is(kind, text):
+                    file.write(text)
+                    continue
+                gone = text if place % 2 else b""
+                file.write(b"" if gone else text)
+                place += 1
+        if gone:
+            self._left_out.setdefault(kind, gone)
 
 
-def _text(line: Mapping[str, Any]) -> str:
-    return json.dumps(jsonable(line)) + "\n"
+def _text(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(jsonable(line)).encode() + b"\n"
 
 
-def _is(kind: str, text: str) -> bool:
-    return text.startswith(f'{{"{kind}":')
+def _is(kind: str, text: bytes) -> bool:
+    return text.startswith(f'{{"{kind}":'.encode())
 
 
 def log_path(folder: str | Path, run: str, rank: int) -> Path:

@@ -43,7 +43,7 @@ def launched() -> Launch:
         local_rank=whole_number("LOCAL_RANK", 0),
         local_world_size=whole_number("LOCAL_WORLD_SIZE", 1, least=1),
     )
-    if found.rank >= found.world_size and "WORLD_SIZE" in os.environ:
+    if found.rank >= found.world_size:
         raise ConfigError(
             f"RANK is {found.rank} and WORLD_SIZE is {found.world_size}; ranks go from 0 to WORLD_SIZE - 1"
         )

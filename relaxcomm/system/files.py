@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from relaxcomm.errors import ConfigError, RelaxcommError
+
+
+def unshared(path: str, flags: int) -> int:
+    """For `open`: a file that is made has the permissions of the umask, and none to write for all."""
+    return os.open(path, flags, 0o664)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, with the permissions of the umask, and none to write for all.
+
+    Raises: OSError.
+    """
+    for one in (*reversed(folder.parents), folder):
+        if not one.is_dir():
+            one.mkdir(mode=0o775, exist_ok=True)
 
 
 def write_whole(path: Path, content: str | bytes) -> Path:
@@ -21,20 +38,31 @@ def write_whole(path: Path, content: str | bytes) -> Path:
     Raises: RelaxcommError, naming the file, if the disk is full or the folder takes no files.
     """
     data = content.encode() if isinstance(content, str) else content
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
+        make_folder(path.parent)
+        with open(beside, "xb", opener=unshared) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
+        _keep_name(path.parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise RelaxcommError(
             f"cannot write {path} ({len(data):,} bytes): {error.strerror}; what was there before is untouched"
         ) from error
     return path
+
+
+def _keep_name(folder: Path) -> None:
+    """Have the folder written to the disk, where that is possible."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def read_at_most(path: Path, limit_bytes: int, what: str) -> bytes:
@@ -64,7 +92,7 @@ def check_folder(folder: str | Path) -> None:
     Raises: ConfigError.
     """
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(folder))
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"relaxcomm")
             file.flush()

@@ -315,6 +315,14 @@ assignments = st.builds(
     | _mutant(("data.batch_size", "algorithm.name.x"), (*_TEXTS, ".", "..")),
     st.sampled_from((*_TEXTS, *_YAML)) | _mutant(("{name: local_sgd, steps: 8}", "64"), (*_TEXTS, *_YAML)),
 )
+_ANSWERS = tuple(
+    f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    for body in (*DISCOVERED, *SHOWN)
+)
+answers = _written(_mutant(_ANSWERS, (*_TEXTS, *_HTTP, "302", "Location: file:///etc/passwd\r\n")))
+urls = _mutant(
+    ("http://127.0.0.1:1", "127.0.0.1:1/metrics"), (*_TEXTS, "file://", "user:secret@", "[::1", "::")
+)
 task_names = _mutant(
     ("relaxcomm.tasks.digits:make", "digits", "tests.models:make"), (*_TEXTS, "..", ":", "os", "/")
 )
@@ -344,3 +352,38 @@ environments = st.dictionaries(
     max_size=3,
 )
 """Changes to `LAUNCH`; None takes a variable away."""
+
+
+def _failing(error: BaseException) -> Callable[[], Any]:
+    def build() -> Any:
+        raise error
+
+    return build
+
+
+def _unknown_hint(a: NoSuchType) -> None:  # type: ignore[name-defined]  # noqa: F821  # that is the point
+    """What a type checker would refuse."""
+
+
+TARGETS: Mapping[str, object] = {
+    **{"none": None, "number": 3, "text": "x", "object": object(), "three": lambda: 3, "hint": _unknown_hint},
+    **{
+        "len": len,
+        "dict": dict,
+        "type": type,
+        "error": _failing(KeyError("x")),
+        "exit": _failing(SystemExit(3)),
+    },
+}
+"""What an entry point may name, by name."""
+
+entry_points = st.tuples(
+    st.sampled_from(("bsp", "mine", "", "a\nb", "x" * 5_000, "../x")),
+    st.sampled_from(
+        ("foreign:thing", "foreign:thing[extra]", "foreign:thing.x", "foreign", "foreign:no", "nosuch:x")
+    )
+    | st.sampled_from(("", ":", "a b", "..:x", "os:abort:x", "x" * 5_000)),
+    st.sampled_from(sorted(TARGETS)),
+    st.just(1) | st.sampled_from((None, 0, 2, "1", 1.5, float("nan"), (), True, "x" * 5_000)),
+)
+"""Name and place of an entry point, the name of what is there, and the protocol of its package."""

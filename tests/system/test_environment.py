@@ -27,6 +27,12 @@ def test_a_good_start_is_read(started):
     check_rendezvous()
 
 
+def test_a_rank_needs_a_world(started):
+    started(WORLD_SIZE=None)
+    with pytest.raises(ConfigError, match="RANK is 1 and WORLD_SIZE is 1; ranks go from 0 to WORLD_SIZE - 1"):
+        launched()
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

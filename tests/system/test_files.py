@@ -10,7 +10,7 @@ import pytest
 
 from relaxcomm import ConfigError, MetricsWarning, RelaxcommError
 from relaxcomm.monitoring.run_log import RunLog
-from relaxcomm.system.files import check_folder, write_whole
+from relaxcomm.system.files import check_folder, read_at_most, write_whole
 
 
 def test_a_file_and_its_folder_are_made(tmp_path):
@@ -92,3 +92,68 @@ def test_a_run_log_on_a_full_disk_is_named_and_keeps_nothing_in_memory():
         log = _logged()
     log.write({"time": 3})
     assert not log._lines
+
+
+def test_a_run_log_that_cannot_write_a_value_ends_with_one_warning(tmp_path):
+    log = RunLog(tmp_path / "a.jsonl", limit_bytes=1 << 20)
+
+    def end() -> None:
+        log.write({"time": 1})
+        log.write({"time": object()})
+        log.close({"closed": 2})
+
+    with pytest.warns(MetricsWarning, match=r"a\.jsonl ends here: TypeError: .* training goes on") as caught:
+        end()
+    assert len(caught) == 1
+    assert not log._thread.is_alive()
+
+
+def test_a_run_log_is_thinned_whatever_stood_in_its_file(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xff\xfe not ours\n")
+    log = RunLog(path, limit_bytes=16_384)
+    for step in range(1_000):
+        log.write({"time": step, "text": "x" * 50})
+    log.close({"closed": 1})
+    lines = path.read_bytes().splitlines()
+    assert lines[0] == b"\xff\xfe not ours"
+    assert lines[-1] == b'{"closed": 1}'
+    assert b'"time": 999' in lines[-2]
+    assert path.stat().st_size < 16_384
+    assert [one.name for one in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize(("umask", "file", "folder"), [(0o000, 0o664, 0o775), (0o077, 0o600, 0o700)])
+def test_permissions_follow_the_umask_and_never_let_all_write(tmp_path, umask, file, folder):
+    before = os.umask(umask)
+    try:
+        write_whole(tmp_path / "a" / "b" / "result.json", "x")
+        RunLog(tmp_path / "c" / "log.jsonl", limit_bytes=1 << 20).close({"closed": 1})
+        check_folder(tmp_path / "d" / "e")
+    finally:
+        os.umask(before)
+    for one in ("a/b/result.json", "c/log.jsonl"):
+        assert (tmp_path / one).stat().st_mode & 0o777 == file
+    for one in ("a", "a/b", "c", "d/e"):
+        assert (tmp_path / one).stat().st_mode & 0o777 == folder
+
+
+def test_a_link_that_somebody_planted_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "victim").write_text("untouched")
+    monkeypatch.setattr("secrets.token_hex", lambda count: "known")
+    (tmp_path / ".result.json.known").symlink_to(tmp_path / "victim")
+    with pytest.raises(RelaxcommError, match="File exists"):
+        write_whole(tmp_path / "result.json", "x")
+    assert (tmp_path / "victim").read_text() == "untouched"
+
+
+def test_what_has_no_end_is_not_read():
+    with pytest.raises(
+        ConfigError, match="the file /dev/zero has more than 100 bytes, which is all that is read"
+    ):
+        read_at_most(Path("/dev/zero"), 100, "the file")
+
+
+def test_a_folder_with_a_zero_byte_is_refused():
+    with pytest.raises(ConfigError, match=r"output: cannot write to the folder .*: embedded null byte; give"):
+        check_folder("a\0b")

@@ -1,0 +1,113 @@
+"""What `relaxcomm top` reads from a server that it does not control."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from relaxcomm import ConfigError
+from relaxcomm.cli.ranks_view import History, sparkline
+from relaxcomm.monitoring import scraping
+from relaxcomm.monitoring.scraping import Reader, parse
+from tests.faults.served import Liar
+
+
+@pytest.fixture
+def liar():
+    made = Liar()
+    yield made
+    made.close()
+
+
+def answered(body, head="HTTP/1.1 200 OK"):
+    return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def test_where_to_look():
+    for url in ("node-0:9400", "http://node-0:9400/metrics", "HOST:1", "127.0.0.1", "https://[::1]:9400/"):
+        assert Reader(url).url.endswith(url.partition("://")[2].partition("/")[0] or url)
+    for url in (
+        "http://me:secret@node-0:9400",
+        "file:///etc/passwd",
+        "ftp://a",
+        "",
+        "a b",
+        "[::1",
+        "a:99999",
+    ):
+        with pytest.raises(
+            ConfigError, match="is not where a job shows its metrics; write http://HOST:PORT, wi"
+        ):
+            Reader(url)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (answered("[" * 50_000), "no list of ranks"),
+        (answered("{}" + " " * 5_000_000), "an answer of more than 4,194,304 bytes"),
+        (answered("7"), "no list of ranks"),
+        (
+            answered('[{"targets": ["me:secret@a:1"], "labels": {"rank": "0"}}]'),
+            "rank '0' at 'me:secret@a:1' cann",
+        ),
+        (answered('[{"targets": ["a:1/x"], "labels": {"rank": "0"}}]'), "cannot be"),
+        (answered('[{"targets": ["a:1"], "labels": {"rank": "-1"}}]'), "rank '-1' at 'a:1' cannot be"),
+        (answered("", "HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd"), "HTTP status 302"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[", "the answer is cut off"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "no HTTP: BadStatusLine"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "no HTTP: LineTooLong"),
+    ],
+)
+def test_what_is_no_answer(liar, answer, says):
+    liar.answer = answer
+    with pytest.raises((ValueError, OSError), match=says):
+        Reader(f"127.0.0.1:{liar.port}").ranks()
+
+
+def test_no_more_ranks_are_asked_than_a_job_may_have():
+    listed = [{"targets": [f"a:{i % 9 + 1}"], "labels": {"rank": str(i)}} for i in range(12_000)]
+    assert len(scraping._places(json.dumps(listed))) == 10_000
+
+
+def test_an_answer_that_trickles_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(scraping, "_ANSWER_SECONDS", 0.5)
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def trickle():
+        connection, _ = server.accept()
+        with connection:
+            try:
+                while True:
+                    connection.sendall(b"H")
+                    time.sleep(0.05)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises((ValueError, OSError)):
+        Reader(f"127.0.0.1:{server.getsockname()[1]}").ranks()
+    assert time.monotonic() - began < 5
+    thread.join()
+    server.close()
+
+
+def test_what_is_drawn_is_finite_and_printable():
+    text = (
+        'relaxcomm_info{run="\x1b]0;title\x07mine",algorithm="bsp"} 1.0\n'
+        'relaxcomm_evaluation{metric="\x1b[2Jacc"} 1\nrelaxcomm_evaluation 3\n'
+        "relaxcomm_steps_total +Inf\nrelaxcomm_bytes_sent_total NaN\nrelaxcomm_loss NaN\n"
+    )
+    reading = parse(0, text, 1.0)
+    assert reading.facts["run"] == "]0;titlemine"
+    assert list(reading.evaluations) == ["[2Jacc"]
+    assert "steps" not in reading.values
+    rows = History().rows([0], {0: reading})
+    assert rows[0].steps == 0
+    assert sparkline([-1.7e308, 1.7e308]) == "▁▁"
+    with pytest.raises(ValueError, match="no metrics: "):
+        parse(0, 'a{b="\\', 1.0)
