@@ -9,7 +9,7 @@ from relaxcomm.network.operations import AllGather, AllReduce, Label
 from relaxcomm.network.transport import EVALUATION
 from relaxcomm.step.bound import Bound
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.shards import piece_sizes
+from relaxcomm.tensors.shards import shard_sizes
 
 
 def meet(bound: Bound, *, evaluates: bool = False) -> None:
@@ -53,7 +53,7 @@ def models(bound: Bound, purpose: str) -> list[tuple[Bucket, Tensor]]:
 
 def _whole(bound: Bound, bucket: Bucket, part: Tensor, purpose: str) -> Tensor:
     """The parts of all ranks as one tensor."""
-    sizes = piece_sizes(bucket.numel, bound.world.size)
+    sizes = shard_sizes(bucket.numel, bound.world.size)
     padded = part.new_zeros(max(sizes))
     padded[: part.numel()] = part
     label = Label(bound.common_step, purpose, bucket.index)

@@ -1,4 +1,4 @@
-"""A flat tensor cut into one piece a rank, each coded on its own."""
+"""A flat tensor cut into one shard a rank, each coded on its own."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ class Sized(Protocol):
         ...
 
 
-def piece_sizes(numel: int, num_pieces: int) -> list[int]:
-    """Entries in each piece: equal but for the last ones, which may be smaller or empty.
+def shard_sizes(numel: int, num_shards: int) -> list[int]:
+    """Entries in each shard: equal but for the last ones, which may be smaller or empty.
 
     Example:
-        >>> piece_sizes(10, 4)
+        >>> shard_sizes(10, 4)
         [3, 3, 3, 1]
     """
-    size = -(-numel // num_pieces)
-    return [max(0, min(size, numel - index * size)) for index in range(num_pieces)]
+    size = -(-numel // num_shards)
+    return [max(0, min(size, numel - index * size)) for index in range(num_shards)]
 
 
-def pieces_of(tensor: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-    """Where each piece of a flat tensor begins, and the piece."""
+def shards_of(tensor: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """Where each shard of a flat tensor begins, and the shard."""
     starts = accumulate(sizes, initial=0)
     yield from zip(starts, torch.split(tensor, list(sizes)), strict=False)
 
 
-def piece_bucket(bucket: Bucket, layout: Layout) -> Bucket:
-    """A bucket like `bucket` of such tensors, without memory: for `init` of a piece."""
+def shard_bucket(bucket: Bucket, layout: Layout) -> Bucket:
+    """A bucket like `bucket` of such tensors, without memory: for `init` of a shard."""
     nothing = torch.empty(1, dtype=bucket.dtype, device=bucket.device)
     spans = layout.spans() if layout.numel else iter([("", torch.Size([0]), 0)])
     return Bucket(bucket.index, [Item(name, nothing.expand(shape)) for name, shape, _ in spans])
 
 
-def piece_slots(
-    bucket: Bucket, num_pieces: int, init: Callable[[Bucket], Mapping[str, Tensor]]
+def shard_slots(
+    bucket: Bucket, num_shards: int, init: Callable[[Bucket], Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """The slots that `init` makes for each piece of a bucket."""
+    """The slots that `init` makes for each shard of a bucket."""
     slots: dict[str, Tensor] = {}
-    for index, layout in enumerate(piece_layouts(bucket, num_pieces)):
-        PieceState(slots, index).update(init(piece_bucket(bucket, layout)))
+    for index, layout in enumerate(shard_layouts(bucket, num_shards)):
+        NestedState(slots, index).update(init(shard_bucket(bucket, layout)))
     return slots
 
 
-def piece_layouts(bucket: Bucket, num_pieces: int) -> list[Layout]:
-    """Which tensors lie in each piece of a bucket."""
-    return layout_pieces(bucket.layout, num_pieces)
+def shard_layouts(bucket: Bucket, num_shards: int) -> list[Layout]:
+    """Which tensors lie in each shard of a bucket."""
+    return layout_shards(bucket.layout, num_shards)
 
 
-def layout_pieces(layout: Layout, num_pieces: int) -> list[Layout]:
-    """Which tensors lie in each piece of a layout."""
-    sizes = piece_sizes(layout.numel, num_pieces)
+def layout_shards(layout: Layout, num_shards: int) -> list[Layout]:
+    """Which tensors lie in each shard of a layout."""
+    sizes = shard_sizes(layout.numel, num_shards)
     starts = accumulate(sizes, initial=0)
     return [layout.part(start, size) for start, size in zip(starts, sizes, strict=False)]
 
 
-def padded_bytes(compressor: Sized, layout: Layout, element_bytes: int, num_pieces: int) -> int:
-    """Bytes of the messages of all pieces, each as long as the longest of them."""
-    pieces = layout_pieces(layout, num_pieces)
-    return num_pieces * max(compressor.layout_bytes(piece, element_bytes) for piece in pieces)
+def padded_bytes(compressor: Sized, layout: Layout, element_bytes: int, num_shards: int) -> int:
+    """Bytes of the messages of all shards, each as long as the longest of them."""
+    shards = layout_shards(layout, num_shards)
+    return num_shards * max(compressor.layout_bytes(shard, element_bytes) for shard in shards)
 
 
 def stacked(rows: Sequence[Tensor]) -> Tensor:
@@ -85,8 +85,8 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
     return pad_sequence(list(rows), batch_first=True)
 
 
-class PieceState(MutableMapping[str, Tensor]):
-    """The slots of one piece among those of all pieces, which are called `index.slot`."""
+class NestedState(MutableMapping[str, Tensor]):
+    """The slots of one part among those of all, called `index.slot`: of a shard, or of what is wrapped."""
 
     def __init__(self, slots: MutableMapping[str, Tensor], index: int) -> None:
         self._slots, self._prefix = slots, f"{index}."

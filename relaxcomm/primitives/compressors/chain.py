@@ -28,7 +28,7 @@ from relaxcomm.tensors.messages import (
     Sparse,
     SparseOf,
 )
-from relaxcomm.tensors.shards import PieceState, piece_bucket
+from relaxcomm.tensors.shards import NestedState, shard_bucket
 
 _FIRST, _REST = 0, 1
 
@@ -91,9 +91,9 @@ class chain(Compressor):
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         slots: dict[str, Tensor] = {}
-        PieceState(slots, _FIRST).update(self._first.init(bucket))
+        NestedState(slots, _FIRST).update(self._first.init(bucket))
         num_values, _ = self._values(bucket.layout, bucket.dtype.itemsize)
-        PieceState(slots, _REST).update(self._rest.init(piece_bucket(bucket, one_tensor(num_values))))
+        NestedState(slots, _REST).update(self._rest.init(shard_bucket(bucket, one_tensor(num_values))))
         return slots
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
@@ -106,7 +106,7 @@ class chain(Compressor):
         return places_bytes + self._rest.layout_bytes(inner, value_bytes)
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        outer = self._first.encode_decode(cx, tensor, PieceState(state, _FIRST), keep_sent=False)
+        outer = self._first.encode_decode(cx, tensor, NestedState(state, _FIRST), keep_sent=False)
         message = next(outer)
         several = _sparse if isinstance(message, Sparse) else _whole
         reading = _Reading(cx, self._first, self._rest, state, tensor)
@@ -134,7 +134,7 @@ class _Reading:
         self, cx: Context, first: Compressor, rest: Compressor, state: State, tensor: Tensor
     ) -> None:
         self._cx, self._first, self._rest, self._tensor = cx, first, rest, tensor
-        self._first_state, self._rest_state = PieceState(state, _FIRST), PieceState(state, _REST)
+        self._first_state, self._rest_state = NestedState(state, _FIRST), NestedState(state, _REST)
 
     def encode_decode(self, values: Tensor, keep_sent: bool) -> Coding:
         return self._rest.encode_decode(self._inner(values), values, self._rest_state, keep_sent=keep_sent)

@@ -10,7 +10,7 @@ from relaxcomm.roles import Compressor, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Sparse
-from relaxcomm.tensors.shards import PieceState
+from relaxcomm.tensors.shards import NestedState
 
 _INNER = 0
 
@@ -33,7 +33,7 @@ class Memory(Compressor):
     def inner_slots(self, bucket: Bucket) -> dict[str, Tensor]:
         """The inner compressor's slots, to stand beside one's own."""
         slots: dict[str, Tensor] = {}
-        PieceState(slots, _INNER).update(self.compressor.init(bucket))
+        NestedState(slots, _INNER).update(self.compressor.init(bucket))
         return slots
 
     def check_alone(self) -> None:
@@ -54,4 +54,4 @@ def subtract(tensor: Tensor, sent: Tensor | Sparse) -> Tensor:
 
 def inner_state(state: State) -> State:
     """The slots of the inner compressor among those of the outer one."""
-    return PieceState(state, _INNER)
+    return NestedState(state, _INNER)

@@ -13,7 +13,7 @@ from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.roles.facts import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.shards import PieceState
+from relaxcomm.tensors.shards import NestedState
 
 
 @frozen
@@ -84,13 +84,13 @@ class switch(Compressor):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         slots: dict[str, Tensor] = {}
         for index, one in enumerate((self.first, self.then)):
-            PieceState(slots, index).update(one.init(bucket))
+            NestedState(slots, index).update(one.init(bucket))
         return slots
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         index = int(cx.step - cx.start >= self.steps)
         now = (self.first, self.then)[index]
-        return (yield from now.encode_decode(cx, tensor, PieceState(state, index), keep_sent=keep_sent))
+        return (yield from now.encode_decode(cx, tensor, NestedState(state, index), keep_sent=keep_sent))
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         """Those of the larger of the two."""

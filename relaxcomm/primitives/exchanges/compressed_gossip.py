@@ -16,7 +16,7 @@ from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, mix
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import ALL_KINDS, Sparse
-from relaxcomm.tensors.shards import PieceState
+from relaxcomm.tensors.shards import NestedState
 from relaxcomm.topology import Topology
 
 _COPY, _DISAGREEMENT = "public_copy", "disagreement"
@@ -45,14 +45,14 @@ class PublicCopyGossip(OverGraph):
         slots = {_COPY: public, _DISAGREEMENT: disagreement}
         slots |= {_SPARE_COPY: torch.empty_like(public), _SPARE_DISAGREEMENT: torch.empty_like(disagreement)}
         slots |= {_MESSAGE: bucket.empty()}
-        PieceState(slots, _INNER).update(compressor.init(bucket))
+        NestedState(slots, _INNER).update(compressor.init(bucket))
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         difference = state[_MESSAGE]
         for out, x, public, disagreement in _chunks(difference, tensor, state[_COPY], state[_DISAGREEMENT]):
             out.copy_(self._difference(x, public, disagreement))
-        coding = compressor.encode_decode(cx, difference, PieceState(state, _INNER), keep_sent=True)
+        coding = compressor.encode_decode(cx, difference, NestedState(state, _INNER), keep_sent=True)
         change, sent = yield from mix(cx, self.graph(cx.topology), coding)
         assert sent is not None
         self._follow(state, change, sent)

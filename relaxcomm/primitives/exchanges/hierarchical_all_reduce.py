@@ -15,7 +15,7 @@ from relaxcomm.network.operations import Neighbors, Operation, Received
 from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.messages import DENSE, Dense
 from relaxcomm.tensors.precision import wide
-from relaxcomm.tensors.shards import piece_sizes
+from relaxcomm.tensors.shards import shard_sizes
 from relaxcomm.topology import Topology
 
 
@@ -23,7 +23,7 @@ from relaxcomm.topology import Topology
 class group_all_reduce(Exchange):
     """The mean over the ranks of the own group alone.
 
-    Each rank sums one piece for all and sends it back: `2 (n - 1) / n` of the message in a group of n.
+    Each rank sums one shard for all and sends it back: `2 (n - 1) / n` of the message in a group of n.
 
     Example:
         >>> from relaxcomm import Rule, trajectory
@@ -63,7 +63,7 @@ class group_all_reduce(Exchange):
 class hierarchical_all_reduce(Exchange):
     """The mean over all ranks: reduced inside each group, exchanged between them, spread inside again.
 
-    The n ranks of a group each sum one piece; between G groups each entry is summed by one rank, which
+    The n ranks of a group each sum one shard; between G groups each entry is summed by one rank, which
     sends the mean back, so that a group sends `2 (G - 1) / G` of the message to others, through all of its
     ranks at once. Groups may differ in size: sums are divided by the number of all ranks.
 
@@ -166,24 +166,24 @@ class _Groups:
         return (yield from self._spread_inside(share, tensor.numel()))
 
     def _reduce_inside(self, tensor: Tensor) -> _Averaging:
-        """The sum over the group of this rank's piece, in the order of the ranks."""
+        """The sum over the group of this rank's shard, in the order of the ranks."""
         spans = _cut(tensor.numel(), self.groups[self.index])
         mine = spans.pop(self.rank)
-        pieces = yield from _swap(tensor, 0, spans, dict.fromkeys(spans, mine))
-        pieces[self.rank] = tensor[_inside(mine)]
+        shards = yield from _swap(tensor, 0, spans, dict.fromkeys(spans, mine))
+        shards[self.rank] = tensor[_inside(mine)]
         total = torch.zeros(len(mine), dtype=wide(tensor.dtype), device=tensor.device)
-        for rank in sorted(pieces):
-            total += pieces[rank]
+        for rank in sorted(shards):
+            total += shards[rank]
         return total
 
-    def _spread_inside(self, piece: Tensor, numel: int) -> _Averaging:
-        """All pieces of the group, side by side."""
+    def _spread_inside(self, shard: Tensor, numel: int) -> _Averaging:
+        """All shards of the group, side by side."""
         group = self.groups[self.index]
         spans = _cut(numel, group)
         mine = spans.pop(self.rank)
-        pieces = yield from _swap(piece, mine.start, dict.fromkeys(spans, mine), spans)
-        pieces[self.rank] = piece
-        return torch.cat([pieces[rank] for rank in group if rank in pieces])
+        shards = yield from _swap(shard, mine.start, dict.fromkeys(spans, mine), spans)
+        shards[self.rank] = shard
+        return torch.cat([shards[rank] for rank in group if rank in shards])
 
 
 def _swap(
@@ -200,7 +200,7 @@ def _swap(
 
 def _cut(numel: int, ranks: Sequence[int]) -> dict[int, range]:
     """A share of all entries for each rank."""
-    sizes = piece_sizes(numel, len(ranks))
+    sizes = shard_sizes(numel, len(ranks))
     stops = list(itertools.accumulate(sizes))
     return {rank: range(stop - size, stop) for rank, size, stop in zip(ranks, sizes, stops, strict=True)}
 

@@ -17,13 +17,13 @@ from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.tensors.shards import (
-    PieceState,
+    NestedState,
     padded_bytes,
-    piece_bucket,
-    piece_layouts,
-    piece_sizes,
-    piece_slots,
-    pieces_of,
+    shard_bucket,
+    shard_layouts,
+    shard_sizes,
+    shard_slots,
+    shards_of,
 )
 from relaxcomm.topology import Topology
 
@@ -37,7 +37,7 @@ class ParameterServer(Exchange):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        return piece_slots(bucket, membership.world_size, compressor.init)
+        return shard_slots(bucket, membership.world_size, compressor.init)
 
     def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
         return world_size * HEADER_BYTES + padded_bytes(compressor, layout, element_bytes, world_size)
@@ -53,10 +53,10 @@ def make_request(
     cx: Context, tensor: Tensor, compressor: Compressor, state: State, numbers: tuple[int, int]
 ) -> Request:
     """A push of `tensor` (`[numel]`) to the shards, each coded on its own, behind two numbers."""
-    sizes = piece_sizes(tensor.numel(), cx.membership.world_size)
+    sizes = shard_sizes(tensor.numel(), cx.membership.world_size)
     packed = [
-        _encode(cx.part(start, piece.numel()), piece, compressor, PieceState(state, index))
-        for index, (start, piece) in enumerate(pieces_of(tensor, sizes))
+        _encode(cx.part(start, shard.numel()), shard, compressor, NestedState(state, index))
+        for index, (start, shard) in enumerate(shards_of(tensor, sizes))
     ]
     rows = _matrix(len(sizes), HEADER_BYTES + max(one.numel() for one in packed))
     rows[:, :HEADER_BYTES] = header(*numbers)
@@ -68,9 +68,9 @@ def make_request(
 
 def read_replies(replies: Tensor, out: Tensor) -> None:
     """Copy the values of all shards into `out` (`[numel]`)."""
-    kept, sizes = kept_dtype(out.dtype), piece_sizes(out.numel(), len(replies))
-    for reply, (_, piece) in zip(replies, pieces_of(out, sizes), strict=True):
-        piece.copy_(reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * piece.numel()].view(kept))
+    kept, sizes = kept_dtype(out.dtype), shard_sizes(out.numel(), len(replies))
+    for reply, (_, shard) in zip(replies, shards_of(out, sizes), strict=True):
+        shard.copy_(reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * shard.numel()].view(kept))
 
 
 def make_reply(numbers: tuple[int, int], values: Tensor, reply_bytes: int) -> Tensor:
@@ -88,12 +88,12 @@ class ShardPlan:
 
     def __init__(self, cx: Context, bucket: Bucket, compressor: Compressor) -> None:
         rank, world_size = cx.membership.rank, cx.membership.world_size
-        sizes = piece_sizes(bucket.numel, world_size)
+        sizes = shard_sizes(bucket.numel, world_size)
         start = sum(sizes[:rank])
         self.place = slice(start, start + sizes[rank])
-        parts = piece_layouts(bucket, world_size)
+        parts = shard_layouts(bucket, world_size)
         known = replace(cx, layout=parts[rank])
-        self.decoder = Decoder(compressor, known, piece_bucket(bucket, parts[rank]))
+        self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank]))
         width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
         self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8)
         self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8)
@@ -102,15 +102,15 @@ class ShardPlan:
 class Decoder:
     """Turns what one client pushed back into a tensor, which may be a view of it."""
 
-    def __init__(self, compressor: Compressor, cx: Context, piece: Bucket) -> None:
-        self._compressor, self._cx, self._piece = compressor, cx, piece
+    def __init__(self, compressor: Compressor, cx: Context, shard: Bucket) -> None:
+        self._compressor, self._cx, self._shard = compressor, cx, shard
 
     def __call__(self, data: Tensor) -> Tensor:
-        state = dict(self._compressor.init(self._piece))
-        nothing = buffer_pool.empty(self._piece.numel, self._piece.dtype, torch.device("cpu")).zero_()
+        state = dict(self._compressor.init(self._shard))
+        nothing = buffer_pool.empty(self._shard.numel, self._shard.dtype, torch.device("cpu")).zero_()
         coding = self._compressor.encode_decode(self._cx, nothing, state, keep_sent=False)
         message = next(coding).unpack(data)
-        return finish(coding, ((1.0, message),))[0].to(kept_dtype(self._piece.dtype))
+        return finish(coding, ((1.0, message),))[0].to(kept_dtype(self._shard.dtype))
 
 
 def kept_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -136,8 +136,8 @@ def _reply_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:
     return HEADER_BYTES + kept_dtype(dtype).itemsize * max(sizes)
 
 
-def _encode(cx: Context, piece: Tensor, compressor: Compressor, state: State) -> Tensor:
-    coding = compressor.encode_decode(cx, piece, state, keep_sent=False)
+def _encode(cx: Context, shard: Tensor, compressor: Compressor, state: State) -> Tensor:
+    coding = compressor.encode_decode(cx, shard, state, keep_sent=False)
     message = next(coding)
     packed = message.pack().cpu()
     finish(coding, ((1.0, message),))

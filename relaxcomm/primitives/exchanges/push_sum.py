@@ -15,7 +15,7 @@ from relaxcomm.primitives.exchanges.gossip import OverGraph, swap
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import DENSE
-from relaxcomm.tensors.shards import PieceState
+from relaxcomm.tensors.shards import NestedState
 from relaxcomm.topology import Topology
 
 _SUM, _WEIGHT = "sum", "weight"
@@ -72,7 +72,7 @@ class push_sum(OverGraph):
     ) -> Mapping[str, Tensor]:
         weight = torch.ones(1, dtype=torch.float64, device=bucket.device)
         slots = {_SUM: bucket.copy(), _WEIGHT: weight}
-        PieceState(slots, _INNER).update(compressor.init(bucket))
+        NestedState(slots, _INNER).update(compressor.init(bucket))
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
@@ -81,7 +81,7 @@ class push_sum(OverGraph):
         held = torch.add(tensor, state[_SUM], out=tensor if tensor.dtype == state[_SUM].dtype else None)
         rest = None if held is tensor else held - held.to(tensor.dtype)
         coding = compressor.encode_decode(
-            cx, held.to(tensor.dtype), PieceState(state, _INNER), keep_sent=False
+            cx, held.to(tensor.dtype), NestedState(state, _INNER), keep_sent=False
         )
         message = next(coding)
         packed = torch.cat([message.pack(), state[_WEIGHT].view(torch.uint8)])

@@ -19,13 +19,13 @@ from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import ALL_KINDS, Message
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import (
-    PieceState,
+    NestedState,
     padded_bytes,
-    piece_bucket,
-    piece_layouts,
-    piece_sizes,
-    piece_slots,
-    pieces_of,
+    shard_bucket,
+    shard_layouts,
+    shard_sizes,
+    shard_slots,
+    shards_of,
     stacked,
 )
 from relaxcomm.topology import Topology
@@ -75,29 +75,29 @@ class scatter_gather(Exchange):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        rank, num_pieces = membership.rank, membership.world_size
-        slots = piece_slots(bucket, num_pieces, compressor.init)
-        mine = piece_bucket(bucket, piece_layouts(bucket, num_pieces)[rank])
-        PieceState(slots, num_pieces).update(self._second(compressor).init(mine))
+        rank, num_shards = membership.rank, membership.world_size
+        slots = shard_slots(bucket, num_shards, compressor.init)
+        mine = shard_bucket(bucket, shard_layouts(bucket, num_shards)[rank])
+        NestedState(slots, num_shards).update(self._second(compressor).init(mine))
         return slots
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        rank, num_pieces = cx.membership.rank, cx.membership.world_size
-        pieces = list(pieces_of(tensor, piece_sizes(tensor.numel(), num_pieces)))
-        known = [cx.part(start, piece.numel()) for start, piece in pieces]
+        rank, num_shards = cx.membership.rank, cx.membership.world_size
+        shards = list(shards_of(tensor, shard_sizes(tensor.numel(), num_shards)))
+        known = [cx.part(start, shard.numel()) for start, shard in shards]
         codings = [
-            compressor.encode_decode(known[index], piece, PieceState(state, index), keep_sent=False)
-            for index, (_, piece) in enumerate(pieces)
+            compressor.encode_decode(known[index], shard, NestedState(state, index), keep_sent=False)
+            for index, (_, shard) in enumerate(shards)
         ]
         messages = [next(coding) for coding in codings]
         received = yield from scatter(messages)
-        parts = [(1 / num_pieces, messages[rank].unpack(row)) for row in received]
+        parts = [(1 / num_shards, messages[rank].unpack(row)) for row in received]
         mean, _ = finish(codings[rank], parts)
         again = known[rank].part(0, mean.numel())  # a place of its own: its draws are not those of the first
         if not self.server_feedback:  # which keeps what a shorter type cannot hold
             mean = mean.to(tensor.dtype)
         mean_coding = self._second(compressor).encode_decode(
-            again, mean, PieceState(state, num_pieces), keep_sent=False
+            again, mean, NestedState(state, num_shards), keep_sent=False
         )
         message = next(mean_coding)
         rows = yield from gather(message, received.shape[1])
@@ -105,9 +105,9 @@ class scatter_gather(Exchange):
         codings[rank], messages[rank] = mean_coding, message
         kept = wide(tensor.dtype)
         result = tensor if tensor.dtype == kept else torch.empty_like(tensor, dtype=kept)
-        for (start, piece), coding, message, row in zip(pieces, codings, messages, rows, strict=True):
+        for (start, shard), coding, message, row in zip(shards, codings, messages, rows, strict=True):
             mean, _ = finish(coding, ((1.0, message.unpack(row)),))
-            result[start : start + piece.numel()] = mean
+            result[start : start + shard.numel()] = mean
         return result
 
     def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:

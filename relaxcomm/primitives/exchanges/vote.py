@@ -19,11 +19,11 @@ from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import SIGNS, Message, Signs
 from relaxcomm.tensors.shards import (
-    PieceState,
+    NestedState,
     padded_bytes,
-    piece_sizes,
-    piece_slots,
-    pieces_of,
+    shard_sizes,
+    shard_slots,
+    shards_of,
 )
 from relaxcomm.topology import Topology
 
@@ -66,24 +66,24 @@ class vote(Exchange):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        return piece_slots(bucket, membership.world_size, compressor.init)
+        return shard_slots(bucket, membership.world_size, compressor.init)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        rank, num_pieces = cx.membership.rank, cx.membership.world_size
-        pieces = list(pieces_of(tensor, piece_sizes(tensor.numel(), num_pieces)))
+        rank, num_shards = cx.membership.rank, cx.membership.world_size
+        shards = list(shards_of(tensor, shard_sizes(tensor.numel(), num_shards)))
         messages = [
             next(
                 compressor.encode_decode(
-                    cx.part(start, piece.numel()), piece, PieceState(state, index), keep_sent=False
+                    cx.part(start, shard.numel()), shard, NestedState(state, index), keep_sent=False
                 )
             )
-            for index, (start, piece) in enumerate(pieces)
+            for index, (start, shard) in enumerate(shards)
         ]
         received = yield from scatter(messages)
         rows = yield from gather(_majority(messages[rank], received, rank), received.shape[1])
         votes = [
-            sum_quantized(((1.0, message.unpack(row)),), piece)
-            for (_, piece), message, row in zip(pieces, messages, rows, strict=True)
+            sum_quantized(((1.0, message.unpack(row)),), shard)
+            for (_, shard), message, row in zip(shards, messages, rows, strict=True)
         ]
         return torch.cat(votes)
 
