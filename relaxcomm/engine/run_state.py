@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from relaxcomm.engine.consistency import share
+from relaxcomm.engine.run_schema import OptimizerState, parse_run
 from relaxcomm.engine.session import Session
+from relaxcomm.engine.state_fits import kind
 from relaxcomm.engine.switching import check_between_steps
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
-
-_PARTS = frozenset({"model", "optimizers", "scaler", "engine", "random", "others"})
 
 
 class Stateful(Protocol):
@@ -113,19 +113,17 @@ def _restore_random(saved: Mapping[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(saved["cuda"], device)
 
 
-def _check(replica: Replica, saved: Mapping[str, Any], others: Mapping[str, Stateful]) -> None:
+def _check(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> None:
     """Raise ConfigError for what was not saved by a run with this model, optimizers and others."""
-    if not isinstance(saved, Mapping) or saved.keys() != _PARTS:
-        found = sorted(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
-        raise ConfigError(f"the saved state has {found}, and needs {sorted(_PARTS)}; load what was saved")
-    _check_model(replica, saved["model"])
-    _check_optimizers(replica, saved["optimizers"])
-    if (saved["scaler"] is None) != (replica.scaler is None):
-        had, has = ("no", "a") if saved["scaler"] is None else ("a", "no")
+    parsed = parse_run(saved)
+    _check_model(replica, parsed.model)
+    _check_optimizers(replica, parsed.optimizers)
+    if (parsed.scaler is None) != (replica.scaler is None):
+        had, has = ("no", "a") if parsed.scaler is None else ("a", "no")
         raise ConfigError(f"the saved run had {had} GradScaler, and this one has {has}; attach as it did")
-    if saved["others"].keys() != others.keys():
+    if parsed.others.keys() != others.keys():
         raise ConfigError(
-            f"besides the run's own, the state of {sorted(saved['others'])} was saved, and "
+            f"besides the run's own, the state of {sorted(parsed.others)} was saved, and "
             f"{sorted(others)} is given; give load what save was given, by the same names"
         )
 
@@ -134,7 +132,7 @@ def _check_model(replica: Replica, saved: Mapping[str, Any]) -> None:
     """Names, shapes and dtypes: another model may have the same names."""
     here = replica.model.state_dict()
     for name in [*here, *(name for name in saved if name not in here)]:
-        ours, theirs = (_kind(state.get(name)) for state in (here, saved))
+        ours, theirs = (_kind(state, name) for state in (here, saved))
         if ours != theirs:
             raise ConfigError(
                 f"the saved state is of another model: {name} was {theirs}, and is {ours} here; build the "
@@ -142,22 +140,40 @@ def _check_model(replica: Replica, saved: Mapping[str, Any]) -> None:
             )
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-    return "not there" if value is None else type(value).__name__
+def _kind(state: Mapping[str, Any], name: str) -> str:
+    if name not in state:
+        return "not there"
+    value = state[name]
+    return kind(value) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _check_optimizers(replica: Replica, saved: list[Any]) -> None:
+def _check_optimizers(replica: Replica, saved: Sequence[OptimizerState]) -> None:
     """The same number of optimizers with the same groups of as many parameters."""
     if len(saved) != len(replica.optimizers):
         raise ConfigError(f"{len(saved)} optimizers were saved, and {len(replica.optimizers)} are attached")
     for index, (optimizer, state) in enumerate(zip(replica.optimizers, saved, strict=True)):
         here = optimizer.state_dict()["param_groups"]
-        groups = state["param_groups"]
-        ours, theirs = ([[len(one["params"]), sorted(one)] for one in each] for each in (here, groups))
+        ours, theirs = ([_settings(one) for one in groups] for groups in (here, state.param_groups))
         if ours != theirs:
             raise ConfigError(
-                f"the saved state of optimizer {index} has groups of {theirs} (parameters, settings), and "
-                f"{type(optimizer).__name__} has {ours}; make the optimizer that was saved"
+                f"the saved state of optimizer {index} has groups of {str(theirs)[:500]}, and "
+                f"{type(optimizer).__name__} has {str(ours)[:500]}; make the optimizer that was saved"
             )
+        known = {place for group in here for place in group["params"]}
+        if state.state.keys() - known:
+            raise ConfigError(
+                f"the saved state of optimizer {index} is of parameters that it does not have, such as "
+                f"{min(state.state.keys() - known)}; load another checkpoint"
+            )
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The places of a group's parameters, and the kinds of its settings, whose values may differ."""
+    return {
+        key: value
+        if key == "params"
+        else "number"
+        if isinstance(value, int | float)
+        else type(value).__name__
+        for key, value in group.items()
+    }

@@ -118,7 +118,7 @@ def _check_result(what: str, task: Task | None, site: str, tensors: tuple[Tensor
         raise _damaged(f"{what} of a rule and bucket that have none")
     for tensor in tensors:
         if tensor.dim() != 1 or tensor.numel() < task.bucket.numel or not tensor.is_floating_point():
-            raise _damaged(f"{what} with {_kind(tensor)} for {task.bucket.numel} entries")
+            raise _damaged(f"{what} with {kind(tensor)} for {task.bucket.numel} entries")
 
 
 def _check_clients(saved: EngineState, bound: Bound) -> None:
@@ -129,7 +129,7 @@ def _check_clients(saved: EngineState, bound: Bound) -> None:
                 raise _damaged(f"client {client} has a state of {name!r}, which is no parameter")
             for key, value in values.items():
                 if isinstance(value, Tensor) and value.numel() != 1 and value.shape != items[name].shape:
-                    raise _damaged(f"client {client} has {key} {_kind(value)} for {name}")
+                    raise _damaged(f"client {client} has {key} {kind(value)} for {name}")
 
 
 def _check_places(what: str, found: list[Place], expected: Mapping[Place, Any]) -> None:
@@ -143,9 +143,10 @@ def _check_same(what: str, found: Any, expected: Any) -> None:
 
 
 def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    return {name: _kind(tensor) for name, tensor in tensors.items()}
+    return {name: kind(tensor) for name, tensor in tensors.items()}
 
 
-def _kind(tensor: Tensor) -> str:
+def kind(tensor: Tensor) -> str:
+    """Shape, dtype and layout in words."""
     layout = "" if tensor.layout == torch.strided else f" {tensor.layout}"
     return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}{layout}"

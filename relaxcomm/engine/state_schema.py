@@ -20,18 +20,20 @@ Layout: TypeAlias = list[list[str]]
 SlotsOfRoles: TypeAlias = dict[str, dict[str, Tensor]]
 
 
-class _Part(Section):
+class Part(Section):
+    """A part of a saved state."""
+
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class Votes(_Part):
+class Votes(Part):
     """Of the triggers on which the ranks vote: slots of each, and answers as (trigger, step, answer)."""
 
     slots: list[dict[str, Tensor]]
     answers: list[Annotated[tuple[Index, int, bool], Field(strict=False)]]
 
 
-class Counts(_Part):
+class Counts(Part):
     """The statistics."""
 
     steps: Index
@@ -45,7 +47,7 @@ class Counts(_Part):
     bytes_by_rule: dict[str, Annotated[tuple[Index, Index], Field(strict=False)]]
 
 
-class Data(_Part):
+class Data(Part):
     """How far a data set was read."""
 
     kind: Annotated[tuple[str, Index], Field(strict=False)]
@@ -56,7 +58,7 @@ class Data(_Part):
 _MEASURED = TypeAdapter(Measured)
 
 
-class EngineState(_Part):
+class EngineState(Part):
     """The state of one rank; places are (rule, bucket), what is late is (due, rule, …)."""
 
     schema_: Literal[1] = Field(alias="schema")
@@ -95,6 +97,13 @@ class EngineState(_Part):
         return common | ({"step": str(self.step)} if keeps_step else {})
 
 
+def fault_of(error: ValidationError) -> str:
+    """The first thing that is wrong, in a line."""
+    fault = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    return f"{where[:200]}: {fault['msg'][:200]}"
+
+
 def parse(state: Any) -> EngineState:
     """The state with types, sharing its tensors.
 
@@ -102,18 +111,17 @@ def parse(state: Any) -> EngineState:
     """
     if not isinstance(state, dict):
         raise ConfigError(f"the saved engine state is a {type(state).__name__}; load what state_dict() gave")
-    if state.get("schema") != SCHEMA:
+    schema = state.get("schema")
+    if not isinstance(schema, int) or schema != SCHEMA:
         raise ConfigError(
-            f"the saved engine state has schema {state.get('schema')!r}, this run has {SCHEMA!r}; load "
+            f"the saved engine state has schema {str(schema)[:50]}, this run has {SCHEMA!r}; load "
             "one that this version has saved"
         )
     try:
         return EngineState.model_validate(state)
     except ValidationError as error:
-        fault = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in fault["loc"])
         raise ConfigError(
-            f"the saved engine state is damaged: {where[:200]}: {fault['msg'][:200]}; load another checkpoint"
+            f"the saved engine state is damaged: {fault_of(error)}; load another checkpoint"
         ) from None
     except RecursionError:
         raise ConfigError("the saved engine state is nested without end; load another checkpoint") from None
