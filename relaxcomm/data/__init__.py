@@ -2,11 +2,12 @@
 
 from relaxcomm.data.clients import ClientSampler, RoundPlan
 from relaxcomm.data.injection import Injection
-from relaxcomm.data.loader import ClientLoader, ShareLoader, make_loader
+from relaxcomm.data.loader import ClientLoader, ShareLoader
 from relaxcomm.data.loader_options import check_map_style
 from relaxcomm.data.partitions import Partition, by_label, dirichlet, disjoint, iid, labels_of, seldp
 from relaxcomm.data.position import Progress
 from relaxcomm.data.sampler import ShareSampler
+from relaxcomm.data.sharing import make_loader
 from relaxcomm.data.splitting import num_samples, split_batch
 
 __all__ = [
