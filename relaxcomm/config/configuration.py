@@ -43,7 +43,7 @@ class Config(Section):
         metrics: where each rank's metrics can be read, or None.
         timeout_seconds: the longest that a rank waits for another; a year at most.
         output: folder for results and run logs, or None.
-        debug: compare labels, shapes and dtypes before every operation (slow).
+        debug: compare labels, shapes and dtypes before every operation, and not after a thousand (slow).
     """
 
     algorithm: Algorithm

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.network import flight_recorder
 from relaxcomm.network.liveness import Peers, without_frames
 from relaxcomm.network.meetings import Apart, Meetings
 from relaxcomm.network.operations import (
@@ -237,9 +238,10 @@ class TorchTransport(Transport):
         return [self._services.ask((label.rule, label.unit), operation)], operation.reply
 
     def _late(self, at: object) -> CommunicationError:
-        return self._failure(
-            at, f"not complete after {self._timeout:g} s (timeout_seconds): {self._peers.heard()}"
-        )
+        said = f"not complete after {self._timeout:g} s (timeout_seconds): {self._peers.heard()}"
+        if recorded := flight_recorder.dump(dist.get_rank()):
+            said += f"; torch's Flight Recorder is in {recorded}"
+        return self._failure(at, said)
 
     def _broke(self, at: object, error: RuntimeError) -> CommunicationError:
         return self._failure(at, f"{self._peers.cause(_GRACE_SECONDS)} ({without_frames(error)})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import pytest
@@ -44,6 +45,8 @@ for algorithm in ("bsp", "local_sgd", "ssp", "async_model_average", "d_psgd"):
 """
 STOPPED = """
 STOPS = True
+os.environ["TORCH_FR_DUMP_TEMP_FILE"] = os.getcwd() + "/trace_"
+os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
 begin = time.monotonic()
 try:
     train("bsp", 50, limit=4)
@@ -72,13 +75,17 @@ def test_attach_after_close_in_one_process_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize(("script", "absent"), [(STOPPED, 0), (MISSING, 2)], ids=["stopped", "missing"])
-def test_nobody_waits_longer_than_the_limit(script, absent):
+def test_nobody_waits_longer_than_the_limit(script, absent, tmp_path):
+    script = script.replace("os.getcwd()", repr(str(tmp_path)))
     for one in launch_script(BEGIN + script, 3, never_end={absent}):
         assert one.returncode == 1, one.stderr
         assert "timeout_seconds" in one.stderr
         assert float(re.findall(r"waited ([\d.]+)", one.stderr)[0]) < 4 + 15  # on a busy machine
-        if script is STOPPED:
+        if absent == 0:
             assert "rank 0 is stopped (process" in one.stderr
+    if absent == 0:
+        traces = [pickle.loads((tmp_path / f"trace_{rank}").read_bytes()) for rank in (1, 2)]
+        assert all("entries" in trace for trace in traces)
 
 
 def test_any_error_in_attach_ends_the_others():
