@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from relaxcomm.errors import NonFiniteError, UsageError
+from relaxcomm.errors import UsageError
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.finite import GRADIENT, DeferredCheck, non_finite_error, spoilt
 from relaxcomm.step.flight import Pipeline
+from relaxcomm.step.gradient_finiteness import GradientFiniteness
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.readiness import Readiness
 from relaxcomm.tensors.finiteness import is_finite
@@ -38,7 +37,7 @@ class Backward:
         self._is_open = False
         self._readiness = Readiness([item.name for item in bound.replica.parameters])
         self._pipeline = Pipeline()
-        self._deferred = DeferredCheck()
+        self._finiteness = GradientFiniteness(bound)
 
     def is_due(self) -> bool:
         """Whether the ranks talk at the end of this step's backward, the same on all of them."""
@@ -55,7 +54,7 @@ class Backward:
 
     def begin(self) -> None:
         """Open the window: decide which rules exchange the gradients of this backward."""
-        self._deferred.raise_if_bad()
+        self._finiteness.raise_if_bad()
         self._bound.replica.check_frozen()
         self._bound.controllers.check_needs()
         if not self._has_rules:
@@ -84,15 +83,15 @@ class Backward:
             contexts = {trigger: self._clock.context(rule) for trigger, rule in ballot.items()}
             self._bound.votes.cast(contexts, step, abstain=abstains)
             self.synchronised = True
-        finite = self._ask_finite()
+        finite = self._finiteness.ask(self.buckets)
         self._bound.controllers.ask(self._bound.context)
         self._agreements.send(step)
         if self._is_open:
             if self._run_voted():
-                finite = self._ask_finite()
+                finite = self._finiteness.ask(self.buckets)
                 self._bound.controllers.ask(self._bound.context)
                 self._agreements.send(step)
-            self._commit(finite)
+            self._finiteness.commit(self.buckets, finite)
         self._is_open = False
 
     def shadow(self) -> None:
@@ -120,13 +119,13 @@ class Backward:
             is_bad = self._agreements.any(is_bad, "not finite", self._bound.common_step)
         if is_bad:
             if self._bound.replica.scaler is None:
-                raise self._error(bad)
+                raise self._finiteness.error(self.buckets, bad)
             self._bound.replica.clear_gradients()
         return bool(drained)
 
     def check_last(self) -> None:
         """Raise NonFiniteError on all ranks if the last step's gradients were not finite, on a GPU."""
-        self._deferred.raise_if_bad()
+        self._finiteness.raise_if_bad()
 
     def release(self) -> None:
         """Detach `.grad` from the flat buffers."""
@@ -223,33 +222,3 @@ class Backward:
             if bucket.buffer.unused:
                 flags = bucket.buffer.flags if agreed is None else agreed[place]
                 bucket.buffer.expose_used(flags.tolist())
-
-    def _ask_finite(self) -> Answer | None:
-        """Ask whether results are finite on every rank, where ranks have got different ones."""
-        if not any(bucket.ran_apart for bucket in self.buckets):
-            return None
-        bad = any(bucket.bad_results() for bucket in self.buckets)
-        return self._agreements.ask("not finite", torch.tensor([float(bad)]))
-
-    def _commit(self, others: Answer | None) -> None:
-        """Keep state only if all is finite; without a scaler a gradient that is not is an error."""
-        results = [result for bucket in self.buckets for result in bucket.guarded_results()]
-        good: bool | Tensor = True
-        bad: list[tuple[GradientTransfers, Tensor]] = []
-        is_error = self._bound.replica.scaler is None
-        if results and results[0].device.type == "cpu":
-            bad = [(bucket, result) for bucket in self.buckets for result in bucket.bad_results()]
-            good = not bad
-        elif results:
-            good = self._deferred.look(results, step=self._clock.step, is_error=is_error)
-        if others is not None:
-            good = not others.read().item()
-        for bucket in self.buckets:
-            bucket.commit(good)
-        if good is False and is_error:
-            raise self._error(bad)
-
-    def _error(self, bad: Sequence[tuple[GradientTransfers, Tensor]]) -> NonFiniteError:
-        came = [name for bucket, result in bad for name in spoilt(bucket.bucket, result, GRADIENT)]
-        put_in = [name for bucket in self.buckets for name in bucket.not_finite]
-        return non_finite_error(self._bound.world, put_in, came, self._clock.step)
