@@ -94,7 +94,7 @@ class EngineState(Part):
             "measured": str(self.measured),
             "layout": str(self.layout),
         }
-        return common | ({"step": str(self.step)} if keeps_step else {})
+        return ({"step": str(self.step)} if keeps_step else {}) | common  # the step says more
 
 
 def fault_of(error: ValidationError) -> str:
