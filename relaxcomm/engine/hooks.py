@@ -35,7 +35,7 @@ class Follower(Protocol):
     def backward_begins(self) -> None:
         """A backward has reached what `watch_output` watches."""
 
-    def gradient_arrives(self, index: int) -> None:
+    def gradient_arrives(self, index: int, parameter: Tensor) -> None:
         """A trained parameter has its gradient."""
 
     def backward_ends(self) -> None:
@@ -89,7 +89,7 @@ class Hooks:
         _remove(self._of_gradients)
         if gradients and follower is not None:
             for index, item in enumerate(self._parameters):
-                hook = partial(self._gradient_arrives, index)
+                hook = partial(follower.gradient_arrives, index)  # the one that is called most often
                 # torch leaves this method without types
                 self._of_gradients.append(item.tensor.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
@@ -144,10 +144,6 @@ class Hooks:
     def _backward_begins(self, gradient: Tensor) -> None:
         if self._follower is not None:
             self._follower.backward_begins()
-
-    def _gradient_arrives(self, index: int, parameter: Tensor) -> None:
-        if self._follower is not None:
-            self._follower.gradient_arrives(index)
 
     def _backward_ends(self) -> None:
         if self._follower is not None:

@@ -8,12 +8,13 @@ from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loop_checks import check_exchanged, closure_error, skipped_unseen, turn_error
 from relaxcomm.errors import UsageError
+from relaxcomm.replica.accumulation import Accumulation
 from relaxcomm.replica.grad_scaler import check_scaler
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
@@ -68,6 +69,7 @@ class Loop:
         self.step = step
         """What is done in a step."""
         self._between: Between | None = None
+        self._accumulation: Accumulation | None = None
         self._paused = False
         self._unsynchronised = False  # a backward of this step ran under no_sync
         self._begun = False  # a backward that reaches parameters is under way
@@ -81,6 +83,7 @@ class Loop:
         """From now on do this in a step, and tell somebody of its end."""
         self.step, self._between = step, between
         bound = step.bound
+        self._accumulation = bound.controllers.accumulation
         needs_gradients = bound.algorithm.at("backward") or bound.votes or bound.algorithm.round_plan
         self._hooks.follow(self, gradients=bool(needs_gradients or bound.controllers.accumulation))
 
@@ -149,11 +152,10 @@ class Loop:
             self._awaiting_end = True
             self._hooks.watch_end_of_backward()
 
-    def gradient_arrives(self, index: int) -> None:
+    def gradient_arrives(self, index: int, parameter: Tensor) -> None:
         """A parameter has its gradient."""
-        accumulation = self.step.bound.controllers.accumulation
-        if accumulation is not None:
-            accumulation.arrive()
+        if self._accumulation is not None:
+            self._accumulation.arrive()
         if self._paused:
             self._unsynchronised = True
             return
@@ -166,8 +168,8 @@ class Loop:
         """The outermost backward has ended."""
         bound = self.step.bound
         self._awaiting_end = False
-        if bound.controllers.accumulation is not None:
-            bound.controllers.accumulation.add()
+        if self._accumulation is not None:
+            self._accumulation.add()
         if not self._paused:
             if not self._pending and not self._begun:
                 bound.replica.remember_scale()

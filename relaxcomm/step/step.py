@@ -32,6 +32,8 @@ class Step:
         self._drift = Drift(bound, guard)
         self._report = report
         self._exchanged = False
+        self.ready = self.backward.ready
+        """A parameter, named by its index, has its gradient; called so often that it is no method here."""
 
     @property
     def synchronised(self) -> bool:
@@ -43,10 +45,6 @@ class Step:
         self.inputs.check_first_backward()
         self.inputs.take_part(self.backward.is_due)
         self.backward.begin()
-
-    def ready(self, index: int) -> None:
-        """A parameter has its gradient."""
-        self.backward.ready(index)
 
     def end_backward(self) -> None:
         """Every gradient is there; afterwards `.grad` is final."""

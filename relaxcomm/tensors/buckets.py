@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -12,6 +14,8 @@ from relaxcomm.errors import UsageError
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.precision import wide
+
+_dtype, _device = attrgetter("dtype"), attrgetter("device")
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,11 @@ class Bucket:
             self.offsets.append(self.numel)
             self.numel += item.tensor.numel()
             self._strides.append(item.tensor.stride() if _dense_strides(item.tensor) else None)
+        self._held = [item.tensor for item in self.items]
         self._scratch: Tensor | None = None
         self._scratch_views: list[Tensor] = []
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """Names and shapes of the tensors, in flat order."""
         return Layout(self.names, tuple(item.tensor.shape for item in self.items))
@@ -164,6 +169,8 @@ class Bucket:
 
     def check_unchanged(self) -> None:
         """Raise UsageError if a tensor was converted or moved since the layout was made."""
+        if set(map(_dtype, self._held)) == {self.dtype} and set(map(_device, self._held)) == {self.device}:
+            return
         for item in self.items:
             if item.tensor.dtype != self.dtype or item.tensor.device != self.device:
                 raise UsageError(
