@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.errors import UsageError
 from relaxcomm.tensors.buckets import Bucket
 
-_CACHED_BYTES = 1 << 20
+_CACHED_BYTES, _LARGE_BYTES = 1 << 20, 1 << 17
 _grad, _layout = attrgetter("grad"), attrgetter("layout")
 
 
@@ -30,10 +30,26 @@ class GradientBuffer:
         self.main, self.flags = self.whole[: bucket.numel], self.whole[bucket.numel :]
         self.views = bucket.views(self.main)
         self.unused: list[int] = []
+        self._taken: set[int] = set()  # lie here already, multiplied
+
+    @property
+    def large(self) -> list[int]:
+        """Tensors that are better taken as soon as they are there, while they are in the cache."""
+        if self.main.nbytes <= _CACHED_BYTES:
+            return []
+        return [index for index, view in enumerate(self.views) if view.nbytes >= _LARGE_BYTES]
 
     def expect_all(self) -> None:
         """Nothing is exchanged yet, so that no parameter is known to have no gradient."""
         self.unused = []
+        self._taken.clear()
+
+    def take(self, index: int, factor: float | None) -> None:
+        """Copy one gradient that has just come, as `collect` does for all."""
+        gradient = self.parameters[index].grad
+        if gradient is not None and gradient is not self.views[index]:
+            self._adopt({index: gradient}, factor)
+            self._taken.add(index)
 
     def collect(self, factor: float | None = None) -> None:
         """Copy gradients that do not lie in the buffer yet, and make `.grad` the views into it.
@@ -50,8 +66,8 @@ class GradientBuffer:
             if gradient is not view and gradient is not None
         }
         apart = self.main.nbytes > _CACHED_BYTES
-        if factor is not None and apart and len(fresh) + len(self.unused) < len(self.views):
-            moved = {*fresh, *self.unused}
+        moved = {*fresh, *self.unused, *self._taken}
+        if factor is not None and apart and len(moved) < len(self.views):
             torch._foreach_mul_([v for i, v in enumerate(self.views) if i not in moved], factor)
         if fresh:
             self._adopt(fresh, factor if apart else None)

@@ -33,6 +33,7 @@ class Backward:
         """Whether a backward of this step was exchanged, or voted on."""
         self.exchanged = False
         """Whether this step's gradients were exchanged."""
+        self._large: dict[int, tuple[GradientTransfers, int]] = {}
         self._has_rules = bool(bound.algorithm.at("backward"))
         self._is_open = False
         self._readiness = Readiness([item.name for item in bound.replica.parameters])
@@ -65,7 +66,13 @@ class Backward:
 
     def ready(self, index: int) -> None:
         """A parameter has its gradient: launch the buckets that are complete with it, in order."""
-        if self._is_open and self._readiness.arrive(index):
+        if not self._is_open:
+            return
+        complete = self._readiness.arrive(index)
+        if index in self._large and self._readiness.has_all(index):
+            bucket, place = self._large[index]
+            bucket.take(place)
+        if complete:
             with self._bound.world.statistics.busy:
                 self._launch(self._readiness.complete())
 
@@ -151,6 +158,10 @@ class Backward:
             for bucket in bound.plan.buckets
         ]
         self._readiness.bind(bound.plan.buckets)
+        index = {item.name: index for index, item in enumerate(bound.replica.parameters)}
+        self._large = {
+            index[one.bucket.names[place]]: (one, place) for one in self.buckets for place in one.buffer.large
+        }
 
     def _fired(self) -> frozenset[int]:
         """The rules whose triggers say so before backward."""

@@ -60,6 +60,7 @@ class GradientTransfers:
         self._observed: list[Tensor] = []
         self._is_finite: bool | None = None
         self.not_finite: list[str] = []
+        self.buffer.expect_all()
         self.fire(fired)
         return bool(self.firing or self._due())
 
@@ -86,13 +87,23 @@ class GradientTransfers:
         """Whether used-flags reach all ranks inside the messages."""
         return all(task.carries_flags for task in self.firing if task.moves_gradient)
 
+    @property
+    def _is_divided(self) -> bool:
+        """Whether the mean is taken where gradients are copied."""
+        return len(self.firing) == 1 and self.firing[0].index in self._divides
+
+    def take(self, place: int) -> None:
+        """A large gradient has come, by its place in the bucket."""
+        if self.firing:
+            self.buffer.take(place, self._factor if self._is_divided else None)
+
     def launch(self, pipeline: Pipeline) -> bool:
         """Collect the gradients and issue the first operation; whether there is anything to exchange."""
-        self.buffer.expect_all()
+        self.buffer.unused = []
         due = self._due()
         if not self.firing and not due:
             return False
-        divided = len(self.firing) == 1 and self.firing[0].index in self._divides
+        divided = self._is_divided
         self.buffer.collect(self._factor if divided else None)
         # The exchange overwrites it, so later nobody could say on which rank it arose.
         guarded = any(task.index in self._guarded for task in self.firing)

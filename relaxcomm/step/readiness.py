@@ -61,6 +61,10 @@ class Readiness:
             )
         return False
 
+    def has_all(self, index: int) -> bool:
+        """Whether a gradient has come as often as it will."""
+        return not (self._learning or self._left[index])
+
     def complete(self) -> Iterator[int]:
         """Buckets that are complete and were not handed out yet."""
         while self._next < len(self._sizes) and not self._missing[self._next]:

@@ -1,0 +1,77 @@
+"""Large gradients are copied as they come, small ones together: the mean is the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm.replica.gradient_buffer import GradientBuffer
+from relaxcomm.tensors.buckets import Bucket, Item
+
+SIZES = [(520, 700), (700, 8), (8, 4)]  # 1.4 MiB, 22 KiB and less: taken at once, and together with the rest
+
+
+def make_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in SIZES))
+
+
+def train(group, backwards):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    draw = torch.Generator().manual_seed(1 + group.rank())
+    with relaxcomm.attach(model, optimizer, "bsp", process_group=group) as engine:
+        for _ in range(4):
+            for synchronises in backwards:
+                x = torch.randn(2, 520, generator=draw)
+                if synchronises:
+                    model(x).square().sum().backward()
+                else:
+                    with engine.no_sync():
+                        model(x).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def reference(size, backwards):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    draws = [torch.Generator().manual_seed(1 + rank) for rank in range(size)]
+    for _ in range(4):
+        for _ in backwards:
+            for draw in draws:
+                (model(torch.randn(2, 520, generator=draw)).square().sum() / size).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.detach() for p in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "backwards", [(True,), (False, True), (True, True)], ids=["one", "accumulated", "two"]
+)
+def test_the_mean_of_large_and_small_gradients(backwards):
+    expected = reference(3, backwards)
+    for found in relaxcomm.simulate(lambda group: train(group, backwards), 3):
+        for mine, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_taken_is_multiplied_once():
+    parameters = [torch.nn.Parameter(torch.zeros(600, 600)), torch.nn.Parameter(torch.zeros(3))]
+    buffer = GradientBuffer(Bucket(0, [Item(str(i), p) for i, p in enumerate(parameters)]))
+    assert buffer.large == [0]
+    for _ in range(2):
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        buffer.expect_all()
+        buffer.take(0, 0.25)
+        buffer.collect(0.25)
+        assert [p.grad.unique().tolist() for p in parameters] == [[0.25], [0.25]]
+    for parameter in parameters:
+        parameter.grad += 1  # another backward adds to what lies here
+    buffer.expect_all()
+    buffer.take(0, 0.25)
+    buffer.collect(0.25)
+    assert [p.grad.unique().tolist() for p in parameters] == [[0.3125], [0.3125]]
