@@ -20,6 +20,7 @@ ROOMS = (
         "config",
         "replica",
         "step",
+        "carry",
         "planner",
         "engine",
         "checkpoint",

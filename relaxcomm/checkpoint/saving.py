@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -93,8 +93,9 @@ def settle(engine: Engine, write: Write) -> None:
 def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path | None:
     """Go on from the newest complete checkpoint, or begin anew where there is none; every rank calls it.
 
-    Call it after `attach`, with the same model, optimizers and algorithm. All files are compared with their
-    checksums first, and nothing that is read can run code.
+    Call it after `attach`, with the same model, optimizers and algorithm. There may be more or fewer workers
+    than before, see docs/restarts.md. All files are compared with their checksums first, and nothing that is
+    read can run code.
 
     Args:
         engine: of the run.
@@ -104,7 +105,7 @@ def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path 
     Returns: the checkpoint's folder, or None if `path` holds none.
 
     Raises: ConfigError, on every rank and before anything has changed, for a file that is damaged, naming it,
-        and for the state of another model, algorithm or number of workers.
+        for the state of another model or algorithm, and for what cannot be carried to this number of workers.
 
     Example:
         >>> import tempfile, torch
@@ -135,7 +136,13 @@ def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path 
         return None
     state = None
     try:
-        state = _read(folder, world.rank, world.size)
+        manifest = Manifest.read(folder)
+        verify(folder, sorted(manifest.files.items())[world.rank :: world.size])
+        if manifest.world_size == world.size:
+            (state,) = _read(folder, manifest, [world.rank])
+        else:
+            states = _read(folder, manifest, range(manifest.world_size))
+            state = engine.carry_run_state_dicts(states, **others)
     except ConfigError as error:
         problem = error
     share(world.transport, problem, None, "checkpoint.load()")
@@ -161,28 +168,27 @@ def _newest(path: Path) -> Path | None:
     return complete[-1].folder if complete else None
 
 
-def _read(folder: Path, rank: int, size: int) -> dict[str, Any]:
-    """The state of a rank; the ranks share the work of verifying.
-
-    Raises: ConfigError, naming a file that is damaged.
-    """
-    manifest = Manifest.read(folder)
-    verify(folder, sorted(manifest.files.items())[rank::size])
-    if manifest.world_size != size:
-        raise ConfigError(
-            f"{folder} was saved by {manifest.world_size} workers, and there are {size}; start as many"
-        )
+def _read(folder: Path, manifest: Manifest, ranks: Sequence[int]) -> list[dict[str, Any]]:
+    """The states of some ranks, from files that were verified; what they have in common is read once."""
     try:
         reading = Reading(folder, frozenset(manifest.files))
-        name = skeleton_of(rank)
-        skeleton = reading.read(lambda entry: entry == name)[name]
-        held = decode(skeleton.numpy().tobytes())
-        names: dict[str, str] = held["names"]
-        wanted = set(names.values())
+        held = {one: _decoded(reading, skeleton_of(one)) for one in ranks}
+        wanted = {entry for _, names in held.values() for entry in names.values()}
         entries = reading.read(wanted.__contains__)
-        tensors = {path: entries[entry] for path, entry in names.items()}
-        return {part: join(plain, tensors) for part, plain in held["plain"].items()}
+        return [
+            {
+                part: join(value, {path: entries[entry] for path, entry in names.items()})
+                for part, value in plain.items()
+            }
+            for plain, names in held.values()
+        ]
     except Exception as error:  # the checksums are right, so somebody else has written it
         raise ConfigError(
             f"{folder / METADATA} is no checkpoint of relaxcomm: {type(error).__name__}: {error}"
         ) from None
+
+
+def _decoded(reading: Reading, name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A rank's state without tensors, and in which entries these are."""
+    held = decode(reading.read(lambda entry: entry == name)[name].numpy().tobytes())
+    return held["plain"], held["names"]

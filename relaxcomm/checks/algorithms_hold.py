@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -82,6 +83,34 @@ def state_is_all(trial: Trial) -> None:
         expect(off < 1e-6, f"a run restored from its checkpoint is {off:.3g} off: state is kept elsewhere")
 
 
+def another_number_goes_on(trial: Trial) -> None:
+    """What a run has saved is gone on with by one worker more, or less, all with the same model."""
+
+    def first(rank: Rank) -> dict[str, Any]:
+        rank.epoch()
+        return copy.deepcopy(rank.engine.run_state_dict())
+
+    states = trial.run(first)
+
+    def second(rank: Rank) -> tuple[Tensor, Tensor]:
+        rank.engine.load_run_state_dict(rank.engine.carry_run_state_dicts(states))
+        begun = rank.parameters
+        rank.epoch()
+        return begun, rank.history[-1]
+
+    for size in (trial.size + 1, trial.size - 1):
+        try:
+            found = trial.run(second, size)
+        except TopologyError:  # a graph of as many nodes
+            continue
+        same = all(torch.equal(begun, found[0][0]) for begun, _ in found)
+        expect(
+            same, f"{size} workers that go on from a checkpoint of {trial.size} begin with different models"
+        )
+        finite = all(bool(ended.isfinite().all()) for _, ended in found)
+        expect(finite, f"{size} workers that go on from a checkpoint of {trial.size} do not stay finite")
+
+
 def it_exchanges(trial: Trial) -> None:
     """Something is exchanged, in as many steps as the rules' own clocks need, and more."""
     periods = [rule.active[0] + rule.trigger.facts.period_steps for rule in trial.algorithm.rules]
@@ -133,6 +162,7 @@ def algorithm_checks(algorithm: Algorithm) -> dict[str, Callable[[], None]]:
     checks = {
         "replicas": replicas_are_declared,
         "state": state_is_all,
+        "another number": another_number_goes_on,
         "exchanges": it_exchanges,
         "repeats": it_repeats,
         "alone": alone_is_enough,

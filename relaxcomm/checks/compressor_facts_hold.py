@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from relaxcomm.checks import compressors_hold
+from relaxcomm.checks import compressors_hold, slots_hold
 from relaxcomm.checks.compressor_trials import NUMEL, coded_beside, drawn
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context, encode_decode, slots
@@ -209,5 +209,6 @@ def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Cal
         "state": compressors_hold.state_is_all,
         "slots": compressors_hold.slots_are_assigned,
         "hard inputs": compressors_hold.hard_inputs_are_survived,
+        "carried": slots_hold.compressor_slots,
     }
     return {name: partial(run, compressor) for name, run in checks.items()}

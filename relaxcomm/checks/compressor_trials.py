@@ -14,10 +14,21 @@ from relaxcomm.tensors.messages import Message
 NUMEL = 600
 
 
-def coded_beside(compressor: Compressor, tensor: Tensor, other: Tensor, state: State) -> Tensor:
-    """The mean with what another worker has, of which nothing but its messages is seen."""
+def coded_beside(
+    compressor: Compressor, tensor: Tensor, other: Tensor, state: State, others: State | None = None
+) -> Tensor:
+    """The mean with what another worker has, of which nothing but its messages is seen, unless told.
+
+    Args:
+        compressor: of both.
+        tensor: of the first worker.
+        other: of the second one.
+        state: slots of the first one.
+        others: of the second one; its first ones if None.
+    """
     mine = compressor.encode_decode(context(0, 2), tensor.clone(), state, keep_sent=True)
-    theirs = compressor.encode_decode(context(1, 2), other.clone(), slots(compressor, other), keep_sent=True)
+    beside = slots(compressor, other) if others is None else others
+    theirs = compressor.encode_decode(context(1, 2), other.clone(), beside, keep_sent=True)
     messages = [next(mine), next(theirs)]
     while True:
         parts = [(0.5, message) for message in messages]

@@ -11,6 +11,7 @@ import networkx as nx
 import torch
 from torch import Tensor
 
+from relaxcomm.checks import slots_hold
 from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, tensor_of, topology_of
 from relaxcomm.checks.exchanges_hold import coder_for, results_are_declared, traffic_is_declared
 from relaxcomm.checks.finding import Broken, expect
@@ -233,5 +234,6 @@ def exchange_checks(exchange: Exchange) -> dict[str, Callable[[], None]]:
         "kept state": kept_state_is_declared,
         "memory": memory_is_declared,
         "division": division_is_declared,
+        "carried": slots_hold.exchange_slots,
     }
     return {name: partial(run, exchange) for name, run in checks.items()}

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Outer
@@ -128,5 +129,6 @@ def outer_checks(outer: Outer) -> dict[str, Callable[[], None]]:
         "rate": rate_is_declared,
         "momentum": momentum_is_declared,
         "measuring": measuring_is_declared,
+        "carried": slots_hold.outer_slots,
     }
     return {name: partial(run, outer) for name, run in checks.items()}

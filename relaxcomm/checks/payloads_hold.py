@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Payload, State
@@ -124,5 +125,6 @@ def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
         "base": base_is_declared,
         "writing": writing_is_declared,
         "event": event_is_declared,
+        "carried": slots_hold.payload_slots,
     }
     return {name: partial(run, payload) for name, run in checks.items()}

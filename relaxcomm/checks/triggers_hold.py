@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
@@ -109,5 +110,10 @@ def numbers_are_declared(trigger: Trigger) -> None:
 
 def trigger_checks(trigger: Trigger) -> dict[str, Callable[[], None]]:
     """The checks of a trigger, by name."""
-    checks = {"firing": firing_is_declared, "needs": needs_are_declared, "numbers": numbers_are_declared}
+    checks = {
+        "firing": firing_is_declared,
+        "needs": needs_are_declared,
+        "numbers": numbers_are_declared,
+        "carried": slots_hold.trigger_slots,
+    }
     return {name: partial(run, trigger) for name, run in checks.items()}

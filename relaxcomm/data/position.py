@@ -6,15 +6,26 @@ import inspect
 from collections import deque
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import ref
 
 
 class Place(NamedTuple):
-    """A place in an epoch: how many of this rank's samples and batches lie before it."""
+    """A place in an epoch: how many of this rank's samples and batches lie before it.
+
+    Args:
+        samples: of this rank's share.
+        batches: of this rank.
+        unit: samples that were dealt out together, to all ranks; 0 where clients are played.
+    """
 
     samples: int = 0
     batches: int = 0
+    unit: int = 0
+
+
+Dealt: TypeAlias = tuple[tuple[Place, ...], ...]
+"""How far each rank came in an epoch, each time that there was another number of ranks."""
 
 
 @dataclass
@@ -44,6 +55,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._epoch, self._place = 0, Place()
+        self._dealt: dict[int, Dealt] = {}
         self._latest: tuple[ref[Generator[Any, None, None]], Reading] | None = None
 
     @property
@@ -53,12 +65,17 @@ class Progress:
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._epoch, self._place, self._latest = epoch, Place(), None
+        self._dealt.pop(epoch, None)
+        self._go_to(epoch, Place())
+
+    def dealt(self, epoch: int) -> Dealt:
+        """What of an epoch other numbers of ranks have read before the ranks that there are now."""
+        return self._dealt.get(epoch, ())
 
     def begin(self) -> Reading:
         """Begin the next epoch, or go on in one that a checkpoint left in the middle."""
         reading = Reading(self._epoch, self._place)
-        self.epoch += 1
+        self._go_to(self._epoch + 1, Place())
         return reading
 
     def follow(self, batches: Generator[Any, None, None], reading: Reading) -> None:
@@ -72,9 +89,20 @@ class Progress:
             batches = self._latest[0]()
             if batches is not None and inspect.getgeneratorstate(batches) != inspect.GEN_CLOSED:
                 epoch, place = self._latest[1].epoch, self._latest[1].place
-        return {"epoch": epoch, "place": list(place)}
+        dealt = [
+            [at, [[list(one) for one in places] for places in kept]]
+            for at, kept in self._dealt.items()
+            if at >= epoch
+        ]
+        return {"epoch": epoch, "place": list(place), "dealt": dealt}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint in the next iteration."""
-        self.epoch = saved["epoch"]
-        self._place = Place(*saved["place"])
+        self._go_to(saved["epoch"], Place(*saved["place"]))
+        self._dealt = {
+            epoch: tuple(tuple(Place(*one) for one in places) for places in kept)
+            for epoch, kept in saved["dealt"]
+        }
+
+    def _go_to(self, epoch: int, place: Place) -> None:
+        self._epoch, self._place, self._latest = epoch, place, None

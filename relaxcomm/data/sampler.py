@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from relaxcomm.data.injection import Injection
 from relaxcomm.data.partitions import Indices, Partition, iid
-from relaxcomm.data.position import Place, Progress, Reading
+from relaxcomm.data.position import Dealt, Place, Progress, Reading
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 
@@ -27,6 +27,10 @@ class ShareSampler(Sampler[list[int]]):
     With the others each rank has a part of its own. An epoch is `size / N` samples for every rank,
     whatever the size of its part: a smaller part is read more often, a larger one over more epochs,
     shuffled anew each time it begins (with `seldp` in the same order each time).
+
+    When there are other ranks in the middle of an epoch, they read what is left of it: with `iid` it is dealt
+    out among them, those that had sat out come last, and again a remainder sits out. With the others
+    parts are made anew, and each rank reads on as far into its own as ranks were on average.
 
     The order is a pure function of (seed, epoch, rank, world size). The epoch advances by itself each
     time the sampler is iterated; set `epoch` to resume. `batch_size` may be changed at any time, the same
@@ -120,13 +124,27 @@ class ShareSampler(Sampler[list[int]]):
     def share(self, epoch: int, rank: int | None = None) -> list[int]:
         """Indices of a rank's samples in `epoch`, in order; this rank's unless told otherwise."""
         rank = self._membership.rank if rank is None else rank
+        dealt = self.progress.dealt(epoch)
         if self._parts:
-            return self._stream(rank, epoch * self._per_epoch, self._per_epoch)
-        remainder = self._size % self._unit
-        turned = np.roll(self._fixed_order, -epoch * remainder)
-        kept = self._shuffled(turned[remainder:], epoch + 1)
-        mine: list[int] = kept[rank :: self._membership.world_size].tolist()
+            read = self._read_before(dealt)
+            return self._stream(rank, epoch * self._per_epoch + read, self._per_epoch - read)
+        kept = self._dealt_out(epoch, next(map(unit_of, dealt), self._unit))
+        if dealt:
+            left = left_over(np.concatenate(kept), dealt)
+            kept = left[: len(left) // self._unit * self._unit], left[:0]
+        mine: list[int] = kept[0][rank :: self._membership.world_size].tolist()
         return mine
+
+    def _dealt_out(self, epoch: int, unit: int) -> tuple[Indices, Indices]:
+        """The samples of an epoch in order, and those that sit out."""
+        remainder = self._size % unit
+        turned = np.roll(self._fixed_order, -epoch * remainder)
+        return self._shuffled(turned[remainder:], epoch + 1), turned[:remainder]
+
+    def _read_before(self, dealt: Dealt) -> int:
+        """How much of an epoch other numbers of ranks have read, as samples of each of these."""
+        shares = [min(one.samples, self._size // len(places)) for places in dealt for one in places]
+        return min(self._per_epoch, sum(shares) // self._membership.world_size)
 
     @property
     def _per_epoch(self) -> int:
@@ -159,7 +177,7 @@ class ShareSampler(Sampler[list[int]]):
         injection, rank, epoch = self._injection, self._membership.rank, reading.epoch
         readers = range(self._membership.world_size) if injection else [rank]
         shares = {reader: self.share(epoch, reader) for reader in readers}
-        (at, step), end = reading.place, len(shares[rank])
+        (at, step, _), end = reading.place, len(shares[rank])
         while at < end:
             local = self._local_samples
             if self._drop_last and at + local > end:
@@ -168,7 +186,7 @@ class ShareSampler(Sampler[list[int]]):
             if injection:
                 batch += injection.received(shares, rank, at, local, [self._seed, epoch, step])
             at, step = at + local, step + 1
-            yield batch, Place(at, step)
+            yield batch, Place(at, step, self._unit)
 
     @property
     def _local_samples(self) -> int:
@@ -186,3 +204,30 @@ def check_batch_size(batch_size: int) -> None:
     """Raises: ConfigError for a batch without samples."""
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+
+
+def unit_of(places: Sequence[Place]) -> int:
+    """How many samples were dealt out together to these ranks, as those know that have read any."""
+    return max(place.unit for place in places if place.samples)
+
+
+def left_over(order: Indices, dealt: Dealt) -> Indices:
+    """What nobody has read of an epoch.
+
+    Args:
+        order: of its samples, those that sat out behind the others.
+        dealt: how far each rank came, with each number of ranks.
+
+    Example:
+        >>> import numpy as np
+        >>> from relaxcomm.data.position import Place
+        >>> left_over(np.arange(7), ((Place(2, 1, 2), Place(1, 1, 2)),))  # of two ranks
+        array([3, 4, 5, 6])
+    """
+    for places in dealt:
+        is_read = np.zeros(len(order), dtype=bool)
+        usable = len(order) // unit_of(places) * unit_of(places)
+        for rank, place in enumerate(places):
+            is_read[rank : usable : len(places)][: place.samples] = True
+        order = order[~is_read]
+    return order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Literal
@@ -539,6 +539,38 @@ class Engine:
         """
         self._check_open()
         run_state.restore(self._session, state, others)
+
+    def carry_run_state_dicts(
+        self, states: Sequence[Mapping[str, Any]], **others: Stateful
+    ) -> dict[str, Any]:
+        """What this rank goes on from, made of what another number of ranks have given by `run_state_dict`.
+
+        `load_run_state_dict` takes it. Replicas begin with the mean of all; what becomes of the rest is in
+        docs/restarts.md.
+
+        Args:
+            states: of all those ranks, in rank order, on the CPU; they are not changed.
+            others: what else has a state, as in `run_state_dict`.
+
+        Raises: ConfigError for states of another run, or with a part that cannot be carried, naming it.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach, simulate
+            >>> def train(group, states=None):
+            ...     model = torch.nn.Linear(1, 1, bias=False)
+            ...     with attach(model, None, "local_sgd", process_group=group) as engine:
+            ...         if states is None:
+            ...             torch.nn.init.constant_(model.weight, group.rank())
+            ...             return engine.run_state_dict()
+            ...         engine.load_run_state_dict(engine.carry_run_state_dicts(states))
+            ...         return model.weight.item()
+            >>> states = simulate(train, 4)
+            >>> simulate(lambda group: train(group, states), 2)  # the mean of 0, 1, 2 and 3
+            [1.5, 1.5]
+        """
+        self._check_open()
+        return run_state.carried(self._session, states, others)
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.

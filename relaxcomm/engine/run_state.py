@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
+from relaxcomm.carry import carry
 from relaxcomm.engine.consistency import share
 from relaxcomm.engine.run_schema import OptimizerState, parse_run
 from relaxcomm.engine.session import Session
@@ -27,6 +28,14 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Go on from it."""
+
+
+@runtime_checkable
+class CarriedStateful(Stateful, Protocol):
+    """What knows what becomes of its state, which differs between ranks, with another number of them."""
+
+    def carry_state_dicts(self, state_dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What a rank goes on from, made of the states of all ranks that there were, in rank order."""
 
 
 def name_of(rank: int) -> str:
@@ -68,6 +77,25 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
         "random": _export_random(replica.device),
         "others": {name: one.state_dict() for name, one in others.items()},
     }
+
+
+def carried(
+    session: Session, states: Sequence[Mapping[str, Any]], others: Mapping[str, Stateful]
+) -> dict[str, Any]:
+    """What this rank goes on from, made of the states of another number of ranks, in rank order.
+
+    Raises: ConfigError for what cannot be this run's, or cannot be carried; on this rank alone.
+    """
+    for state in states:
+        _check(session.replica, state, others)
+    algorithm = session.algorithm_of([state["engine"] for state in states])
+    made = {
+        name: one.carry_state_dicts([state["others"][name] for state in states])
+        for name, one in others.items()
+        if isinstance(one, CarriedStateful)
+    }
+    shared = [{**state, "others": {**state["others"], **made}} for state in states]
+    return carry(shared, session.world.membership, algorithm, session.replica)
 
 
 def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Stateful]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
 from torch import nn
 
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.engine import engine_state, idle, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
@@ -20,7 +21,7 @@ from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import parse
 from relaxcomm.errors import RelaxcommError
-from relaxcomm.network.transport import EVALUATION
+from relaxcomm.network.transport import EVALUATION, Membership
 from relaxcomm.step import replicas, served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
@@ -106,12 +107,25 @@ class Session:
         try:
             checked = parse(state)
             algorithm = self.schedule.algorithm_of(checked)
-            check_fits(checked, algorithm, self.bound)
+            check_fits(checked, algorithm, self.bound, self.world.membership)
             together = checked.together(keeps_step=algorithm.keeps_step)
         except RelaxcommError as error:
             problem = error
         reports = share(self.world.transport, problem, together, "load_state_dict()")
         compare(reports, "load the states that were saved together")
+
+    def algorithm_of(self, states: Sequence[Any]) -> Algorithm:
+        """The algorithm that ran when all ranks' states were saved, in rank order, by any number of ranks.
+
+        Raises: ConfigError for what cannot be states of this run, or was not saved together.
+        """
+        parsed = [parse(state) for state in states]
+        algorithm = self.schedule.algorithm_of(parsed[0])
+        for rank, one in enumerate(parsed):
+            check_fits(one, algorithm, self.bound, Membership(rank, len(states)))
+        together = [one.together(keeps_step=algorithm.keeps_step) for one in parsed]
+        compare(together, "load the states that were saved together")
+        return algorithm
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that was checked; every rank calls it."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.engine.state_schema import EngineState, Layout
 from relaxcomm.errors import ConfigError
+from relaxcomm.network.transport import Membership
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.step.state import Place, RuleState, Slots
@@ -18,17 +19,18 @@ from relaxcomm.step.state import Place, RuleState, Slots
 _REMEDY = "load the state that this rank saved"
 
 
-def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound) -> None:
+def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound, membership: Membership) -> None:
     """Refuse a state of another rank, algorithm or model, or a part of it that cannot have been saved.
 
     Args:
         saved: of which the form is known to be right.
         algorithm: that runs in such a state.
         bound: of this run.
+        membership: of the rank that it should be of.
 
     Raises: ConfigError.
     """
-    here = {"rank": bound.world.rank, "world_size": bound.world.size, "algorithm": repr(algorithm)}
+    here = {"rank": membership.rank, "world_size": membership.world_size, "algorithm": repr(algorithm)}
     for key, value in here.items():
         if getattr(saved, key) != value:
             raise ConfigError(
@@ -40,8 +42,8 @@ def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound) -> None:
         plan = Plan(algorithm, bound.replica.parameters)
         plan.lay_out(saved.layout)
         tasks = {task.place: task for of_rule in plan.tasks for task in of_rule}
-    _check_slots(saved, tasks, bound)
-    _check_services(saved, tasks, bound)
+    _check_slots(saved, tasks, membership)
+    _check_services(saved, tasks, bound, membership)
     _check_votes(saved, algorithm)
     _check_late(saved, tasks, algorithm, bound)
     _check_clients(saved, bound)
@@ -65,21 +67,24 @@ def _check_layout(layout: Layout, algorithm: Algorithm, bound: Bound) -> None:
             raise _damaged(f"bucket {index} holds {len(kinds)} kinds of parameters")
 
 
-def _check_slots(saved: EngineState, tasks: Mapping[Place, Task], bound: Bound) -> None:
+def _check_slots(saved: EngineState, tasks: Mapping[Place, Task], membership: Membership) -> None:
     _check_places("slots", [(rule, unit) for rule, unit, _ in saved.slots], tasks)
     _check_places("rounds", [(rule, unit) for rule, unit, _ in saved.rounds], tasks)
     for rule, unit, found in saved.slots:
         task = tasks[rule, unit]
-        expected = RuleState(task.rule, task.bucket, bound.world.membership)
+        expected = RuleState(task.rule, task.bucket, membership)
         made = {role: _kinds(slots.export()) for role, slots in expected.roles.items()}
         nested = {role: _kinds(slots) for role, slots in found.items()}
         _check_same(f"slots of rule {rule}, bucket {unit}", nested, {r: s for r, s in made.items() if s})
 
 
-def _check_services(saved: EngineState, tasks: Mapping[Place, Task], bound: Bound) -> None:
+def _check_services(
+    saved: EngineState, tasks: Mapping[Place, Task], bound: Bound, membership: Membership
+) -> None:
     expected = {}
     for place, task in tasks.items():
-        served = task.rule.exchange.serve(bound.clock.context(task.rule), task.bucket, task.rule.compressor)
+        cx = bound.clock.context(task.rule).at(membership=membership)
+        served = task.rule.exchange.serve(cx, task.bucket, task.rule.compressor)
         if served is not None:
             expected[place] = _kinds(served.service.export())
     _check_places("services", [(rule, unit) for rule, unit, _ in saved.services], expected)

@@ -47,12 +47,28 @@ class Counts(Part):
     bytes_by_rule: dict[str, Annotated[tuple[Index, Index], Field(strict=False)]]
 
 
+ReadTo: TypeAlias = Annotated[tuple[Index, Index, Index], Field(strict=False)]
+"""Samples and batches that a rank has read, and how many samples were dealt out together."""
+
+
 class Data(Part):
     """How far a data set was read."""
 
     kind: Annotated[tuple[str, Index], Field(strict=False)]
     epoch: Index
-    place: Annotated[tuple[Index, Index], Field(strict=False)]
+    place: ReadTo
+    dealt: list[
+        Annotated[tuple[Index, list[Annotated[list[ReadTo], Field(min_length=1)]]], Field(strict=False)]
+    ]
+
+    @field_validator("dealt")
+    @classmethod
+    def _check_dealt(cls, value: list[tuple[int, list[list[tuple[int, int, int]]]]]) -> Any:
+        if not all(
+            any(samples and unit for samples, _, unit in places) for _, kept in value for places in kept
+        ):
+            raise ValueError("samples were dealt out, but not how many together")
+        return value
 
 
 _MEASURED = TypeAdapter(Measured)

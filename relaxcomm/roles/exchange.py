@@ -97,6 +97,10 @@ class Exchange(Primitive):
         """The compressor's slots for a bucket; some for each part where parts are coded on their own."""
         return compressor.init(bucket)
 
+    def rest(self, state: State) -> Tensor | None:
+        """What this rank holds of the mean of all ranks beside its parameters, `[numel]`, or None."""
+        return None
+
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served | None:
         """The service that every rank runs for a bucket, or None."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,6 +11,19 @@ Memory: TypeAlias = Literal["none", "leaky", "lossless"]
 
 Scope: TypeAlias = Literal["entry", "tensor", "bucket", "model"]
 """How much is looked at to encode an entry, from the least to the most."""
+
+Carried: TypeAlias = Literal["equal", "mean", "share", "sum", "part", "fresh"]
+"""What becomes of a slot when there is another number of ranks.
+
+"equal": ranks that are given the same results hold the same, so it is taken from one; those that should and
+do not are refused, and of those that are given different ones the mean is taken. "mean": all take the mean.
+"share": only the mean over the ranks counts, and stays, as with residuals; each takes the mean of some.
+"sum": only the sum counts, and stays. "part": each holds its rank's part of one tensor, which is put together
+and cut anew. "fresh": it is made anew for the parameters.
+"""
+
+Slots: TypeAlias = Mapping[str, Carried]
+"""The slots that a primitive may keep, each with what becomes of it."""
 
 _SCOPES: tuple[Scope, ...] = ("entry", "tensor", "bucket", "model")
 
@@ -24,6 +38,16 @@ def widest(*scopes: Scope) -> Scope:
     return max(scopes, key=_SCOPES.index)
 
 
+def nested(index: int, slots: Slots) -> dict[str, Carried]:
+    """The slots of what is wrapped, as they are called among those of the wrapper.
+
+    Example:
+        >>> nested(0, {"residual": "share"})
+        {'0.residual': 'share'}
+    """
+    return {f"{index}.{slot}": carried for slot, carried in slots.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TriggerFacts:
     """What a trigger declares.
@@ -35,6 +59,7 @@ class TriggerFacts:
         period_steps: the least number of steps from one firing to the next.
         needs: values that it looks at, which must exist before the first step.
         looks_at: numbers that the engine takes for its vote, such as "replica_distance".
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
 
     Example:
         >>> from relaxcomm.primitives import every, while_below
@@ -48,6 +73,7 @@ class TriggerFacts:
     period_steps: int
     needs: frozenset[str]
     looks_at: frozenset[str]
+    slots: Slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +91,7 @@ class PayloadFacts:
         keeps_local: a part of the local parameters stays in what is written.
         extra_entries: number of entries behind those of the bucket, such as a weight.
         event: the event that its trigger must wait for, or None.
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
 
     Example:
         >>> from relaxcomm.primitives import client_deltas, deltas, parameters
@@ -82,6 +109,7 @@ class PayloadFacts:
     keeps_local: bool
     extra_entries: int
     event: str | None
+    slots: Slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +132,7 @@ class CompressorFacts:
         follows_clock: how a message is to be read depends on the step in which it was made.
         keeps_finite: a message of finite entries is finite, so that ranks can agree on whether all is well
             while it is on its way.
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
 
     Example:
         >>> from relaxcomm.primitives import cast, chain, error_feedback, top_k
@@ -124,6 +153,7 @@ class CompressorFacts:
     follows_results: bool
     follows_clock: bool
     keeps_finite: bool
+    slots: Slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +173,11 @@ class ExchangeFacts:
         follows_parameters: what it keeps begins at the parameters, so that it can exchange nothing else.
         memory: whether what a message leaves out is in later ones: "none", "leaky", or "lossless".
         takes_divided: it only adds up what is divided by the number of ranks already, see `Context.divided`.
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
+        coding: how the compressor's slots lie among those of `coding_slots`: "whole", as they are; "inner",
+            behind its own; "parts", one set for each rank's part of a bucket; or "parts and mean", one more
+            of what codes the mean of this rank's part.
+        service: what its service exports, and what becomes of it, likewise.
 
     Example:
         >>> from relaxcomm.primitives import all_reduce, gossip, server
@@ -162,6 +197,9 @@ class ExchangeFacts:
     follows_parameters: bool
     memory: Memory
     takes_divided: bool
+    slots: Slots
+    coding: Literal["whole", "inner", "parts", "parts and mean"]
+    service: Slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +214,7 @@ class OuterFacts:
         needs_momentum: it takes what it gets for momentum.
         returns_direction: what it returns is a direction, which only an optimizer can turn into a step.
         measures: it looks at the combined result of all that its rule covers before it moves any of it.
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
 
     Example:
         >>> from relaxcomm.primitives import average, signs, slowmo
@@ -190,6 +229,7 @@ class OuterFacts:
     needs_momentum: bool
     returns_direction: bool
     measures: bool
+    slots: Slots
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -166,6 +166,10 @@ class _Run:
             "seconds": self.clock.seconds,
             "history": [[one.step, one.seconds, one.bytes_sent, one.measure] for one in self.history],
         }
+
+    def carry_state_dicts(self, state_dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What any number of ranks go on from: the times of the one that came farthest."""
+        return max(state_dicts, key=lambda state: int(state["step"]))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from it."""

@@ -84,7 +84,7 @@ def mutate(draw: Any, state: dict[str, Any]) -> None:
         found[draw(st.text(max_size=3))] = copied(draw(VALUES))
     elif kind == "twice" and isinstance(holder, list):
         holder.append(found)
-    elif isinstance(found, torch.Tensor) and draw(st.booleans()):
+    elif isinstance(found, torch.Tensor) and not found.is_sparse and draw(st.booleans()):
         holder[last] = draw(st.sampled_from([found[..., :-1] if found.dim() else found[None], found.int()]))
     else:
         holder[last] = copied(draw(VALUES))

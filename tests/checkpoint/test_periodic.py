@@ -25,10 +25,10 @@ import os, signal
 import torch
 from relaxcomm import Task
 
-def make(seed, end_at=None):
+def make(seed, end_at=None, epochs=4):
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     calls = [0]
 
     def loss(model, batch):
@@ -41,7 +41,8 @@ def make(seed, end_at=None):
 
     x = torch.randn(96, 4)
     return Task(
-        model=model, optimizer=optimizer, train_data=torch.utils.data.TensorDataset(x), loss=loss, epochs=4,
+        model=model, optimizer=optimizer, train_data=torch.utils.data.TensorDataset(x), loss=loss,
+        epochs=epochs,
         evaluate=lambda model: float(sum(p.double().abs().sum() for p in model.parameters())),
         batch_size=8, evaluate_every_steps=5,
         scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 10, gamma=0.7),
@@ -55,11 +56,11 @@ checkpoint: {path: saved, every_steps: 3}
 """
 
 
-def result_of(folder: Path, task: str, output: str) -> tuple[dict, str]:
+def result_of(folder: Path, task: str, output: str, workers: int = 2) -> tuple[dict, str]:
     """Train under torchrun, which starts once more; the result, and what was said."""
     (folder / "resumable.py").write_text(JOB)
     (folder / f"{output}.yaml").write_text(CONFIG % (task, output))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
     command += ["--max-restarts=1", "-m", "relaxcomm", "train", f"{output}.yaml"]
     environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -80,6 +81,10 @@ def test_a_killed_run_starts_again_and_ends_as_if_nothing_had_been(tmp_path):
     points = [[(one["step"], one["measure"]) for one in each["history"]] for each in (whole, found)]
     assert points[0] == points[1]  # the evaluations before the kill, too
     assert len(points[0]) == 5
+    more, said = result_of(tmp_path / "whole", "{'resumable:make': {epochs: 5}}", "more", workers=3)
+    assert "relaxcomm: goes on from saved/step-00000024" in said
+    assert more["steps"] == 24 + 96 // 8 // 3  # the fifth epoch, with three workers
+    assert [(one["step"], one["measure"]) for one in more["history"]][:4] == points[0][:4]
 
 
 def train(world: World, folder: Path, steps: int, settings: CheckpointConfig):

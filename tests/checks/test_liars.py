@@ -96,6 +96,22 @@ CHECKS: dict[type, Callable[[Any], dict[str, Callable[[], None]]]] = {
 NOTHING: frozenset[str] = frozenset()
 # Of whom, what is declared falsely, and which check finds it.
 LIES: list[tuple[Any, dict[str, Any], str]] = [
+    (relative_gradient_change(threshold=0.1), {"slots": {}}, "carried"),
+    (deltas(), {"slots": {}}, "carried"),
+    (primitives.client_deltas(), {"slots": dict.fromkeys(("anchor", "moved", "weight"), "equal")}, "carried"),
+    (slowmo(lr=1.0, momentum=0.5), {"slots": {}}, "carried"),
+    (random_k(density=0.1), {"slots": {}}, "carried"),
+    (error_feedback(compressor=KEPT), {"slots": {"residual": "equal"}}, "carried"),
+    (error_feedback(compressor=KEPT), {"slots": {"residual": "fresh"}}, "carried"),
+    (error_feedback(compressor=random_k(density=0.1)), {"slots": {"residual": "share"}}, "carried"),
+    (push_sum(), {"slots": {}}, "carried"),
+    (push_sum(), {"slots": {"sum": "share", "weight": "sum"}}, "carried"),
+    (choco_gossip(gamma=0.4), {"coding": "whole"}, "carried"),
+    (all_reduce(), {"coding": "inner"}, "carried"),
+    (vote(), {"coding": "parts and mean"}, "carried"),
+    (scatter_gather(), {"coding": "parts"}, "carried"),
+    (server(staleness=0), {"service": {}}, "carried"),
+    (server(staleness=0), {"service": {"values": "part", "clocks": "part"}}, "carried"),
     (every_step(), {"known": "backward"}, "firing"),
     (relative_gradient_change(threshold=0.1), {"known": "start"}, "firing"),
     (every_round(), {"known": "start", "event": None}, "firing"),
@@ -303,7 +319,7 @@ def test_facts_of_another_role_are_refused():
 
 
 def test_every_field_is_stated():
-    with pytest.raises(TypeError, match="missing 9 required keyword-only arguments: 'rounds'"):
+    with pytest.raises(TypeError, match="missing 10 required keyword-only arguments: 'rounds'"):
         CompressorFacts(kinds=frozenset({"dense"}))
 
 

@@ -68,6 +68,7 @@ class adaptive_top_k(Compressor):
         follows_results=True,
         follows_clock=False,
         keeps_finite=False,
+        slots={_DENSITY: "equal", _GAINS: "equal", _COUNT: "equal"},
     )
 
     def __post_init__(self) -> None:

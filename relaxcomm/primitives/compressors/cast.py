@@ -47,6 +47,7 @@ class cast(Compressor):
         follows_results=False,
         follows_clock=False,
         keeps_finite=False,
+        slots={},
     )
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:

@@ -14,7 +14,7 @@ from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.decode import as_dense, finish, read
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.facts import Scope, widest
+from relaxcomm.roles.facts import Scope, nested, widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import (
@@ -73,6 +73,7 @@ class chain(Compressor):
             follows_results=first.follows_results or rest.follows_results,
             follows_clock=first.follows_clock or rest.follows_clock,
             keeps_finite=False,
+            slots=nested(_FIRST, self._first.facts.slots) | nested(_REST, self._rest.facts.slots),
         )
 
     def __post_init__(self) -> None:

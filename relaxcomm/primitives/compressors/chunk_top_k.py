@@ -54,6 +54,7 @@ class chunk_top_k(BlockTopK):
         follows_results=False,
         follows_clock=False,
         keeps_finite=False,
+        slots={},
     )
 
     def contraction(self, numel: int) -> float | None:

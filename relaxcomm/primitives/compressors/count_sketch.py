@@ -63,6 +63,7 @@ class count_sketch(Compressor):
         follows_results=False,
         follows_clock=True,
         keeps_finite=False,
+        slots={UNIT: "equal"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:

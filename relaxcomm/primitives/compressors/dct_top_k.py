@@ -63,6 +63,7 @@ class dct_top_k(BlockTopK):
         follows_results=False,
         follows_clock=False,
         keeps_finite=False,
+        slots={},
     )
 
     def blocks(self, layout: Layout) -> tuple[Blocks, ...]:

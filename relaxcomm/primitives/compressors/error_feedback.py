@@ -59,6 +59,7 @@ class error_feedback(Memory):
             linear=False,
             memory="lossless" if self.decay == 1 else "leaky",
             keeps_finite=False,
+            slots={_RESIDUAL: "share", **self.inner_carried},
         )
 
     def __post_init__(self) -> None:

@@ -36,6 +36,7 @@ class identity(Compressor):
         follows_results=False,
         follows_clock=False,
         keeps_finite=True,
+        slots={},
     )
 
     def contraction(self, numel: int) -> float:

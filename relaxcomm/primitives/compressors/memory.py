@@ -7,6 +7,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CompositionError
 from relaxcomm.roles import Compressor, State
+from relaxcomm.roles.facts import Carried, nested
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Sparse
@@ -35,6 +36,11 @@ class Memory(Compressor):
         slots: dict[str, Tensor] = {}
         NestedState(slots, _INNER).update(self.compressor.init(bucket))
         return slots
+
+    @property
+    def inner_carried(self) -> dict[str, Carried]:
+        """What becomes of the inner compressor's slots, to stand beside one's own."""
+        return nested(_INNER, self.compressor.facts.slots)
 
     def check_alone(self) -> None:
         """Refuse an inner compressor that keeps a residual."""

@@ -64,6 +64,7 @@ class momentum_correction(Memory):
             unbiased=False,
             memory="lossless",
             keeps_finite=False,
+            slots={_RESIDUAL: "share", _VELOCITY: "share", **self.inner_carried},
         )
 
     def __post_init__(self) -> None:

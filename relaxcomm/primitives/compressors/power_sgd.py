@@ -61,6 +61,7 @@ class power_sgd(Compressor):
         follows_results=True,
         follows_clock=False,
         keeps_finite=False,
+        slots={_RIGHT: "equal"},
     )
 
     def contraction(self, numel: int) -> float | None:

@@ -57,6 +57,7 @@ class qsgd(UniformQuantizer):
         follows_results=False,
         follows_clock=False,
         keeps_finite=False,
+        slots={},
     )
 
     @property

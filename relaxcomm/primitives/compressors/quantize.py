@@ -65,6 +65,7 @@ class quantize(UniformQuantizer):
             follows_results=False,
             follows_clock=isinstance(self.bits, piecewise),
             keeps_finite=False,
+            slots={},
         )
 
     def __post_init__(self) -> None:

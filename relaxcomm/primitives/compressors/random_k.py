@@ -65,6 +65,7 @@ class random_k(Compressor):
             follows_results=False,
             follows_clock=True,
             keeps_finite=False,
+            slots={UNIT: "equal"},
         )
 
     def contraction(self, numel: int) -> float | None:

@@ -49,6 +49,7 @@ class sign(Compressor):
         follows_results=False,
         follows_clock=False,
         keeps_finite=False,
+        slots={},
     )
 
     def contraction(self, numel: int) -> float | None:

@@ -37,6 +37,7 @@ def largest_entries_facts(compressor: Sparsifier) -> CompressorFacts:
         follows_results=False,
         follows_clock=isinstance(compressor.density, piecewise),
         keeps_finite=False,
+        slots={},
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import Steps, frozen
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.facts import widest
+from relaxcomm.roles.facts import nested, widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.shards import NestedState
@@ -56,6 +56,7 @@ class switch(Compressor):
             follows_results=first.follows_results or then.follows_results,
             follows_clock=True,
             keeps_finite=first.keeps_finite and then.keeps_finite,
+            slots=nested(0, self.first.facts.slots) | nested(1, self.then.facts.slots),
         )
 
     def __post_init__(self) -> None:

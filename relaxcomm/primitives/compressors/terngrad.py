@@ -59,6 +59,7 @@ class terngrad(UniformQuantizer):
             follows_results=False,
             follows_clock=False,
             keeps_finite=False,
+            slots={},
         )
 
     @property

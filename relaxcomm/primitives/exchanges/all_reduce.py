@@ -42,6 +42,9 @@ class all_reduce(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=True,
+        slots={},
+        coding="whole",
+        service={},
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:

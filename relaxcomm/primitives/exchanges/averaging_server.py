@@ -60,6 +60,9 @@ class averaging_server(ParameterServer):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        slots={},
+        coding="parts",
+        service={"round": "equal"},
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:

@@ -131,6 +131,9 @@ class choco_gossip(PublicCopyGossip):
         follows_parameters=True,
         memory="lossless",
         takes_divided=False,
+        slots={_COPY: "fresh", _DISAGREEMENT: "fresh"},
+        coding="inner",
+        service={},
     )
 
     def _difference(self, x: Tensor, public: Tensor, disagreement: Tensor) -> Tensor:
@@ -176,6 +179,9 @@ class dcd_gossip(PublicCopyGossip):
         follows_parameters=True,
         memory="none",
         takes_divided=False,
+        slots={_COPY: "fresh", _DISAGREEMENT: "fresh"},
+        coding="inner",
+        service={},
     )
 
     def _difference(self, x: Tensor, public: Tensor, disagreement: Tensor) -> Tensor:

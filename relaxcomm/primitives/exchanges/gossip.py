@@ -97,6 +97,9 @@ class gossip(OverGraph):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        slots={},
+        coding="whole",
+        service={},
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:

@@ -45,6 +45,9 @@ class group_all_reduce(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        slots={},
+        coding="whole",
+        service={},
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
@@ -87,6 +90,9 @@ class hierarchical_all_reduce(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        slots={},
+        coding="whole",
+        service={},
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:

@@ -69,6 +69,9 @@ class pairwise(OverGraph):
         follows_parameters=True,
         memory="none",
         takes_divided=False,
+        slots={},
+        coding="whole",
+        service={"values": "fresh", "taken": "fresh"},
     )
 
     def check_graph(self, topology: Topology, world_size: int) -> None:

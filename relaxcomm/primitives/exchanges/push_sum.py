@@ -62,6 +62,9 @@ class push_sum(OverGraph):
         follows_parameters=True,
         memory="none",
         takes_divided=False,
+        slots={_SUM: "fresh", _WEIGHT: "fresh"},
+        coding="inner",
+        service={},
     )
 
     def check_graph(self, topology: Topology, world_size: int) -> None:
@@ -91,6 +94,9 @@ class push_sum(OverGraph):
         total = total.to(state[_SUM].dtype)
         state[_SUM], state[_WEIGHT] = total if rest is None else total + rest, torch.stack(weights).sum(0)
         return _quotient(state).to(tensor.dtype)
+
+    def rest(self, state: State) -> Tensor:
+        return state[_SUM] - _quotient(state)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return self.graph(topology).links(world_size) / world_size * (message_bytes + _WEIGHT_BYTES)

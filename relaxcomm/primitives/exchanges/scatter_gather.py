@@ -70,6 +70,9 @@ class scatter_gather(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        slots={},
+        coding="parts and mean",
+        service={},
     )
 
     def coding_slots(

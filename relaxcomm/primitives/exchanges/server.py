@@ -75,6 +75,9 @@ class server(ParameterServer):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        slots={},
+        coding="parts",
+        service={"values": "part", "clocks": "fresh"},
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:

@@ -61,6 +61,9 @@ class vote(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        slots={},
+        coding="parts",
+        service={},
     )
 
     def coding_slots(

@@ -33,6 +33,7 @@ class average(Outer):
         needs_momentum=False,
         returns_direction=False,
         measures=False,
+        slots={},
     )
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:

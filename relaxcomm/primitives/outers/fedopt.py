@@ -21,6 +21,7 @@ _FACTS = OuterFacts(
     needs_momentum=False,
     returns_direction=False,
     measures=False,
+    slots={"momentum": "equal", "squares": "equal"},
 )
 """Of all outers in this file: they move the payload's base, and look at nothing but the result."""
 

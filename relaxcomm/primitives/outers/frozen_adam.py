@@ -58,6 +58,7 @@ class frozen_adam(Outer):
         needs_momentum=True,
         returns_direction=True,
         measures=False,
+        slots={_FIRST: "equal", _SECOND: "equal", _COUNT: "equal"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:

@@ -23,6 +23,7 @@ _FACTS = OuterFacts(
     needs_momentum=False,
     returns_direction=False,
     measures=False,
+    slots={_MOMENTUM: "equal"},
 )
 """Of all outers in this file: they move the payload's base, and look at nothing but the result."""
 

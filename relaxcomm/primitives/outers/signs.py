@@ -38,6 +38,7 @@ class signs(Outer):
         needs_momentum=False,
         returns_direction=True,
         measures=False,
+        slots={},
     )
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:

@@ -50,6 +50,7 @@ class slowmo(Outer):
         needs_momentum=False,
         returns_direction=False,
         measures=False,
+        slots={_MOMENTUM: "equal"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:

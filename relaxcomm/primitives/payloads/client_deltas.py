@@ -49,6 +49,7 @@ class client_deltas(Payload):
         keeps_local=False,
         extra_entries=1,
         event="round",
+        slots={ANCHOR: "equal", "moved": "sum", "weight": "sum"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:

@@ -54,6 +54,7 @@ class deltas(Payload):
             keeps_local=bool(self.merge),
             extra_entries=0,
             event=None,
+            slots={ANCHOR: "equal"},
         )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:

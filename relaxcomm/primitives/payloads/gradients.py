@@ -37,6 +37,7 @@ class gradients(Payload):
         keeps_local=False,
         extra_entries=0,
         event=None,
+        slots={},
     )
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:

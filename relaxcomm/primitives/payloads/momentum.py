@@ -50,6 +50,7 @@ class momentum(gradients):
         keeps_local=False,
         extra_entries=0,
         event=None,
+        slots={_MOMENTUM: "equal"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:

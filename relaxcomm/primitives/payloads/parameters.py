@@ -48,6 +48,7 @@ class parameters(Payload):
         keeps_local=False,
         extra_entries=0,
         event=None,
+        slots={},
     )
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ class every(Trigger):
             period_steps=self.steps,
             needs=frozenset(),
             looks_at=frozenset(),
+            slots={},
         )
 
     def fires(self, cx: Context) -> bool:

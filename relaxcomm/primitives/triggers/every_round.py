@@ -42,6 +42,7 @@ class every_round(Trigger):
         period_steps=1,
         needs=frozenset(),
         looks_at=frozenset(),
+        slots={},
     )
 
     def round_plan(self) -> RoundPlan | None:

@@ -27,6 +27,7 @@ class every_step(Trigger):
         period_steps=1,
         needs=frozenset(),
         looks_at=frozenset(),
+        slots={},
     )
 
     def fires(self, cx: Context) -> bool:

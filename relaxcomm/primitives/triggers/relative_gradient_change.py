@@ -64,6 +64,7 @@ class relative_gradient_change(VotingTrigger):
         period_steps=1,
         needs=frozenset(),
         looks_at=frozenset(),
+        slots={"votes": "mean", "average": "mean", "change": "mean"},
     )
 
     def init_vote(self) -> Mapping[str, Tensor]:

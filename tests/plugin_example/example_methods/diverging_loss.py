@@ -45,6 +45,7 @@ class diverging_loss(VotingTrigger):
         period_steps=1,
         needs=frozenset(),
         looks_at=frozenset(),
+        slots={"average": "mean"},
     )
 
     def init_vote(self) -> Mapping[str, Tensor]:

@@ -40,6 +40,7 @@ class elastic(Payload):
         keeps_local=True,
         extra_entries=0,
         event=None,
+        slots={CENTER: "equal"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:

@@ -30,6 +30,7 @@ class heavy_ball(Outer):
         needs_momentum=False,
         returns_direction=False,
         measures=False,
+        slots={"velocity": "equal"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:

@@ -47,6 +47,9 @@ class pair_average(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        slots={},
+        coding="whole",
+        service={},
     )
 
     def topology_override(self) -> Topology:

@@ -43,6 +43,7 @@ class slow_weights(Payload):
         keeps_local=False,
         extra_entries=0,
         event=None,
+        slots={SLOW: "equal"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:

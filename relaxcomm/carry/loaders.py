@@ -1,0 +1,55 @@
+"""The place in the data for another number of ranks: the rest of an epoch is dealt out among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relaxcomm.data.position import Place
+from relaxcomm.errors import ConfigError
+
+
+def carried_loaders(loaders: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """How far data sets were read, the same for every new rank.
+
+    Args:
+        loaders: of each old rank, in rank order.
+
+    Raises: ConfigError for ranks that have read other data, and in the middle of a round of clients.
+    """
+    kinds = [[tuple(one["kind"]) for one in theirs] for theirs in loaders]
+    if any(theirs != kinds[0] for theirs in kinds):
+        raise ConfigError(
+            f"ranks have read different data, {str(kinds)[:300]}, so nobody can share the rest out; start "
+            f"{len(loaders)} workers"
+        )
+    return [_carried(theirs) for theirs in zip(*loaders, strict=True)]
+
+
+def _carried(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of one data set. Ranks without a common step may be in different epochs: each is shared out."""
+    places = [Place(*one["place"]) for one in ranks]
+    if any(place.batches and not place.unit for place in places):
+        raise ConfigError(
+            "the state was saved in the middle of a round of clients, whose rest cannot be shared out; "
+            f"start {len(ranks)} workers, or save between two rounds"
+        )
+    lead = min(ranks, key=lambda one: int(one["epoch"]))
+    first, last = lead["epoch"], max(one["epoch"] for one in ranks)
+    unit = max((place.unit for place in places if place.samples), default=len(ranks))
+    whole = Place(lead["kind"][1], 0, unit)
+    dealt = {epoch: list(kept) for epoch, kept in lead["dealt"]}
+    for epoch in range(first, last + 1):
+        read = [
+            place if one["epoch"] == epoch else whole if one["epoch"] > epoch else Place()
+            for one, place in zip(ranks, places, strict=True)
+        ]
+        if any(one.samples for one in read):
+            dealt.setdefault(epoch, []).append([list(one) for one in read])
+    batches = max(place.batches for one, place in zip(ranks, places, strict=True) if one["epoch"] == first)
+    return {
+        "kind": list(lead["kind"]),
+        "epoch": first,
+        "place": list(Place(batches=batches, unit=unit) if batches else Place()),
+        "dealt": [[epoch, kept] for epoch, kept in sorted(dealt.items())],
+    }

@@ -1,0 +1,118 @@
+"""Parameters, buffers and optimizers for another number of ranks: the mean of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relaxcomm.carry.means import mean
+from relaxcomm.carry.old import Old, plain, served_model
+from relaxcomm.replica.replica import Replica
+
+
+def carried_model(olds: Sequence[Old], replica: Replica) -> dict[str, Any]:
+    """The model's state: the mean of all ranks, with what was on its way to them.
+
+    Where services hold the model, theirs takes its place, less the mean of what ranks have moved and not
+    pushed.
+
+    Args:
+        olds: all of them, of which the first has come farthest.
+        replica: whose parameters and buffers they are.
+    """
+    lead = olds[0].state["model"]
+    trained = _carried_parameters(olds, replica)
+    moved = [_moved_buffers(old, replica) for old in olds]
+    tied = {_memory(value): trained[plain(key)] for key, value in lead.items() if plain(key) in trained}
+    made: dict[str, Any] = {}
+    for key, value in lead.items():
+        if isinstance(value, Tensor) and _memory(value) in tied:
+            made[key] = tied[_memory(value)]
+        elif isinstance(value, Tensor) and value.is_floating_point():
+            held = [old.state["model"][key] for old in olds]
+            by = [one.get(plain(key), 0) for one in moved]
+            made[key] = mean([a + b for a, b in zip(held, by, strict=True)] if any(moved) else held).to(
+                value.dtype
+            )
+        else:
+            made[key] = value
+    return made
+
+
+def carried_optimizer(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """An optimizer's state: the mean of what is kept for each entry of a parameter, and one rank's counts.
+
+    Args:
+        states: of all ranks, of which the first has come farthest.
+    """
+    kept: dict[int, dict[str, Any]] = {}
+    for index in {index: None for state in states for index in state["state"]}:
+        held = [state["state"][index] for state in states if index in state["state"]]
+        kept[index] = {key: _moment(key, value, held) for key, value in held[0].items()}
+    return {**states[0], "state": kept}
+
+
+def _moment(key: str, value: Any, held: Sequence[Mapping[str, Any]]) -> Any:
+    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.dim():
+        return value
+    alike = [one[key] for one in held if key in one and one[key].shape == value.shape]
+    return mean(alike)
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    """What parameters that are tied have in common."""
+    return (tensor.data_ptr(), tensor.shape) if tensor.numel() else (id(tensor),)
+
+
+def _carried_parameters(olds: Sequence[Old], replica: Replica) -> dict[str, Tensor]:
+    """Each trained parameter by name."""
+    buckets = olds[0].plan.buckets
+    if buckets is None:  # nothing was exchanged yet
+        held = [{plain(key): value for key, value in old.state["model"].items()} for old in olds]
+        return {item.name: mean([one[item.name] for one in held]) for item in replica.parameters}
+    made: dict[str, Tensor] = {}
+    for unit, bucket in enumerate(buckets):
+        made.update(zip(bucket.names, bucket.views(_carried_bucket(olds, unit)), strict=True))
+    return made
+
+
+def _carried_bucket(olds: Sequence[Old], unit: int) -> Tensor:
+    """The mean of a bucket of parameters."""
+    held = []
+    for old in olds:
+        assert old.plan.buckets is not None, "they were saved together"
+        bucket = old.plan.buckets[unit]
+        held.append(bucket.gather(torch.empty(bucket.numel, dtype=bucket.dtype)))
+    dtype = held[0].dtype
+    beside = [_beside(old, unit) for old in olds]
+    if any(beside):
+        held = [sum(more, one.double()) for one, more in zip(held, beside, strict=True)]
+    whole = next((w for task in olds[0].tasks_of(unit) if (w := served_model(olds, task)) is not None), None)
+    return (mean(held) if whole is None else whole + mean(held)).to(dtype)
+
+
+def _beside(old: Old, unit: int) -> list[Tensor]:
+    """What a rank holds of a bucket's mean beside its parameters, each as what it adds to them."""
+    found = [by for (_, of), by in old.late(buffers=False) if of == unit]
+    for task in old.tasks_of(unit):
+        facts, slots = task.rule.exchange.facts, old.slots[task.place].get("compressor", {})
+        base, service = old.base(task), old.service(task)
+        if facts.returns == "base" and base is not None:
+            found.append(-base[1].double())  # the services' model takes its place
+        rests = task.rule.exchange.rest(dict(slots)), None if service is None else service.rest()
+        found += [rest.double() for rest in rests if rest is not None]
+    return found
+
+
+def _moved_buffers(old: Old, replica: Replica) -> dict[str, Tensor]:
+    """By how much results on their way will move a rank's buffers."""
+    made: dict[str, Tensor] = {}
+    for (rule, unit), moved in old.late(buffers=True):
+        tasks = old.plan.for_buffers(rule, replica.buffers(), replica.bucket_bytes)
+        bucket = next(task.bucket for task in tasks if task.bucket.index == unit)
+        for name, by in zip(bucket.names, bucket.views(moved), strict=True):
+            made[name] = made.get(name, 0) + by
+    return made

@@ -1,0 +1,51 @@
+"""Generators of random numbers for another number of ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from relaxcomm.carry.means import same
+from relaxcomm.network.transport import Membership
+
+
+def carried_random(states: Sequence[Mapping[str, Any]], membership: Membership) -> dict[str, Any]:
+    """The generators of a new rank: those that were equal on all ranks go on, others begin anew.
+
+    What they begin with is made of what all old ranks would have drawn next and of the new rank, so that no
+    rank draws what another one draws, or has drawn.
+
+    Args:
+        states: of all old ranks.
+        membership: the new one.
+    """
+    return {
+        name: state if all(same(one[name], state) for one in states) else _begun(name, states, membership)
+        for name, state in states[0].items()
+    }
+
+
+def _begun(name: str, states: Sequence[Mapping[str, Any]], membership: Membership) -> Any:
+    drawn = hashlib.blake2b(repr(membership).encode(), digest_size=8)
+    for one in states:
+        drawn.update(_raw(one[name]))
+    seed = int.from_bytes(drawn.digest()) >> 1
+    if name == "python":
+        return random.Random(seed).getstate()
+    if name == "numpy":
+        kind, key, *rest = np.random.RandomState(seed % 2**32).get_state(legacy=True)
+        return kind, np.asarray(key).tolist(), *rest
+    if name == "torch":
+        return torch.Generator().manual_seed(seed).get_state()
+    raw = torch.zeros_like(states[0][name])  # of a GPU: the seed, and behind it how much of it was drawn
+    raw[:8] = torch.tensor([seed]).view(torch.uint8)
+    return raw
+
+
+def _raw(state: Any) -> bytes:
+    return state.numpy().tobytes() if isinstance(state, torch.Tensor) else repr(state).encode()

@@ -1,0 +1,128 @@
+"""Checks of what becomes of slots with another number of ranks: as declared, for each that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from relaxcomm.checks.compressor_trials import NUMEL, coded_beside, drawn
+from relaxcomm.checks.finding import expect
+from relaxcomm.checks.round_trip import context, slots
+from relaxcomm.network.transport import Membership
+from relaxcomm.primitives.compressors.error_feedback import error_feedback
+from relaxcomm.primitives.compressors.random_k import random_k
+from relaxcomm.roles import Compressor, Exchange, Outer, Payload, State, Trigger, VotingTrigger, is_buffer
+from relaxcomm.roles.facts import Slots, nested
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.shards import shard_sizes
+
+_SIZE = 3
+
+
+def _bucket() -> Bucket:
+    return Bucket(0, [Item("a", torch.ones(NUMEL))])
+
+
+def _expect_stated(made: Iterable[str], declared: Collection[str], where: str = "slots") -> None:
+    missing = sorted({slot for slot in made if not is_buffer(slot)} - set(declared))
+    expect(not missing, f"keeps {missing}, and its facts' {where} do not say what becomes of them")
+
+
+def _expect_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor], declared: Slots) -> None:
+    for slot in one:
+        if declared.get(slot) == "equal":
+            same = torch.equal(one[slot], other[slot])
+            expect(same, f"declares that all ranks hold the same {slot!r}, but they differ")
+
+
+def trigger_slots(trigger: Trigger) -> None:
+    """Each slot is declared."""
+    votes = trigger.init_vote() if isinstance(trigger, VotingTrigger) else {}
+    _expect_stated([*trigger.init(_bucket()), *votes], trigger.facts.slots)
+
+
+def payload_slots(payload: Payload) -> None:
+    """Each slot is declared; what should be equal is, on ranks that have moved apart and get one result."""
+    states: list[State] = []
+    for by in (0.25, 0.75):
+        bucket = _bucket()
+        state: State = dict(payload.init(bucket))
+        bucket.scatter(bucket.copy() + by)
+        if payload.facts.event is not None:
+            payload.event(context(), bucket, state, "client", {"samples": 4.0})
+        payload.read(context(), bucket, state, torch.full((NUMEL,), by))
+        result = payload.finalize(context(), bucket, state, torch.ones(NUMEL + payload.facts.extra_entries))
+        _expect_equal(state, states[0] if states else state, payload.facts.slots)
+        states.append(dict(state))
+        payload.write(context(), bucket, state, result, None)
+    _expect_stated(states[0], payload.facts.slots)
+    _expect_equal(states[0], states[1], payload.facts.slots)
+
+
+def outer_slots(outer: Outer) -> None:
+    """Each slot is declared."""
+    _expect_stated(outer.init(_bucket()), outer.facts.slots)
+
+
+def compressor_slots(compressor: Compressor) -> None:
+    """Each slot is declared; what should be equal is, on workers that saw the same messages."""
+    facts, tensors = compressor.facts, (drawn(5), drawn(6))
+    states = [slots(compressor, one) for one in tensors]
+    begun = dict(states[0])
+    _expect_stated(begun, facts.slots)
+    coded_beside(compressor, *tensors, *states)
+    _expect_equal(states[0], states[1], facts.slots)
+    lost = [
+        slot
+        for slot, how in facts.slots.items()
+        if how == "fresh" and slot in begun and not torch.equal(begun[slot], states[0][slot])
+    ]
+    expect(
+        facts.memory != "lossless" or not lost,
+        f"declares to lose nothing, and to begin {lost} anew all the same",
+    )
+
+
+def exchange_slots(exchange: Exchange) -> None:
+    """Each slot lies where it is declared to, and so does what the service exports."""
+    facts, membership = exchange.facts, Membership(0, _SIZE)
+    coder = error_feedback(compressor=random_k(density=0.5))
+    made = {one for one in exchange.coding_slots(_bucket(), coder, membership) if not is_buffer(one)}
+    inner = {slot for slot in coder.init(_bucket()) if not is_buffer(slot)}
+    parts = {name for index in range(_SIZE) for name in nested(index, dict.fromkeys(inner, "share"))}
+    last = {name for name in made if name.startswith(f"{_SIZE}.")}
+    expected = {
+        "whole": inner,
+        "inner": set(nested(0, dict.fromkeys(inner, "share"))),
+        "parts": parts,
+        "parts and mean": parts | (last or {f"{_SIZE}."}),
+    }[facts.coding]
+    expect(
+        made - facts.slots.keys() == expected,
+        f"declares that the compressor's slots lie as {facts.coding!r}, but there are {sorted(made)}",
+    )
+    _expect_stated(exchange.init(_bucket()), facts.slots)
+    if facts.follows_parameters:
+        kept = sorted(slot for slot, how in facts.slots.items() if how != "fresh")
+        expect(not kept, f"declares to follow the parameters, but not that {kept} begin anew with them")
+    _check_service(exchange)
+
+
+def _check_service(exchange: Exchange) -> None:
+    exported = []
+    for rank in range(_SIZE):
+        coder = random_k(density=1.0)
+        served = exchange.serve(context(rank, _SIZE), _bucket(), coder)
+        if served is not None:
+            exported.append(served.service.export())
+    for state, size in zip(exported, shard_sizes(NUMEL, _SIZE), strict=False):
+        _expect_stated(state, exchange.facts.service, "service")
+        _expect_equal(state, exported[0], exchange.facts.service)
+        for name, value in state.items():
+            is_part = list(value.shape) == [size]
+            if exchange.facts.service[name] == "part":
+                expect(
+                    is_part, f"declares {name!r} to be its part of {size} entries, has {list(value.shape)}"
+                )

@@ -1,0 +1,94 @@
+"""The rest of an epoch is dealt out among other ranks: no sample comes twice, and few sit out."""
+
+from __future__ import annotations
+
+from hypothesis import given, strategies as st
+
+from relaxcomm.carry.loaders import carried_loaders
+from relaxcomm.data import ShareSampler, by_label
+from relaxcomm.data.position import Place, Progress
+from relaxcomm.network.transport import Membership
+
+SIZE = 101
+
+
+def samplers(world_size: int, batch_size: int, drop_last: bool, saved=None, **options):
+    made = []
+    for rank in range(world_size):
+        progress = Progress()
+        if saved is not None:
+            progress.restore(saved)
+        settings = {"batch_size": batch_size, "drop_last": drop_last, "seed": 3, "progress": progress}
+        made.append(ShareSampler(SIZE, membership=Membership(rank, world_size), **settings, **options))
+    return made
+
+
+def read(sampler: ShareSampler, count: int) -> tuple[list[int], dict]:
+    """The samples of so many batches of an epoch, and the place behind them as a checkpoint has it."""
+    reading = sampler.progress.begin()
+    batches = list(sampler._read(reading))
+    kept = [*zip(batches, reading.drawn, strict=True)][:count]
+    place = kept[-1][1][1] if kept else reading.place
+    ended = len(kept) == len(batches)
+    saved = sampler.progress.export()
+    if not ended:
+        saved |= {"epoch": reading.epoch, "place": list(place)}
+        saved["dealt"] = [
+            [epoch, [[list(p) for p in one] for one in sampler.progress.dealt(epoch)]]
+            for epoch in (reading.epoch,)
+            if sampler.progress.dealt(epoch)
+        ]
+    return [index for batch, _ in kept for index in batch], {"kind": ["data", SIZE], **saved}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=3),
+    st.booleans(),
+    st.integers(1, 5),
+    st.data(),
+)
+def test_an_epoch_is_read_once(changes, drop_last, last_size, data):
+    """Through several numbers of ranks and batch sizes; ranks may have come to different places."""
+    saved, seen = None, []
+    for world_size, batch_size, batches in changes:
+        states = []
+        for sampler in samplers(world_size, batch_size, drop_last, saved):
+            if sampler.epoch:
+                return  # the epoch is over
+            indices, state = read(sampler, data.draw(st.integers(0, batches)))
+            seen += indices
+            states.append([state])
+        (saved,) = carried_loaders(states)
+    last = samplers(last_size, 3, drop_last, saved)
+    for epoch in range(saved["epoch"] + 1):
+        seen_now = [i for sampler in last for i in sampler.share(epoch)] if epoch == saved["epoch"] else []
+        seen += seen_now
+    if saved["epoch"] == 0:
+        assert len(seen) == len(set(seen)) > SIZE - last_size * (3 if drop_last else 1)
+    following = [i for sampler in last for i in sampler.share(saved["epoch"] + 2)]
+    unit = last_size * (3 if drop_last else 1)
+    assert len(following) == len(set(following)) == SIZE // unit * unit
+
+
+def test_ranks_in_different_epochs_read_what_is_left_of_each():
+    """Without a common step one may be done with an epoch that another is still in."""
+    ahead, behind = samplers(2, 5, drop_last=False)
+    first, _ = read(ahead, 99)
+    begun, later = read(ahead, 2)
+    slow, state = read(behind, 4)
+    (saved,) = carried_loaders([[later], [state]])
+    assert saved["epoch"] == 0
+    new = samplers(3, 5, drop_last=False, saved=saved)
+    of_first = first + slow + [i for one in new for i in one.share(0)]
+    assert len(of_first) == len(set(of_first)) > SIZE - 3
+    of_second = begun + [i for one in new for i in one.share(1)]
+    assert len(of_second) == len(set(of_second)) > SIZE - 3
+
+
+def test_with_parts_each_reads_on_as_far_as_they_were_on_average():
+    labels = [index % 4 for index in range(SIZE)]
+    old = samplers(4, 5, drop_last=False, partition=by_label(), labels=labels)
+    (saved,) = carried_loaders([[read(one, 2)[1]] for one in old])
+    new = samplers(2, 5, drop_last=False, saved=saved, partition=by_label(), labels=labels)
+    assert [len(one.share(0)) for one in new] == [SIZE // 2 - 20] * 2
+    assert Place(*saved["place"]) == Place(batches=2, unit=4)

@@ -1,0 +1,239 @@
+"""What a run of another number of ranks goes on from: what stays, and what is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from relaxcomm import ConfigError, simulate
+from relaxcomm.carry.means import same, shares
+from relaxcomm.carry.random_numbers import carried_random
+from relaxcomm.engine import attach
+from relaxcomm.network.transport import Membership
+from relaxcomm.topology import from_networkx
+
+DIM = 6
+
+
+class Run:
+    """A small model that all ranks train on tensors of their own."""
+
+    def __init__(self, group, algorithm, topology=None, dtype=torch.float64, model=None):
+        torch.manual_seed(group.rank())
+        self.group, self.rank = group, group.rank()
+        self.model = model or torch.nn.Linear(DIM, 1, bias=False, dtype=dtype)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
+        settings = {"algorithm": algorithm, **({"topology": topology} if topology else {})}
+        self.engine = attach(self.model, self.optimizer, settings, process_group=group)
+
+    def train(self, steps):
+        for step in range(steps):
+            self.group.sleep(1.0)
+            x = torch.randn(4, DIM, generator=torch.Generator().manual_seed(10 * step + self.rank))
+            self.model(x.to(next(self.model.parameters()).dtype)).square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return self
+
+    def export(self, **others):
+        return copy.deepcopy(self.engine.run_state_dict(**others))
+
+    def load(self, states, **others):
+        self.engine.load_run_state_dict(self.engine.carry_run_state_dicts(states, **others), **others)
+        return self
+
+
+def saved(size, algorithm, steps=3, **settings):
+    def program(group):
+        run = Run(group, algorithm, **settings).train(steps)
+        with run.engine:
+            return run.export()
+
+    return simulate(program, size)
+
+
+def loaded(size, states, algorithm, **settings):
+    def program(group):
+        run = Run(group, algorithm, **settings)
+        with run.engine:
+            return run.load(states).export()
+
+    return simulate(program, size)
+
+
+def test_a_push_sum_keeps_what_is_handed_out():
+    """On a graph that is not balanced weights differ, so the mean of all models is not what is kept."""
+    graph = from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]))
+    states = saved(3, "sgp", topology=graph)
+    slots = [state["engine"]["slots"][0][2]["compressor"] for state in states]
+    assert len({float(one["weight"]) for one in slots}) > 1
+    expected = sum(one["sum"] for one in slots) / 3
+    for state in loaded(2, states, "sgp"):
+        torch.testing.assert_close(state["model"]["weight"].flatten(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (4, 2), (1, 2), (3, 1)])
+def test_moments_are_the_mean_and_clocks_stay(before, after):
+    states = saved(before, {"name": "diloco", "steps": 2})
+    expected = sum(state["optimizers"][0]["state"][0]["exp_avg"] for state in states) / before
+    for rank, state in enumerate(loaded(after, states, {"name": "diloco", "steps": 2})):
+        moments = state["optimizers"][0]["state"][0]
+        torch.testing.assert_close(moments["exp_avg"], expected, rtol=0, atol=1e-12)
+        assert moments["step"] == 3
+        engine = state["engine"]
+        assert (engine["rank"], engine["step"], engine["statistics"]["steps"]) == (rank, 3, 3)
+        for slot in ("payload", "outer"):
+            assert same(engine["slots"][0][2][slot], states[0]["engine"]["slots"][0][2][slot])
+
+
+def test_for_the_same_number_nothing_changes():
+    """But for the statistics, of which only the sums are kept."""
+    states = saved(3, "ef_signsgd")
+    for before, after in zip(states, loaded(3, states, "ef_signsgd"), strict=True):
+        assert same({**after["engine"], "statistics": 0}, {**before["engine"], "statistics": 0})
+        assert same(after["model"], before["model"])
+
+
+def test_buffers_and_tied_weights_are_carried():
+    def model():
+        body = torch.nn.Sequential(
+            torch.nn.Linear(DIM, DIM), torch.nn.BatchNorm1d(DIM), torch.nn.Linear(DIM, DIM)
+        )
+        body[2].weight = body[0].weight
+        return body
+
+    states = simulate(lambda group: Run(group, "local_sgd", model=model()).train(2).export(), 4)
+    for state in simulate(lambda group: Run(group, "local_sgd", model=model()).load(states).export(), 2):
+        for name in ("0.weight", "1.running_mean"):
+            expected = sum(one["model"][name] for one in states) / 4
+            torch.testing.assert_close(state["model"][name], expected)
+        assert torch.equal(state["model"]["0.weight"], state["model"]["2.weight"])
+
+
+class Own:
+    """A state that differs between ranks."""
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def state_dict(self):
+        return {"rank": self.rank}
+
+    def load_state_dict(self, state_dict):
+        raise AssertionError("nothing may be loaded")
+
+
+class Known(Own):
+    """One that says what becomes of it."""
+
+    def carry_state_dicts(self, state_dicts):
+        return {"rank": [one["rank"] for one in state_dicts]}
+
+    def load_state_dict(self, state_dict):
+        self.rank = state_dict["rank"]
+
+
+def test_what_says_what_becomes_of_it_is_asked():
+    def old(group):
+        run = Run(group, "bsp").train(1)
+        with run.engine:
+            return run.export(mine=Known(group.rank()))
+
+    states = simulate(old, 3)
+
+    def new(group):
+        run, mine = Run(group, "bsp"), Known(None)
+        with run.engine:
+            run.load(states, mine=mine)
+        return mine.rank
+
+    assert simulate(new, 2) == [[0, 1, 2]] * 2
+
+
+def test_what_nobody_knows_is_refused_by_name():
+    def old(group):
+        run = Run(group, "bsp").train(1)
+        with run.engine:
+            return run.export(mine=Own(group.rank()))
+
+    states = simulate(old, 3)
+
+    def new(group):
+        run = Run(group, "bsp")
+        with run.engine, pytest.raises(ConfigError) as caught:
+            run.engine.carry_run_state_dicts(states, mine=Own(group.rank()))
+        return str(caught.value)
+
+    assert all("state of 'mine' differs between the 3 workers" in found for found in simulate(new, 2))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (
+            lambda states: states[1]["engine"]["slots"][0][2]["outer"]["momentum"].add_(1),
+            "'momentum' of nest",
+        ),
+        (lambda states: states.reverse(), "has rank 2, this run has 0"),
+        (lambda states: states.pop(), "has world_size 3, this run has 2"),
+        (lambda states: states[1]["engine"].update(step=7), "load the states that were saved together"),
+        (lambda states: states[1]["engine"]["loaders"].clear(), "ranks have read different data"),
+    ],
+)
+def test_states_that_do_not_belong_together_are_refused(spoil, text):
+    algorithm = {"name": "diloco", "steps": 2}
+    states = saved(3, algorithm)
+    for state in states:
+        state["engine"]["loaders"] = [{"kind": ["data", 9], "epoch": 0, "place": [0, 0, 0], "dealt": []}]
+    spoil(states)
+
+    def new(group):
+        run = Run(group, algorithm)
+        with run.engine, pytest.raises(ConfigError) as caught:
+            run.engine.carry_run_state_dicts(states)
+        return str(caught.value)
+
+    for found in simulate(new, 2):
+        assert re.search(text, found), found
+
+
+@pytest.mark.parametrize("before", range(1, 6))
+@pytest.mark.parametrize("after", range(1, 6))
+def test_shares_keep_every_mean(before, after):
+    weights = np.array([shares(before, Membership(rank, after)) for rank in range(after)])
+    np.testing.assert_allclose(weights.sum(1), 1)
+    np.testing.assert_allclose(weights.mean(0), 1 / before)
+    assert before != after or np.array_equal(weights, np.eye(before))
+
+
+def test_generators_go_on_where_all_are_equal_and_differ_where_they_did():
+    def state(seed):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        kind, key, *rest = np.random.get_state(legacy=True)
+        numpy_state = (kind, np.asarray(key).tolist(), *rest)
+        gpu = torch.tensor([seed, 5]).view(torch.uint8)
+        return {
+            "python": random.getstate(), "numpy": numpy_state, "torch": torch.get_rng_state(), "cuda": gpu
+        }  # fmt: skip
+
+    kept = torch.random.get_rng_state()
+    new = [Membership(rank, 3) for rank in range(3)]
+    assert all(same(carried_random([state(7)] * 2, one), state(7)) for one in new)
+    drawn = set()
+    for one in new:
+        made = carried_random([state(7), state(8)], one)
+        random.setstate(made["python"])
+        np.random.set_state(made["numpy"])
+        torch.set_rng_state(made["torch"])
+        drawn |= {random.random(), float(np.random.random()), float(torch.rand(())), *made["cuda"].tolist()}
+        assert made["cuda"][8:].any() == 0
+    assert len(drawn) >= 3 * 3
+    torch.random.set_rng_state(kept)
