@@ -13,22 +13,23 @@ from relaxcomm.carry.old import Old, plain, served_model
 from relaxcomm.replica.replica import Replica
 
 
-def carried_model(olds: Sequence[Old], replica: Replica) -> dict[str, Any]:
+def carried_model(olds: Sequence[Old], lead: int, replica: Replica) -> dict[str, Any]:
     """The model's state: the mean of all ranks, with what was on its way to them.
 
     Where services hold the model, theirs takes its place, less the mean of what ranks have moved and not
     pushed.
 
     Args:
-        olds: all of them, of which the first has come farthest.
+        olds: all of them, in rank order.
+        lead: which of them has come farthest.
         replica: whose parameters and buffers they are.
     """
-    lead = olds[0].state["model"]
+    first = olds[lead].state["model"]
     trained = _carried_parameters(olds, replica)
     moved = [_moved_buffers(old, replica) for old in olds]
-    tied = {_memory(value): trained[plain(key)] for key, value in lead.items() if plain(key) in trained}
+    tied = {_memory(value): trained[plain(key)] for key, value in first.items() if plain(key) in trained}
     made: dict[str, Any] = {}
-    for key, value in lead.items():
+    for key, value in first.items():
         if isinstance(value, Tensor) and _memory(value) in tied:
             made[key] = tied[_memory(value)]
         elif isinstance(value, Tensor) and value.is_floating_point():

@@ -85,7 +85,7 @@ class _Carrying:
         self._olds, self._membership, self._algorithm = olds, membership, algorithm
         self._lead: Mapping[str, Any] = olds[lead].state["engine"]
         self._engines = [old.state["engine"] for old in olds]
-        self.model = carried_model([olds[lead], *(old for old in olds if old is not olds[lead])], replica)
+        self.model = carried_model(olds, lead, replica)
         self._plan: Plan = plan_of(algorithm, replica, self.model, self._lead["layout"])
         self._carrier = Carrier(len(olds), membership)
 

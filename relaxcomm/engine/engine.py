@@ -555,14 +555,15 @@ class Engine:
         Raises: ConfigError for states of another run, or with a part that cannot be carried, naming it.
 
         Example:
-            >>> import torch
+            >>> import copy, torch
             >>> from relaxcomm import attach, simulate
             >>> def train(group, states=None):
             ...     model = torch.nn.Linear(1, 1, bias=False)
-            ...     with attach(model, None, "local_sgd", process_group=group) as engine:
+            ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            ...     with attach(model, optimizer, "local_sgd", process_group=group) as engine:
             ...         if states is None:
             ...             torch.nn.init.constant_(model.weight, group.rank())
-            ...             return engine.run_state_dict()
+            ...             return copy.deepcopy(engine.run_state_dict())
             ...         engine.load_run_state_dict(engine.carry_run_state_dicts(states))
             ...         return model.weight.item()
             >>> states = simulate(train, 4)
