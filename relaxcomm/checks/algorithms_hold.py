@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +14,8 @@ from torch import Tensor
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.trial_problem import Rank, Trial, excess
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.errors import TopologyError
+from relaxcomm.errors import CompositionError, TopologyError
+from relaxcomm.topology import hierarchical
 
 _EPOCHS = 300
 _LEAST_STEPS = 200
@@ -98,10 +100,11 @@ def another_number_goes_on(trial: Trial) -> None:
         rank.epoch()
         return begun, rank.history[-1]
 
-    for size in (trial.size + 1, trial.size - 1):
+    sizes = trial.size + 1, trial.size - 1
+    for size, topology in itertools.product(sizes, (trial.settings["topology"], hierarchical(sizes=1))):
         try:
-            found = trial.run(second, size)
-        except TopologyError:  # a graph of as many nodes
+            found = trial.run(second, size, topology=topology)
+        except (CompositionError, TopologyError):  # a graph of as many nodes, or none with groups
             continue
         same = all(torch.equal(begun, found[0][0]) for begun, _ in found)
         expect(

@@ -30,7 +30,13 @@ def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound, membershi
 
     Raises: ConfigError.
     """
-    here = {"rank": membership.rank, "world_size": membership.world_size, "algorithm": repr(algorithm)}
+    if saved.world_size != membership.world_size:
+        raise ConfigError(
+            f"the saved engine state has world_size {saved.world_size}, this run has "
+            f"{membership.world_size}; relaxcomm.checkpoint.load and engine.carry_run_state_dicts go on with "
+            "another number of workers"
+        )
+    here = {"rank": membership.rank, "algorithm": repr(algorithm)}
     for key, value in here.items():
         if getattr(saved, key) != value:
             raise ConfigError(

@@ -71,6 +71,10 @@ CASES = {
         GOOD + "    def keep(self, state, rest):\n        state['residual'] = rest * 0.5",
         {"memory"},
     ),
+    "a slot of which nothing is said": (
+        GOOD.replace('slots={"residual": "share"}', "slots={}"),
+        {"carried"},
+    ),
     "hidden NaN": (
         GOOD + "    def put_in(self, tensor):\n        return tensor.nan_to_num()",
         {"hard inputs"},
