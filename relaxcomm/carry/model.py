@@ -57,10 +57,11 @@ def carried_optimizer(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _moment(key: str, value: Any, held: Sequence[Mapping[str, Any]]) -> Any:
-    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.dim():
+    if not isinstance(value, Tensor):
         return value
-    alike = [one[key] for one in held if key in one and one[key].shape == value.shape]
-    return mean(alike)
+    if not value.is_floating_point() or not value.dim():
+        return value.clone()  # optimizers take tensors as they are, and write into them
+    return mean([one[key] for one in held if key in one and one[key].shape == value.shape]).clone()
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:

@@ -169,7 +169,7 @@ class _Carrying:
         return [
             [
                 *late[0][:-num_tensors],
-                *(mean(held) for held in zip(*(one[-num_tensors:] for one in late), strict=True)),
+                *(mean(held).clone() for held in zip(*(one[-num_tensors:] for one in late), strict=True)),
             ]
             for late in zip(*left, strict=True)
         ]

@@ -100,6 +100,23 @@ def test_for_the_same_number_nothing_changes():
         assert same(after["model"], before["model"])
 
 
+@pytest.mark.parametrize("name", ["bsp", "delayed_sgd", "streaming_diloco"])
+def test_the_states_are_not_changed_by_training(name):
+    """Ranks of one process are given the same ones, and what they train on is each one's own."""
+    algorithm = {"name": name, **({"steps": 4, "delay": 2, "fragments": 1} if "diloco" in name else {})}
+    states = saved(3, algorithm, steps=5)
+    assert any(states[0]["engine"][late] for late in ("late_gradients", "late_parameters")) or name == "bsp"
+    before = copy.deepcopy(states)
+
+    def new(group):
+        run = Run(group, algorithm)
+        with run.engine:
+            run.load(states).train(4)
+
+    simulate(new, 2)
+    assert same(states, before)
+
+
 def test_buffers_and_tied_weights_are_carried():
     def model():
         body = torch.nn.Sequential(
