@@ -28,6 +28,7 @@ from relaxcomm.errors import (
     MetricsWarning as MetricsWarning,
     NonFiniteError as NonFiniteError,
     PluginError as PluginError,
+    RankLostError as RankLostError,
     RelaxcommError as RelaxcommError,
     TopologyError as TopologyError,
     UsageError as UsageError,

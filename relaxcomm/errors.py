@@ -8,6 +8,7 @@ RelaxcommError
 ├── UsageError             the training loop does what the engine cannot honour
 │   └── NonFiniteError     a gradient, parameter or buffer holds NaN or infinity
 └── CommunicationError     a peer failed, is missing, or is somewhere else in the run
+    ├── RankLostError      it has ended, or cannot be reached: the others could go on without it
     └── DeadlockError      in-process ranks wait for each other for ever
 """
 
@@ -56,6 +57,10 @@ class NonFiniteError(UsageError):
 
 class CommunicationError(RelaxcommError, RuntimeError):
     """A peer failed, did not arrive in time, or issued another operation."""
+
+
+class RankLostError(CommunicationError):
+    """A peer has ended, failed or did not arrive in time; with `membership: {elastic: true}` others go on."""
 
 
 class DeadlockError(CommunicationError):

@@ -18,7 +18,7 @@ from pydantic import (
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.config.keys import explain, put, read
-from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, Phase
+from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, MembershipConfig, Phase
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.fields.frozen import Section
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
@@ -40,6 +40,7 @@ class Config(Section):
         data: how the training data are read.
         checkpoint: when a run is saved, and from where it goes on, or None.
         drift_guard: how replicas that should be equal are compared, or None.
+        membership: what becomes of a run that loses ranks.
         metrics: where each rank's metrics can be read, or None.
         timeout_seconds: the longest that a rank waits for another; a year at most.
         output: folder for results and run logs, or None.
@@ -57,6 +58,7 @@ class Config(Section):
     data: DataConfig = DataConfig()
     checkpoint: CheckpointConfig | None = None
     drift_guard: DriftGuard | None = None
+    membership: MembershipConfig = MembershipConfig()
     metrics: MetricsConfig | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)] = 300.0
     output: str | None = None

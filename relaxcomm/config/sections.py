@@ -83,6 +83,16 @@ class CheckpointConfig(Section):
         return self
 
 
+class MembershipConfig(Section):
+    """What becomes of a run that loses ranks.
+
+    Args:
+        elastic: those that are left go on without them; else the run ends.
+    """
+
+    elastic: bool = False
+
+
 class Phase(Section):
     """An algorithm that takes over in the middle of a run.
 

@@ -71,7 +71,9 @@ class ShareSampler(Sampler[list[int]]):
         progress: Progress | None = None,
     ) -> None:
         check_batch_size(batch_size)
-        self._unit = membership.world_size * (batch_size if drop_last else 1)
+        self._first_batch_size = batch_size
+        self._size, self._drop_last = size, drop_last
+        self._membership = self._next_membership = membership
         if size < self._unit:
             raise ConfigError(
                 f"the data set has {size} samples, too few for {membership.world_size} workers"
@@ -80,15 +82,11 @@ class ShareSampler(Sampler[list[int]]):
             )
         self.progress = progress or Progress()
         self.reading: Reading | None = None  # that a loader has begun
-        self._size, self._drop_last = size, drop_last
-        self._membership = membership
         self.batch_size = batch_size
-        self._seed = seed
+        self._seed, self._labels = seed, labels
         self._partition, self._injection = partition or iid(), injection
         self._fixed_order = self._shuffled(np.arange(size), 0)
-        self._parts: list[Indices] = []
-        if not self._partition.reshuffles:
-            self._parts = self._partition.parts(size, labels, membership.world_size, seed)
+        self._parts = self._make_parts()
 
     @property
     def epoch(self) -> int:
@@ -146,6 +144,20 @@ class ShareSampler(Sampler[list[int]]):
         shares = [min(one.samples, self._size // len(places)) for places in dealt for one in places]
         return min(self._per_epoch, sum(shares) // self._membership.world_size)
 
+    def share_among(self, membership: Membership) -> None:
+        """Share with other ranks from the next epoch on; what lost ranks had left of this one is not read."""
+        self._next_membership = membership
+
+    def _make_parts(self) -> list[Indices]:
+        if self._partition.reshuffles:
+            return []
+        return self._partition.parts(self._size, self._labels, self._membership.world_size, self._seed)
+
+    @property
+    def _unit(self) -> int:
+        """Samples of which an epoch has whole multiples."""
+        return self._membership.world_size * (self._first_batch_size if self._drop_last else 1)
+
     @property
     def _per_epoch(self) -> int:
         return self._size // self._unit * self._unit // self._membership.world_size
@@ -168,6 +180,9 @@ class ShareSampler(Sampler[list[int]]):
 
     def _read(self, begun: Reading | None) -> Iterator[list[int]]:
         reading = begun or self.progress.begin()  # not before it is drawn from: DataLoaders ask twice
+        if self._membership != self._next_membership:
+            self._membership = self._next_membership
+            self._parts = self._make_parts()
         for batch, place in self._batches(reading):
             reading.drawn.append((len(batch), place))
             yield batch

@@ -18,6 +18,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, load, registry
 from relaxcomm.config.unread_keys import check_workers, warn_of_unread
 from relaxcomm.engine.consistency import compare, share
+from relaxcomm.engine.elastic import Elastic, check_elastic
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
@@ -105,6 +106,9 @@ def attach(
                 check_workers(settings, size)
                 settings.check_world_size(size)
                 facts = _fingerprint(model, settings, size)
+                if settings.membership.elastic:
+                    for algorithm in settings.algorithms:
+                        check_elastic(algorithm, transport)
             except Exception as error:
                 problem = problem or error
         compare(share(transport, problem, facts, "attach()"))
@@ -118,7 +122,10 @@ def attach(
         bound = Bound(fitted(model, settings.algorithm), replica, world, norms)
         metering = Metering(bound, settings.metrics, settings.output)
         undo.callback(metering.close, "failed: attach did not succeed")
-        engine = Engine(Session(bound, settings, metering), owns_default_group=owned)
+        elastic = None
+        if settings.membership.elastic and isinstance(transport, TorchTransport):
+            elastic = Elastic(transport, settings.timeout_seconds)
+        engine = Engine(Session(bound, settings, metering, elastic), owns_default_group=owned)
         undo.pop_all()
     if not isinstance(config, Config) and not isinstance(process_group, Transport | InProcessGroup):
         _say_joined(transport, settings)
@@ -215,12 +222,13 @@ def _connect(model: nn.Module, settings: Config | None, group: Any) -> Transport
         return single()
     options = settings or _plain()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return TorchTransport(
+    return TorchTransport.of(
         group,
         device=device,
         backend=options.backend,
         timeout_seconds=options.timeout_seconds,
         debug=options.debug,
+        elastic=options.membership.elastic,
     )
 
 
@@ -229,6 +237,7 @@ def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[st
     facts = {"algorithm": repr(settings.algorithm), "phases": repr(settings.phases)}
     facts |= {"bucket_bytes": str(settings.bucket_bytes)}
     facts["drift_guard"] = str(settings.drift_guard)
+    facts["membership"] = str(settings.membership)
     facts["metrics"] = "off" if settings.metrics is None else "on"  # the rest may differ between hosts
     facts |= settings.describe_topologies(world_size)
     for name, p in named_parameters(model):

@@ -32,6 +32,7 @@ from relaxcomm.engine.shadow import Shadow
 from relaxcomm.errors import UsageError
 from relaxcomm.monitoring.snapshot import Snapshot
 from relaxcomm.monitoring.statistics import Statistics
+from relaxcomm.network.transport import EVALUATION
 from relaxcomm.step import replicas, served
 from relaxcomm.step.world import World
 
@@ -231,11 +232,9 @@ class Engine:
         """
         self._check_open()
         self._session.loop.close_skipped_step()
-        self._session.bound.meet("averaged()")
-        with self._session.world.statistics.evaluating():
-            served.meet(self._session.bound, evaluates=True)
-            with replicas.held_at_mean(self._session.bound):
-                yield
+        with self.statistics.evaluating(), replicas.kept(self._session.bound):
+            self._session.together(self._average)
+            yield
 
     @contextmanager
     def join(self) -> Iterator[None]:
@@ -624,6 +623,12 @@ class Engine:
         world = self._session.world
         place = f"rank {world.rank} of {world.size}, step {self._session.bound.clock.step}"
         return f"Engine({self.algorithm!r}, {place})"
+
+    def _average(self) -> None:
+        bound = self._session.bound
+        bound.meet("averaged()")
+        served.meet(bound, evaluates=True)
+        replicas.average(bound, EVALUATION)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -10,6 +10,7 @@ from typing import Any
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, Progress, ShareLoader
 from relaxcomm.errors import UsageError
+from relaxcomm.network import Membership
 from relaxcomm.primitives.controllers.norm_test import BATCH_SIZE
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.step import Step
@@ -43,6 +44,7 @@ class Loaders:
         self._known: list[Data] = []
         self._saved: list[Mapping[str, Any]] = []  # of data sets that no loader was made for yet
         self._followed: Data | None = None
+        self._sharing: weakref.WeakSet[ShareLoader] = weakref.WeakSet()
 
     def find(self, dataset: Any, batch_size: int, options: Mapping[str, Any]) -> Data:
         """A data set that is to be read by another loader, or for the first time.
@@ -76,6 +78,8 @@ class Loaders:
             self._known.append(data)
             self._go_on(data)
         loader.on_batch = bound.world.statistics.consumed
+        if isinstance(loader, ShareLoader):
+            self._sharing.add(loader)
         if isinstance(loader, ClientLoader):
             players = _Players(bound.replica)
             loader.on_client_begin = players.begin
@@ -85,6 +89,11 @@ class Loaders:
             bound.controllers.follow(BATCH_SIZE, batch_size, loader.sizes.resize)
             loader.on_given = bound.controllers.given
         return loader
+
+    def share_among(self, membership: Membership) -> None:
+        """Have the data read by other ranks from the next epoch on."""
+        for loader in self._sharing:
+            loader.sizes.share_among(membership)
 
     def export(self) -> list[dict[str, Any]]:
         """What a checkpoint keeps."""

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loop_checks import check_exchanged, closure_error, skipped_unseen, turn_error
-from relaxcomm.errors import UsageError
+from relaxcomm.errors import RankLostError, UsageError
 from relaxcomm.replica.accumulation import Accumulation
 from relaxcomm.replica.grad_scaler import check_scaler
 from relaxcomm.replica.wrappers import check_forward
@@ -29,12 +29,14 @@ def _callback(method: Callback) -> Callback:
 
     @wraps(method)
     def told(loop: Loop, *args: Any) -> None:
-        world = loop.step.bound.world
         try:
-            with world.statistics.busy:
-                method(loop, *args)
+            with loop.step.bound.world.statistics.busy:
+                try:
+                    method(loop, *args)
+                except RankLostError as error:
+                    loop.give_up_step(error)
         except BaseException as error:
-            world.transport.announce(f"failed: {type(error).__name__}: {error}")
+            loop.step.bound.world.transport.announce(f"failed: {type(error).__name__}: {error}")
             raise
 
     return cast("Callback", told)
@@ -53,19 +55,34 @@ class Between(Protocol):
         """A backward begins, and the model itself was not called before it."""
 
 
+class Survivors(Protocol):
+    """Who brings those who are left to go on when others are lost."""
+
+    def go_on(self, error: RankLostError, *, in_step: bool) -> None:
+        """Have another `Loop.step` afterwards, among those who are left; else raise the error.
+
+        Args:
+            error: what became of the others.
+            in_step: whether the loop is in a step, which is given up.
+        """
+
+
 class Loop:
     """One step of an algorithm for each optimizer step.
 
     Several optimizers make one step: it begins with the first one's and ends when each has stepped.
     A step that a GradScaler skipped is closed by the next forward, which sees that the scale fell.
 
+    A step in which other ranks are lost is given up by all that are left: nothing more is exchanged in it.
+
     Args:
         hooks: that tell of the training loop.
         step: what is done in a step.
+        survivors: who bring this rank to go on where others are lost.
     """
 
-    def __init__(self, hooks: Hooks, step: Step) -> None:
-        self._hooks = hooks
+    def __init__(self, hooks: Hooks, step: Step, survivors: Survivors) -> None:
+        self._hooks, self._survivors = hooks, survivors
         self.step = step
         """What is done in a step."""
         self._between: Between | None = None
@@ -78,6 +95,7 @@ class Loop:
         self._called = False  # the model itself was, in this step
         self._stepped: list[Optimizer] = []
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
+        self._given_up = False  # this step exchanges nothing more
 
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""
@@ -86,6 +104,10 @@ class Loop:
         self._accumulation = bound.controllers.accumulation
         needs_gradients = bound.algorithm.at("backward") or bound.votes or bound.algorithm.round_plan
         self._hooks.follow(self, gradients=bool(needs_gradients or bound.controllers.accumulation))
+
+    def go_on_with(self, step: Step) -> None:
+        """From now on do this in a step: the same algorithm, among other ranks."""
+        self.step, self._accumulation = step, step.bound.controllers.accumulation
 
     def leave(self) -> None:
         """Follow the training loop no more."""
@@ -159,9 +181,14 @@ class Loop:
         if self._paused:
             self._unsynchronised = True
             return
-        if not self._begun:
-            self._begin()
-        self.step.ready(index)
+        if self._given_up:
+            return
+        try:
+            if not self._begun:
+                self._begin()
+            self.step.ready(index)
+        except RankLostError as error:
+            self.give_up_step(error)
 
     @_callback
     def backward_ends(self) -> None:
@@ -176,7 +203,12 @@ class Loop:
             self._pending = True
         if self._begun:
             self._begun = False
-            self.step.end_backward()
+            try:
+                self.step.end_backward()
+            except RankLostError as error:
+                self.give_up_step(error)
+        if self._given_up:
+            self._discard_gradients()
         if not bound.replica.optimizers and not self._paused:
             self._check_now_and_then()
             self._end(self.step.tick)
@@ -192,9 +224,10 @@ class Loop:
             self._hooks.watch_parts()
         if not self._opened:
             self._check_now_and_then()
-            check_exchanged(self.step, unsynchronised=self._unsynchronised)
             self._opened = True
-            self.step.before_step()
+            if not self._given_up:
+                check_exchanged(self.step, unsynchronised=self._unsynchronised)
+                self.step.before_step()
 
     @_callback
     def step_ends(self, optimizer: Optimizer) -> None:
@@ -234,7 +267,7 @@ class Loop:
 
     def _close_step(self) -> None:
         """Every optimizer has stepped, or a GradScaler has skipped those that have not."""
-        if not self._opened:
+        if not (self._opened or self._given_up):
             self.step.apply_due()
         self._opened, self._stepped = False, []
         self._end(self.step.after_step)
@@ -242,9 +275,32 @@ class Loop:
     def _end(self, finish: Callable[[], None]) -> None:
         """Close the step by `finish`, and tell who may switch."""
         self._pending = self._called = self._unsynchronised = False
-        finish()
+        if not self._given_up:
+            try:
+                finish()
+            except RankLostError as error:
+                self.give_up_step(error)
+        if self._given_up:
+            self._given_up = False
+            self.step.tick()
         if self._between is not None:
             self._between.step_ends()
+
+    def give_up_step(self, error: RankLostError) -> None:
+        """Go on without ranks that are lost; raises the error where that cannot be."""
+        self._survivors.go_on(error, in_step=True)
+        self._begun, self._given_up = False, True
+        self._discard_gradients()
+
+    def _discard_gradients(self) -> None:
+        """Some ranks may have the exchanged gradients of a step that is given up, and others not."""
+        replica = self.step.bound.replica
+        if not self.step.bound.algorithm.at("backward"):
+            return
+        if replica.scaler is None:
+            replica.clear_gradients()
+        else:
+            replica.spoil_gradients()
 
     def _is_skipped(self) -> bool:
         """Whether a GradScaler has skipped this step, or a part of it, on this rank."""

@@ -89,6 +89,13 @@ class Metering:
                 {"switched_to": bound.algorithm.name, "composition": repr(bound.algorithm), **switched}
             )
 
+    def go_on_with(self, bound: Bound, generation: int, lost: Mapping[int, str]) -> None:
+        """Show the same algorithm among other ranks, when some are lost."""
+        self._bound, self._membership = bound, bound.world.membership
+        if self._log is not None:
+            ranks = {"generation": generation, "lost": lost, "world_size": bound.world.size}
+            self._log.write({"time": time.time(), "step": bound.clock.step, **ranks})
+
     def observe(self, values: Mapping[str, float | Tensor]) -> None:
         """Keep the latest values of what the training program measures."""
         for name, value in values.items():

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from torch import nn
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
-from relaxcomm.engine import engine_state, idle, switching
+from relaxcomm.engine import engine_state, idle, survival, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.consistency import compare, share
+from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import parse
-from relaxcomm.errors import RelaxcommError
+from relaxcomm.errors import RankLostError, RelaxcommError
 from relaxcomm.network.transport import EVALUATION, Membership
 from relaxcomm.step import replicas, served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
+from relaxcomm.step.world import World
 from relaxcomm.tensors import buffer_pool
+
+T = TypeVar("T")
 
 _attached: WeakSet[nn.Module] = WeakSet()
 _attaching = Lock()
@@ -44,15 +49,19 @@ class Session:
         bound: the first algorithm on the model.
         settings: of the run.
         metering: shows it.
+        elastic: brings those who are left to go on when others are lost; None to end then.
     """
 
-    def __init__(self, bound: Bound, settings: Config, metering: Metering) -> None:
+    def __init__(
+        self, bound: Bound, settings: Config, metering: Metering, elastic: Elastic | None = None
+    ) -> None:
+        self._elastic = elastic
         self.settings, self.metering = settings, metering
-        self.replica, self.world = bound.replica, bound.world
+        self.replica = bound.replica
         self.step = self._make_step(bound)
         """What is done in a step now."""
         self._hooks = Hooks(self.replica.model, self.replica.parameters, self.replica.optimizers)
-        self.loop = Loop(self._hooks, self.step)
+        self.loop = Loop(self._hooks, self.step, self)
         self.loaders = Loaders()
         try:
             self._hooks.hang()
@@ -64,6 +73,11 @@ class Session:
             raise
         with _attaching:
             _attached.add(self.replica.model)
+
+    @property
+    def world(self) -> World:
+        """The ranks now."""
+        return self.bound.world
 
     @property
     def bound(self) -> Bound:
@@ -89,6 +103,44 @@ class Session:
         self.step.inputs.follow(before.inputs)
         self.metering.follow(bound)
         self.schedule.follow(self.step)
+
+    def go_on(self, error: RankLostError, *, in_step: bool) -> None:
+        """Go on without ranks that are lost; what they and others had on its way is given up.
+
+        Args:
+            error: what became of them; raised where this rank cannot go on.
+            in_step: whether the training loop is in a step.
+        """
+        before = self.step
+        if self._elastic is None or before.inputs.active:
+            raise error
+        _forget_locals(error)
+        before.give_up()
+        buffer_pool.release()  # an operation that was given up may still write to what it was handed
+        world = before.bound.world
+        while True:
+            world = self._elastic.next_world(world)
+            self.settings.check_world_size(world.size)
+            try:
+                bound = survival.follow(before.bound, world, in_step=in_step)
+                break
+            except RankLostError:  # one more is lost
+                continue
+        self.step = self._make_step(bound)
+        self.loop.go_on_with(self.step)
+        self.schedule.go_on_with(self.step)
+        self.metering.go_on_with(bound, self._elastic.number, self._elastic.lost)
+        self.loaders.share_among(world.membership)
+        if world.rank == 0:
+            self._elastic.say(bound.clock.step, world.size)
+
+    def together(self, event: Callable[[], T]) -> T:
+        """Have all ranks do something, and those that are left once more where others are lost meanwhile."""
+        while True:
+            try:
+                return event()
+            except RankLostError as error:
+                self.go_on(error, in_step=False)
 
     def export(self) -> dict[str, Any]:
         """All state of this rank."""
@@ -138,10 +190,13 @@ class Session:
         """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""
         self.loop.close_skipped_step()
         self.detach()
+        idle.warn_of_idle(self.bound, self.schedule.to_come)
+        self.together(lambda: self._come_to_an_end(average=average))
+
+    def _come_to_an_end(self, *, average: bool | None) -> None:
         bound = self.bound
         if bound.plan.keeps_step:
             bound.meet("close()")
-        idle.warn_of_idle(bound, self.schedule.to_come)
         switching.come_to_rest(self.step)
         if not bound.plan.keeps_step:  # those that finish early have served the others until now
             bound.meet("close()")
@@ -161,6 +216,8 @@ class Session:
     def release(self, status: str) -> None:
         """Give back everything, and tell the other ranks what became of this one."""
         self.metering.close(status)
+        if self._elastic is not None:
+            self._elastic.leave(status)
         self.step.backward.release()
         self.world.transport.announce(status)
         self.world.transport.close()
@@ -169,3 +226,10 @@ class Session:
     def _make_step(self, bound: Bound) -> Step:
         settings = self.settings
         return Step(bound, settings.drift_guard, self.metering.synchronised, debug=settings.debug)
+
+
+def _forget_locals(error: BaseException | None) -> None:
+    """Let go of what the frames of an error hold: operations on connections that are to be closed."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

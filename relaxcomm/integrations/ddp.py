@@ -94,7 +94,7 @@ def ddp_hook(
 
     def hook(state: object, bucket: GradBucket) -> Future[Tensor]:
         if not made:
-            transport = TorchTransport(
+            transport = TorchTransport.of(
                 process_group,
                 device=bucket.buffer().device,
                 backend=backend,

@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
+from relaxcomm.errors import CommunicationError, RankLostError
+from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.processes import ENDED, condition_of, this_process
 from relaxcomm.network.status import Status
 from relaxcomm.network.store_thread import StoreThread
-from relaxcomm.network.transport import Membership
 
 _FRAMES = re.compile(
     r"(^|\n)(Exception raised from|frame #)[^\n]*|\[/[^\]]*\.cc:\d+\] | This is typically[^\n]*"
 )
-_FOLLOWED = "failed: CommunicationError"  # from what became of another rank
+_OVER = "over"
+_LOST = f"failed: {RankLostError.__name__}"
+_FOLLOWED = (f"failed: {CommunicationError.__name__}", _LOST)  # from what became of another rank
 _PATIENCE_SECONDS, _LOST_SECONDS = 1.0, 0.1  # with a store that answers, and that did not the last time
 
 
@@ -29,17 +33,31 @@ def without_frames(error: object) -> str:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Missing:
+    """Who will never come, and what keeps them; false where that cannot be said.
+
+    Args:
+        words: for people.
+        lost: whether they have ended, so that others could go on without them.
+    """
+
+    words: str = ""
+    lost: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.words)
+
+
 class Peers:
     """Statuses that ranks publish for those that wait for them; nobody is held up by a store that is silent.
 
     Args:
-        name: of the group of ranks, the same on all of them and used once.
-        membership: this rank and how many there are.
+        place: where the ranks meet.
     """
 
-    def __init__(self, name: str, membership: Membership) -> None:
-        # The store of the default group has no public accessor.
-        store = dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    def __init__(self, place: MeetingPlace) -> None:
+        store, membership = PrefixStore(place.name, place.store), place.membership
         self._store = StoreThread(store)
         self._rank = membership.rank
         self._others = [rank for rank in range(membership.world_size) if rank != membership.rank]
@@ -58,10 +76,19 @@ class Peers:
             return
         try:
             self._ask(lambda store: store.set(f"status/{self._rank}", status.encode()))
+            if status.state == "failed":
+                self._ask(lambda store: store.set(_OVER, ""))
         except (RuntimeError, TimeoutError):
             return
 
-    def missing(self, mine: Status, seconds: float = _PATIENCE_SECONDS) -> str:
+    def is_over(self) -> bool:
+        """Whether any rank has failed, as far as is known: one look, however many ranks there are."""
+        try:
+            return bool(self._ask(lambda store: store.check([_OVER])))
+        except (RuntimeError, TimeoutError):
+            return False
+
+    def missing(self, mine: Status, seconds: float = _PATIENCE_SECONDS) -> Missing:
         """Who will never come to where this rank is; nothing where that cannot be said."""
         try:
             return _cause(mine, self._ask(self._read, seconds), self._processes)
@@ -71,7 +98,7 @@ class Peers:
             lost = (
                 f"the store does not answer, so the process that holds it has ended ({without_frames(error)})"
             )
-            return _cause(mine, {}, self._processes) or lost
+            return _cause(mine, {}, self._processes) or Missing(lost)
 
     def heard(self) -> str:
         """What is known of all the others."""
@@ -83,14 +110,14 @@ class Peers:
         words |= {rank: how for rank, where in self._processes.items() if (how := condition_of(where))}
         return "; ".join(f"rank {rank} {does}" for rank, does in words.items()) + trouble
 
-    def cause(self, seconds: float) -> str:
+    def cause(self, seconds: float) -> Missing:
         """Why a connection broke: who has failed or ended, when that is known, or what all others say."""
         deadline = time.monotonic() + seconds
         while True:
             if known := self.missing(Status("asks", "")):
                 return known
             if time.monotonic() >= deadline:
-                return self.heard()
+                return Missing(self.heard(), lost=True)
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -116,7 +143,7 @@ class Peers:
         return str(store.get(key).decode()) if store.check([key]) else ""
 
 
-def _cause(mine: Status, statuses: Mapping[int, Status], processes: Mapping[int, str]) -> str:
+def _cause(mine: Status, statuses: Mapping[int, Status], processes: Mapping[int, str]) -> Missing:
     """The first thing that keeps others from coming, and not what followed from it."""
     failed = {rank: s.words for rank, s in statuses.items() if s.state == "failed"}
     ended = {
@@ -131,6 +158,8 @@ def _cause(mine: Status, statuses: Mapping[int, Status], processes: Mapping[int,
         for rank, s in statuses.items()
         if s.never_comes_to(mine)
     }
-    own = {rank: words for rank, words in failed.items() if not words.startswith(_FOLLOWED)}
-    found = own | ended or failed or closed or elsewhere
-    return "; ".join(f"rank {rank} {words}" for rank, words in sorted(found.items()))
+    followed = {rank: words for rank, words in failed.items() if words.startswith(_FOLLOWED)}
+    first = {rank: words for rank, words in failed.items() if rank not in followed} | ended
+    found = first or failed or closed or elsewhere
+    words = "; ".join(f"rank {rank} {how}" for rank, how in sorted(found.items()))
+    return Missing(words, lost=bool(first) or any(how.startswith(_LOST) for how in followed.values()))

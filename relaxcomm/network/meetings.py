@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from relaxcomm.network.process_groups import Groups
@@ -142,10 +141,7 @@ class Meetings:
 
     def _gather(self, content: bytes, size: int) -> tuple[Tensor, Any]:
         """Begin to gather every rank's bytes and blanks behind them: `[world_size, size]`, and a work."""
-        row = torch.frombuffer(bytearray(content.ljust(size)), dtype=torch.uint8)
-        rows = torch.empty(len(self._groups.ranks), len(row), dtype=torch.uint8)
-        work = dist.all_gather(list(rows.unbind(0)), row, group=self._groups.control, async_op=True)
-        return rows, work
+        return self._groups.gather_bytes(torch.frombuffer(bytearray(content.ljust(size)), dtype=torch.uint8))
 
 
 def _packed(header: Header) -> bytes:

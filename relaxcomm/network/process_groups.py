@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import AllreduceOptions, BroadcastOptions
 
+from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import (
     Agree,
     AllGather,
@@ -22,8 +28,9 @@ from relaxcomm.network.operations import (
 )
 from relaxcomm.network.point_to_point import ThreadedWork
 from relaxcomm.network.reductions import scaled
-from relaxcomm.network.transport import Membership
 
+_NEVER_SENT = 0x7E57  # a tag
+_BURIAL_SECONDS = 5.0  # for groups of ranks that are lost, when the process ends
 _REDUCTIONS = {"mean": dist.ReduceOp.AVG, "sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
@@ -31,76 +38,119 @@ class Groups:
     """Groups for tensors where the model is, for what the host must know, for neighbours, and for events.
 
     Args:
-        ranks: global ranks of all that take part.
+        place: where the ranks meet.
         backend: "nccl" or "gloo".
-        limit: after which torch gives up an operation.
     """
 
-    def __init__(self, ranks: Sequence[int], *, backend: str, limit: timedelta) -> None:
-        self.ranks, self.on_cpu = ranks, backend == "gloo"
-        self._backend, self._limit = backend, limit
-        # A locally synchronised group has its name from its ranks, so once destroyed it cannot be made
-        # again: its name would find the old addresses in the store. Only whole-world groups are destroyed.
-        self.partial = len(ranks) < dist.get_world_size()
+    def __init__(self, place: MeetingPlace, *, backend: str) -> None:
+        self._place, self.on_cpu = place, backend == "gloo"
+        self.world_size = place.membership.world_size
         self._linked: Any = None
-        self._main = self._make(backend)
-        self._host = self._main if self.on_cpu else self._make("gloo")
-        self.control = self._make("gloo")
+        self._host = place.gloo("host")
+        self._main = self._host if self.on_cpu else place.nccl()
+        self.control = place.gloo("control")
         """For events, where all ranks meet; what training sends is never on it."""
-        # Asked for several times a step, of which torch's answer would take most.
-        self.membership = Membership(dist.get_rank(self._main), dist.get_world_size(self._main))
 
     def start(self, operation: Operation) -> tuple[list[Any], Received]:
         """Begin an operation that is no request: works to wait for, and what then holds the result."""
-        group, world = self._main, len(self.ranks)
+        group = self._main
         if isinstance(operation, AllReduce | Agree):
-            where = self._host if isinstance(operation, Agree) else group
-            left = operation.reduction
-            if self.on_cpu:  # NCCL's mean divides first by itself
-                left = scaled(operation.tensor, left, world)
-            op = _REDUCTIONS[left]
-            return [dist.all_reduce(operation.tensor, op, group=where, async_op=True)], operation.tensor
+            return [self._all_reduce(operation)], operation.tensor
         if isinstance(operation, AllGather):
-            rows = operation.tensor.new_empty((world, *operation.tensor.shape))
-            work = dist.all_gather(list(rows.unbind(0)), operation.tensor, group=group, async_op=True)
-            return [work], rows
+            rows = operation.tensor.new_empty((self.world_size, *operation.tensor.shape))
+            return [group.allgather([list(rows.unbind(0))], [operation.tensor])], rows
         if isinstance(operation, AllToAll):
             rows = torch.empty_like(operation.tensor)
-            return [dist.all_to_all_single(rows, operation.tensor, group=group, async_op=True)], rows
+            return [group.alltoall_base(rows, operation.tensor, [], [])], rows
         if isinstance(operation, Broadcast):
-            root = self.ranks[operation.root]
-            return [dist.broadcast(operation.tensor, root, group=group, async_op=True)], operation.tensor
+            options = BroadcastOptions()
+            options.rootRank = operation.root
+            return [group.broadcast([operation.tensor], options)], operation.tensor
         assert not isinstance(operation, Request), "services answer requests"
         return self._exchange_with_neighbors(operation)
 
-    def destroy(self) -> None:
-        """Let go of them, if that can be."""
-        if self.partial or not dist.is_initialized():
-            return
-        for group in {self._main, self._host, self._linked, self.control} - {None}:
-            dist.destroy_process_group(group)
-        self._main = self._host = self._linked = self.control = (
-            None  # their threads end when nobody holds them
-        )
+    def gather_bytes(self, row: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Where each rank's row (`[k]` bytes) will be, over the group for events, and a work."""
+        rows = torch.empty(self.world_size, len(row), dtype=torch.uint8)
+        return rows, self.control.allgather([list(rows.unbind(0))], [row])
 
-    def _make(self, backend: str) -> Any:
-        return dist.new_group(
-            list(self.ranks),
-            backend=backend,
-            timeout=self._limit,
-            use_local_synchronization=self.partial,
-        )
+    def abort(self) -> None:
+        """Close Gloo's connections, which ends all that is under way at both ends.
+
+        Gloo itself does so to a connection on which a receive has taken too long. Without it two ranks whose
+        operations wait for each other's would each keep theirs open.
+        """
+        others = [rank for rank in range(self.world_size) if rank != self._place.membership.rank]
+        for group in {self._host, self._linked, self.control} - {None}:
+            for rank in others:
+                with suppress(RuntimeError):
+                    group.recv([torch.empty(1)], rank, _NEVER_SENT).wait(timedelta(milliseconds=1))
+
+    def destroy(self) -> None:
+        """Let go of them: their threads end when nobody holds them."""
+        if not self.on_cpu and dist.is_initialized():
+            dist.destroy_process_group(self._main)
+        self._main = self._host = self._linked = self.control = None
+
+    def _all_reduce(self, operation: AllReduce | Agree) -> Any:
+        left = operation.reduction
+        if self.on_cpu:  # NCCL's mean divides first by itself
+            left = scaled(operation.tensor, left, self.world_size)
+        options = AllreduceOptions()
+        options.reduceOp = _REDUCTIONS[left]  # type: ignore[assignment]  # torch's stub knows sums alone
+        group = self._host if isinstance(operation, Agree) else self._main
+        return group.allreduce([operation.tensor], options)
 
     def _exchange_with_neighbors(self, operation: Neighbors) -> tuple[list[Any], Received]:
+        # Ranks have different numbers of neighbours, and NCCL counts a group's operations on each rank.
+        # The group is made when all ranks first exchange with neighbours.
         if self._linked is None:
-            # Ranks have different numbers of neighbours, and torch counts a group's operations on each rank.
-            # It is made when all ranks first exchange with neighbours.
-            self._linked = self._make(self._backend)
-        group, ranks = self._linked, self.ranks
-        sends = [dist.P2POp(dist.isend, t, ranks[r], group) for r, t in sorted(operation.sends.items())]
-        takes = [dist.P2POp(dist.irecv, t, ranks[r], group) for r, t in sorted(operation.receives.items())]
-        works: list[Any] = dist.batch_isend_irecv(sends + takes) if sends or takes else []
-        if self.on_cpu and works:
-            # Each takes one wait of the whole limit, and the sends end with the receives.
-            works = [ThreadedWork(works, self._limit)]
-        return works, dict(operation.receives)
+            self._linked = self._place.gloo("neighbors") if self.on_cpu else self._place.nccl()
+        sends, takes = sorted(operation.sends.items()), sorted(operation.receives.items())
+        if not self.on_cpu:
+            return self._exchange_on_gpu(sends, takes), dict(operation.receives)
+        works = [self._linked.send([tensor], rank, 0) for rank, tensor in sends]
+        works += [self._linked.recv([tensor], rank, 0) for rank, tensor in takes]
+        # Each takes one wait of the whole limit, and the sends end with the receives.
+        return [ThreadedWork(works, self._place.limit)] if works else [], dict(operation.receives)
+
+    def _exchange_on_gpu(
+        self, sends: Sequence[tuple[int, torch.Tensor]], takes: Sequence[tuple[int, torch.Tensor]]
+    ) -> list[Any]:
+        ranks, group = self._place.ranks, self._linked
+        operations = [dist.P2POp(dist.isend, tensor, ranks[rank], group) for rank, tensor in sends]
+        operations += [dist.P2POp(dist.irecv, tensor, ranks[rank], group) for rank, tensor in takes]
+        works: list[Any] = dist.batch_isend_irecv(operations) if operations else []
+        return works
+
+
+class Burial(threading.Thread):
+    """Destroys groups with operations that hang: that takes until the other ranks have let go of theirs.
+
+    Args:
+        groups: that nobody uses any more.
+    """
+
+    def __init__(self, groups: Groups) -> None:
+        super().__init__(name="relaxcomm-burial", daemon=True)
+        self._groups = groups
+
+    def start(self) -> None:
+        _burials.append(self)
+        super().start()
+
+    def run(self) -> None:
+        self._groups.abort()
+        self._groups.destroy()
+        _burials.remove(self)
+
+
+_burials: list[Burial] = []
+
+
+@atexit.register
+def _end_burials() -> None:
+    """A thread that wakes in Gloo when Python is gone takes the whole process with it, by std::terminate."""
+    deadline = time.monotonic() + _BURIAL_SECONDS
+    for burial in list(_burials):
+        burial.join(max(0.0, deadline - time.monotonic()))

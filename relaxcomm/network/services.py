@@ -7,16 +7,16 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from weakref import WeakSet
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Request
 from relaxcomm.network.point_to_point import ThreadedWork
 from relaxcomm.network.traffic import size_bytes
@@ -26,7 +26,7 @@ from relaxcomm.tensors import buffer_pool
 # The last two are of a rank that ends without the others: only a message wakes a thread that serves.
 _REQUEST, _GOODBYE, _ENDING, _WAKE = 1, 0, 2, 3
 _SLICE_SECONDS = 0.5
-_END_SECONDS = 2.0  # to be woken in
+_END_SECONDS = 5.0  # to be woken in
 _FOR_EVER = timedelta(days=365)  # a service waits for requests as long as its clients train
 
 
@@ -34,26 +34,19 @@ class Services:
     """The services of one rank and its requests to the others'.
 
     Args:
-        ranks: global ranks of all that take part.
-        rank: this one's place among them.
+        place: where the ranks meet.
         counters: of this rank's bytes.
-        options: of `dist.new_group`.
     """
 
-    def __init__(
-        self, ranks: Sequence[int], rank: int, counters: ByteCounters, options: dict[str, Any]
-    ) -> None:
-        self.ranks, self.rank, self.counters = ranks, rank, counters
-        self.groups = [self._make(options), self._make(options)]
+    def __init__(self, place: MeetingPlace, counters: ByteCounters) -> None:
+        self.rank, self.world_size = place.membership.rank, place.membership.world_size
+        self.counters = counters
+        self.groups = [place.gloo("requests"), place.gloo("replies")]
+        for group in self.groups:  # made within the place's limit
+            group.set_timeout(_FOR_EVER)
         self._served: dict[Place, _Served] = {}
         _all.add(self)
         self._tags = itertools.count()  # never used again, also after all have left and serve anew
-
-    def _make(self, options: dict[str, Any]) -> Any:
-        """A group that is made within the options' time, and then serves for ever."""
-        group = dist.new_group(self.ranks, backend="gloo", **options)
-        dist.distributed_c10d._set_pg_timeout(_FOR_EVER, group)
-        return group
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         """Answer requests for `place`."""
@@ -85,9 +78,6 @@ class Services:
 
     def destroy(self) -> None:
         """Let go of the groups when all ranks have left."""
-        if dist.is_initialized():
-            for group in self.groups:
-                dist.destroy_process_group(group)
         self.groups.clear()
 
 
@@ -112,7 +102,7 @@ class _Served:
         self._request_bytes, self._reply_bytes = size_bytes(request), size_bytes(reply)
         self._local_replies: queue.Queue[Tensor] = queue.Queue()
         self._sending: dict[int, tuple[Any, Tensor]] = {}
-        self._left = {home.rank} if len(home.ranks) == 1 else set()
+        self._left = {home.rank} if home.world_size == 1 else set()
         self._heard = time.monotonic()
         self._lock = threading.Lock()
         self._error: Exception | None = None
@@ -120,7 +110,7 @@ class _Served:
         self._is_ending = False
         self._ended: set[int] = set()  # without the others; they wake nobody
         self._waking: list[Any] = []
-        self._others = [rank for rank in range(len(home.ranks)) if rank != home.rank]
+        self._others = [rank for rank in range(home.world_size) if rank != home.rank]
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"relaxcomm-service-{tag}")
         self._thread.start()
 
@@ -133,7 +123,7 @@ class _Served:
             works.append(self._send(_REQUEST, row, other))
             self._home.counters.add(self._rule, sent=row.numel())
         for other, (_, into) in rows.items():
-            works.append(dist.irecv(into, self._home.ranks[other], group=self._outgoing, tag=self._tag))
+            works.append(self._outgoing.recv([into], other, self._tag))
             self._home.counters.add(self._rule, received=size_bytes(into))
         if local is not None:
             with self._lock:
@@ -196,16 +186,15 @@ class _Served:
         message = buffer_pool.empty(payload.numel() + 1, torch.uint8, torch.device("cpu"))
         message[-1] = kind  # behind, so that the payload begins where numbers may
         message[:-1] = payload
-        return _Kept(
-            dist.isend(message, self._home.ranks[other], group=self._incoming, tag=self._tag), message
-        )
+        return _Kept(self._incoming.send([message], other, self._tag), message)
 
     def _run(self) -> None:
         try:
             buffer = torch.empty(self._request_bytes + 1, dtype=torch.uint8)
             while len(self._left - {self._home.rank}) < len(self._others):
-                source = dist.recv(buffer, None, group=self._incoming, tag=self._tag)
-                client = self._home.ranks.index(source)
+                arriving = self._incoming.recv_anysource([buffer], self._tag)
+                arriving.wait()
+                client = arriving._source_rank()
                 self._heard = time.monotonic()
                 if buffer[-1] == _ENDING:
                     self._ended.add(client)
@@ -233,7 +222,7 @@ class _Served:
                 continue
             self._home.counters.add(self._rule, sent=size_bytes(reply))
             # A client asks again only after it has the answer, so the one before has gone out.
-            work = dist.isend(reply, self._home.ranks[client], group=self._outgoing, tag=self._tag)
+            work = self._outgoing.send([reply], client, self._tag)
             self._sending[client] = (work, reply)
 
 

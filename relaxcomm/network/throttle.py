@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from relaxcomm.network.link import Link
+from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Label, Operation, Received, Request
 from relaxcomm.network.torch_distributed import TorchTransport
 from relaxcomm.network.transport import ByteCounters, Pending
@@ -100,7 +101,7 @@ class ThrottledTransport(TorchTransport):
     """
 
     def __init__(self, throttle: Throttle, **settings: Any) -> None:
-        super().__init__(None, **settings)
+        super().__init__(MeetingPlace.of(None, settings["timeout_seconds"]), **settings)
         self._throttle, self.counters = throttle, _Metered(throttle)
 
     def issue(self, operation: Operation, label: Label) -> Pending:

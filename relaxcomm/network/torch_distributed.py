@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
 import pickle
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.errors import CommunicationError, ConfigError, RankLostError
 from relaxcomm.network import flight_recorder
-from relaxcomm.network.liveness import Peers, without_frames
+from relaxcomm.network.liveness import Missing, Peers, without_frames
+from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.meetings import Apart, Meetings
 from relaxcomm.network.operations import (
     Agree,
@@ -27,7 +27,7 @@ from relaxcomm.network.operations import (
     Received,
     Request,
 )
-from relaxcomm.network.process_groups import Groups
+from relaxcomm.network.process_groups import Burial, Groups
 from relaxcomm.network.reductions import signature
 from relaxcomm.network.services import Services
 from relaxcomm.network.status import State, Status
@@ -37,9 +37,9 @@ from relaxcomm.network.transport import ByteCounters, Membership, Pending, Place
 
 _SLICE_SECONDS = 1.0
 _SHORT_SLICE_SECONDS = 0.2
+_ELASTIC_SLICE_SECONDS = 0.1
 _GRACE_SECONDS = 1.0  # in which those that see a peer end say so
 _COMPARED_OPERATIONS = 1024  # after so many ranks compare what they have issued, beside training
-_numbers = itertools.count()
 
 
 T = TypeVar("T")
@@ -49,33 +49,41 @@ class TorchTransport(Transport):
     """NCCL or Gloo.
 
     Args:
-        process_group: the ranks that take part; None for all. Nothing is sent on it.
+        place: where the ranks that take part meet.
         device: where the model is.
         backend: "auto" takes NCCL for CUDA and Gloo for the CPU.
         timeout_seconds: the longest wait for another rank.
         debug: compare labels, kinds, shapes and dtypes before every operation.
+        elastic: whether others go on without ranks that are lost; then whoever waits looks often.
 
     Raises: ConfigError for NCCL without CUDA tensors.
     """
 
     def __init__(
-        self, process_group: Any, *, device: torch.device, backend: str, timeout_seconds: float, debug: bool
+        self,
+        place: MeetingPlace,
+        *,
+        device: torch.device,
+        backend: str,
+        timeout_seconds: float,
+        debug: bool,
+        elastic: bool = False,
     ) -> None:
         chosen = {"auto": "nccl" if device.type == "cuda" else "gloo"}.get(backend, backend)
         if chosen == "nccl" and device.type != "cuda":
             raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
-        ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
+        self.place = place
+        """Where the ranks meet."""
         self.backend = chosen
+        self._device = device
         self._timeout, self._debug = timeout_seconds, debug
+        self._look_seconds = _ELASTIC_SLICE_SECONDS if elastic else _SLICE_SECONDS
         self._broken = False
-        self._membership = Membership(ranks.index(dist.get_rank()), len(ranks))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # whose store may be the last attempt's
-        name = f"relaxcomm/{attempt}/{'-'.join(map(str, ranks))}/{next(_numbers)}"
-        self._peers = Peers(name, self._membership)
+        self._under_way: WeakSet[_TorchPending] = WeakSet()
+        self._peers = Peers(place)
         self._trail = Trail()
-        self._limit = timedelta(seconds=timeout_seconds + 2)  # ours fires first and says more
         try:
-            self._groups = Groups(ranks, backend=chosen, limit=self._limit)
+            self._groups = Groups(place, backend=chosen)
             self._peers.meet()
         except RuntimeError as error:
             raise self._broke("attach()", error) from error
@@ -84,9 +92,43 @@ class TorchTransport(Transport):
         self._services: Services | None = None
         self.counters = ByteCounters()
 
+    @classmethod
+    def of(cls, process_group: Any, *, timeout_seconds: float, **settings: Any) -> TorchTransport:
+        """Between the ranks of a group of torch's, on which nothing is sent; None for the default one."""
+        place = MeetingPlace.of(process_group, timeout_seconds)
+        return cls(place, timeout_seconds=timeout_seconds, **settings)
+
+    def at(self, place: MeetingPlace) -> TorchTransport:
+        """One like this between other ranks, which goes on counting.
+
+        Raises: CommunicationError if one of them does not come.
+        """
+        made = TorchTransport(
+            place,
+            device=self._device,
+            backend=self.backend,
+            timeout_seconds=self._timeout,
+            debug=self._debug,
+            elastic=True,
+        )
+        made.counters = self.counters
+        return made
+
+    def give_up(self) -> None:
+        """Let go of operations that will never end, when ranks are lost.
+
+        Connections close with the last reference to what used them, and only that ends the operations of
+        those at the other end.
+        """
+        self._broken = True
+        for pending in self._under_way:
+            pending.give_up()
+        Burial(self._groups).start()
+        self._peers.close()
+
     @property
     def membership(self) -> Membership:
-        return self._membership
+        return self.place.membership
 
     def now(self) -> float:
         return time.perf_counter()
@@ -108,13 +150,14 @@ class TorchTransport(Transport):
         except RuntimeError as error:
             raise self._broke(label, error) from error
         on_cpu = self._groups.on_cpu or isinstance(operation, Agree | Request)
-        return _TorchPending(self, works, result, label, index, on_cpu=on_cpu)
+        pending = _TorchPending(self, works, result, label, index, on_cpu=on_cpu)
+        self._under_way.add(pending)
+        return pending
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         if self._services is None:
-            options = {"use_local_synchronization": self._groups.partial, "timeout": self._limit}
             try:
-                self._services = Services(self._groups.ranks, self.membership.rank, self.counters, options)
+                self._services = Services(self.place, self.counters)
             except RuntimeError as error:
                 raise self._broke("the beginning of services", error) from error
         self._services.serve(place, service, request, reply)
@@ -132,7 +175,7 @@ class TorchTransport(Transport):
         try:
             self._services.leave(self._timeout, check)
         except TimeoutError as error:
-            raise self._failure("the end of training", error) from error
+            raise self._failure("the end of training", Missing(str(error), lost=True)) from error
         except RuntimeError as error:
             raise self._broke("the end of training", error) from error
 
@@ -152,14 +195,14 @@ class TorchTransport(Transport):
             self._services.abandon()  # nothing is left of them where all have left
         if not self._broken:
             self._groups.destroy()
-            if self._services is not None and not self._groups.partial:
+            if self._services is not None:
                 self._services.destroy()
         self._peers.close()
         self._broken = True
 
     def wait(self, work: Any, mine: Status, at: object, slice_seconds: float = _SLICE_SECONDS) -> None:
         """Wait in slices; between them, say where this rank waits, and look whether the others will come."""
-        deadline, noticed, announced = time.monotonic() + self._timeout, "", False
+        deadline, noticed, announced = time.monotonic() + self._timeout, Missing(), False
         while True:
             left = deadline - time.monotonic()
             try:
@@ -179,11 +222,14 @@ class TorchTransport(Transport):
 
     def wait_for(self, work: Any, label: Label, index: int | None) -> None:
         """Wait for the operation that was issued as number `index`, or for a service where that is None."""
-        try:
-            work.wait(timedelta(seconds=min(_SLICE_SECONDS, self._timeout)))
-            return  # without a status, which is made for what is late
-        except RuntimeError:
-            pass
+        deadline = time.monotonic() + min(_SLICE_SECONDS, self._timeout)
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                work.wait(timedelta(seconds=min(self._look_seconds, left)))
+                return  # without a status, which is made for what is late
+            except RuntimeError:
+                if work.is_completed() or (self._look_seconds < left and self._peers.is_over()):
+                    break
         self.wait(work, self._waiting(label, index), label)
 
     def look(self, work: Any, label: Label, index: int | None, since: float) -> bool:
@@ -221,7 +267,7 @@ class TorchTransport(Transport):
         try:
             return meet()
         except Apart as error:
-            raise self._failure(place, error) from None
+            raise self._failure(place, Missing(str(error))) from None
         except CommunicationError:
             raise
         except RuntimeError as error:
@@ -239,16 +285,18 @@ class TorchTransport(Transport):
 
     def _late(self, at: object) -> CommunicationError:
         said = f"not complete after {self._timeout:g} s (timeout_seconds): {self._peers.heard()}"
-        if recorded := flight_recorder.dump(dist.get_rank()):
+        if recorded := flight_recorder.dump(self.place.ranks[self.membership.rank]):
             said += f"; torch's Flight Recorder is in {recorded}"
-        return self._failure(at, said)
+        return self._failure(at, Missing(said, lost=True))
 
     def _broke(self, at: object, error: RuntimeError) -> CommunicationError:
-        return self._failure(at, f"{self._peers.cause(_GRACE_SECONDS)} ({without_frames(error)})")
+        cause = self._peers.cause(_GRACE_SECONDS)
+        return self._failure(at, replace(cause, words=f"{cause.words} ({without_frames(error)})"))
 
-    def _failure(self, at: object, cause: object) -> CommunicationError:
-        found = CommunicationError(f"rank {self.membership.rank} at {at}: {without_frames(cause)}")
-        self.announce(f"failed: CommunicationError: {found}")
+    def _failure(self, at: object, cause: Missing) -> CommunicationError:
+        kind = RankLostError if cause.lost else CommunicationError
+        found = kind(f"rank {self.membership.rank} at {at}: {without_frames(cause.words)}")
+        self.announce(f"failed: {kind.__name__}: {found}")
         return found
 
 
@@ -266,6 +314,10 @@ class _TorchPending(Pending):
         self._transport, self._works, self._result = transport, works, result
         self._label, self._index, self._on_cpu = label, index, on_cpu
         self._issued = time.monotonic()
+
+    def give_up(self) -> None:
+        """Never to be waited for again."""
+        self._works.clear()
 
     def arrived(self) -> bool:
         at = (self._label, self._index, self._issued)

@@ -79,6 +79,11 @@ class Replica:
         for item in self.parameters:
             item.tensor.grad = None
 
+    def spoil_gradients(self) -> None:
+        """Make every `.grad` NaN, so that the GradScaler, which demands to see some, skips the step."""
+        for item in self.parameters:
+            item.tensor.grad = torch.full_like(item.tensor, torch.nan)
+
     def remember_scale(self) -> None:
         """Keep the scale of the gradients that are there now."""
         if self.scaler is not None and self.scaler.is_enabled():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
-from relaxcomm.network.transport import EVALUATION, Transport
+from relaxcomm.network.transport import Transport
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.step import served
 from relaxcomm.step.bound import Bound
@@ -150,11 +150,3 @@ def kept(bound: Bound) -> Iterator[None]:
     finally:
         for bucket, flat in before:
             bucket.scatter(flat)
-
-
-@contextmanager
-def held_at_mean(bound: Bound) -> Iterator[None]:
-    """Have the mean inside, and afterwards what was there before, bit for bit."""
-    with kept(bound):
-        average(bound, EVALUATION)
-        yield

@@ -142,6 +142,11 @@ class State:
         self.rounds[task.place] = before + 1
         return before
 
+    def give_up(self) -> None:
+        """Drop what was written in a window that is not kept."""
+        for state in self.slots.values():
+            state.commit(False)
+
     @property
     def has_exchanged(self) -> bool:
         """Whether a rule has exchanged anything since this algorithm began."""

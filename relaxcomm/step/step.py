@@ -96,6 +96,10 @@ class Step:
     def event(self, event: str, facts: Mapping[str, float]) -> None:
         """Something has happened that no hook sees: tell payloads, and run the rules that wait for it."""
         self.parameters.tell(event, facts)
+        self.exchange_at(event)
+
+    def exchange_at(self, event: str) -> None:
+        """Run the rules that wait for something that has happened."""
         fired = self.parameters.waiting_for(event)
         if self.parameters.run(fired):
             self.bound.world.statistics.synchronised()
@@ -116,6 +120,12 @@ class Step:
             return False
         self.exchange_parameters(fired)
         return True
+
+    def give_up(self) -> None:
+        """Nothing that is on its way will come: forget it, and what was not kept yet."""
+        self.backward.release()
+        self.bound.state.give_up()
+        self.bound.votes.give_up()
 
     def rewind(self, steps: int) -> None:
         """Set the clock back by steps in which nothing was trained or exchanged."""

@@ -133,6 +133,17 @@ class Votes:
         self._count_all()
         self._answers, self._last = {}, None
 
+    def give_up(self) -> None:
+        """Forget the votes that are on their way, and what was not kept yet."""
+        self._out.clear()
+        for slots in self.slots.values():
+            slots.commit(False)
+
+    def take_along(self, before: Votes) -> None:
+        """Keep what the same triggers have kept before."""
+        for trigger, slots in self.slots.items():
+            slots.restore(before.slots[trigger].export())
+
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps: the slots, and answers whose step has not come yet."""
         self._count_all()

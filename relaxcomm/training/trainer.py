@@ -39,6 +39,11 @@ def train(config: Config, link: Link | None = None) -> Result:
 
     Raises: ConfigError for a task or device that is not there; CommunicationError if a peer fails.
     """
+    if config.membership.elastic:
+        raise ConfigError(
+            "membership.elastic: the launcher of `relaxcomm train`, and torchrun, end all workers when one "
+            "ends, so nobody would go on; leave it out, or attach in your own script, see docs/failures.md"
+        )
     place = launched()
     rank = place.rank
     device = choose_device(config, place.local_world_size)

@@ -38,7 +38,7 @@ import relaxcomm
 OPERATIONS = """
 from relaxcomm.network.operations import *
 from relaxcomm.network import TorchTransport
-transport = TorchTransport(None, device=device, backend="auto", timeout_seconds=30, debug=False)
+transport = TorchTransport.of(None, device=device, backend="auto", timeout_seconds=30, debug=False)
 row, right, left = torch.arange(4.0, device=device) + 10 * rank, (rank + 1) % size, (rank - 1) % size
 operations = {
     "sum": AllReduce(row.clone(), "sum"),

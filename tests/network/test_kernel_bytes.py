@@ -28,7 +28,8 @@ from relaxcomm.network import TorchTransport
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-transport = TorchTransport(None, device=torch.device("cpu"), backend="gloo", timeout_seconds=30, debug=False)
+cpu = torch.device("cpu")
+transport = TorchTransport.of(None, device=cpu, backend="gloo", timeout_seconds=30, debug=False)
 store = dist.distributed_c10d._get_default_store()
 me, size = transport.membership.rank, transport.membership.world_size
 right, left = (me + 1) % size, (me - 1) % size

@@ -127,7 +127,7 @@ def goes_its_own_way(world: World, algorithm, what: str) -> str:
 
 
 def mixes(rank: int) -> str:
-    transport = TorchTransport(
+    transport = TorchTransport.of(
         None, device=torch.device("cpu"), backend="gloo", timeout_seconds=20, debug=False
     )
     transport.meet("the beginning")

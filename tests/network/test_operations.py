@@ -39,7 +39,7 @@ def exchange(transport):
 
 
 def on_gloo(rank):
-    transport = TorchTransport(
+    transport = TorchTransport.of(
         None, device=torch.device("cpu"), backend="auto", timeout_seconds=20, debug=rank < 0
     )
     try:
@@ -66,7 +66,7 @@ def test_results_are_right():
 
 
 def disagree(rank, debug_labels):
-    transport = TorchTransport(
+    transport = TorchTransport.of(
         None, device=torch.device("cpu"), backend="gloo", timeout_seconds=5, debug=debug_labels
     )
     transport.issue(AllReduce(torch.ones(2), "sum"), Label(rank, "0")).wait()
@@ -81,7 +81,7 @@ def test_debug_names_both_places():
 
 
 def dies(rank):
-    transport = TorchTransport(
+    transport = TorchTransport.of(
         None, device=torch.device("cpu"), backend="gloo", timeout_seconds=600, debug=False
     )
     if rank == 2:
@@ -101,7 +101,7 @@ def test_a_failure_elsewhere_ends_the_wait_long_before_the_limit():
 
 def polls(rank):
     """How often, and how long, rank 0 polls until it has asked the store thrice what became of the others."""
-    transport = TorchTransport(
+    transport = TorchTransport.of(
         None, device=torch.device("cpu"), backend="gloo", timeout_seconds=20, debug=False
     )
     asked, missing = [], transport._peers.missing
@@ -131,7 +131,7 @@ def test_polling_asks_the_store_once_a_second():
 
 
 def late_neighbor(rank):
-    transport = TorchTransport(
+    transport = TorchTransport.of(
         None, device=torch.device("cpu"), backend="auto", timeout_seconds=20, debug=False
     )
     found = []
@@ -155,7 +155,7 @@ def test_a_late_neighbor_is_waited_for_and_the_connection_stays():
 
 
 def missing_neighbor(rank):
-    transport = TorchTransport(
+    transport = TorchTransport.of(
         None, device=torch.device("cpu"), backend="auto", timeout_seconds=8, debug=False
     )
     right, left = (rank + 1) % 3, (rank - 1) % 3

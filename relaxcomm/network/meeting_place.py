@@ -1,0 +1,84 @@
+"""Where the processes of some ranks find each other, whatever becomes of others."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroupGloo
+from torch.distributed.distributed_c10d import PrefixStore
+
+from relaxcomm.network.transport import Membership
+
+_MARGIN_SECONDS = 2.0  # torch gives up so much later than the engine, which says more
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class MeetingPlace:
+    """Where the processes of some ranks find each other: they belong to no group of torch's, so that groups
+    can be made and dropped while other ranks are gone.
+
+    Args:
+        store: which all can reach.
+        name: the same on all ranks, and never used again.
+        membership: this rank and how many there are.
+        ranks: their numbers in the default group, for NCCL.
+        limit: after which torch gives up an operation.
+        making: the longest wait for another rank while a group is made.
+    """
+
+    store: Any
+    name: str
+    membership: Membership
+    ranks: tuple[int, ...]
+    limit: timedelta
+    making: timedelta
+
+    @classmethod
+    def of(cls, process_group: Any, timeout_seconds: float) -> MeetingPlace:
+        """Where the ranks of a group of torch's meet, on which nothing is sent.
+
+        Args:
+            process_group: None for the default one.
+            timeout_seconds: the longest wait for another rank.
+        """
+        ranks = tuple(dist.get_process_group_ranks(process_group or dist.group.WORLD))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # whose store may be the last attempt's
+        name = f"relaxcomm/{attempt}/{'-'.join(map(str, ranks))}/{next(_numbers)}"
+        # The store of the default group has no public accessor.
+        store = dist.distributed_c10d._get_default_store()
+        limit = timedelta(seconds=timeout_seconds + _MARGIN_SECONDS)
+        return cls(store, name, Membership(ranks.index(dist.get_rank()), len(ranks)), ranks, limit, limit)
+
+    def of_generation(self, number: int, workers: Sequence[int], making: timedelta) -> MeetingPlace:
+        """Where those meet who go on, when others are gone.
+
+        Args:
+            number: of the generation, never used before.
+            workers: the ranks that they had here, in the order that they have from now on.
+            making: the longest wait for another rank while a group is made.
+        """
+        mine = Membership(workers.index(self.membership.rank), len(workers))
+        ranks = tuple(self.ranks[worker] for worker in workers)
+        name = f"{self.name}/{number}"
+        return replace(self, name=name, membership=mine, ranks=ranks, making=making)
+
+    def gloo(self, purpose: str) -> Any:
+        """A Gloo group of all ranks, which must make the same ones in the same order."""
+        store = PrefixStore(f"{self.name}/{purpose}", self.store)
+        made = ProcessGroupGloo(store, self.membership.rank, self.membership.world_size, self.making)
+        made.set_timeout(self.limit)
+        return made
+
+    def nccl(self) -> Any:
+        """An NCCL group of all ranks."""
+        partial = len(self.ranks) < dist.get_world_size()
+        return dist.new_group(
+            list(self.ranks), backend="nccl", timeout=self.limit, use_local_synchronization=partial
+        )

@@ -1,0 +1,140 @@
+"""A rank is lost in the middle of a run: the others go on within seconds, and nothing comes apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.ranks import free_port
+
+pytestmark = pytest.mark.ranks
+
+SIZE, STEPS, LOST_AT = 4, 40, 14
+
+SCRIPT = """
+import json, os, signal, sys, time, torch, relaxcomm
+
+CONFIG, LOST, HOW, PORT = json.loads(sys.argv[1])
+rank, STEPS, LOST_AT = int(os.environ["RANK"]), int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(1)
+# The test's own process keeps the store, as a launcher does.
+store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
+torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
+torch.manual_seed(0)
+sizes = [(20, 60), (60, 60), (60, 1)]
+model = torch.nn.Sequential(*(layer for a, b in sizes for layer in (torch.nn.Linear(a, b), torch.nn.Tanh())))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+torch.manual_seed(1 + rank)
+
+def lose():
+    if HOW == "raise":
+        raise KeyError("mine")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def loss_on(count):
+    x = torch.randn(count, 20)
+    return (model(x)[:, 0] - torch.tanh(x[:, 0])).square().mean()
+
+if HOW == "backward" and rank == LOST:
+    model[0].weight.register_hook(lambda gradient: lose() if step == LOST_AT else None)
+longest = 0.0
+with relaxcomm.attach(model, optimizer, CONFIG) as engine:
+    first = loss_on(400).item()
+    for step in range(STEPS):
+        if HOW != "backward" and rank == LOST and step == LOST_AT:
+            lose()
+        begin = time.monotonic()
+        optimizer.zero_grad()
+        loss_on(16).backward()
+        optimizer.step()
+        longest = max(longest, time.monotonic() - begin)
+    with engine.averaged():
+        last = loss_on(400).item()
+    steps = engine.statistics["steps"]
+    copies = engine.world.size
+flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+print(json.dumps({"steps": steps, "ranks": copies, "first": first, "last": last, "longest": longest,
+                  "sum": flat.double().sum().item()}))
+"""
+
+ALGORITHMS = {
+    "bsp": {"algorithm": "bsp"},
+    "local_sgd": {"algorithm": {"name": "local_sgd", "steps": 4}},
+    "late": {"algorithm": {"name": "local_sgd", "steps": 4, "delay": 2}},
+    "selsync": {"algorithm": {"name": "selsync", "threshold": 0.05}},
+    "gaussiank_sgd": {"algorithm": {"name": "gaussiank_sgd", "density": 0.1}},
+    "diloco": {"algorithm": {"name": "diloco", "steps": 4}},
+    "streaming_diloco": {"algorithm": {"name": "streaming_diloco", "steps": 8, "fragments": 2}},
+    "d_psgd": {"algorithm": "d_psgd", "topology": "ring"},
+    "choco_sgd": {"algorithm": "choco_sgd", "topology": "ring"},
+    "bytegrad": {"algorithm": "bytegrad"},
+}
+
+
+def lose(name: str, *, lost: int = 1, how: str = "step"):
+    """What the ranks that are left print, and what all of them say on their way."""
+    port = free_port()
+    store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    more = {"membership": {"elastic": True}, "bucket_bytes": 8_000, "timeout_seconds": 30}
+    config = {**ALGORITHMS[name], **more, "drift_guard": {"every_steps": 3}}
+    command = [sys.executable, "-c", SCRIPT, json.dumps([config, lost, how, port]), str(STEPS), str(LOST_AT)]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(SIZE), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(SIZE)
+    ]
+    try:
+        said = [rank.communicate(timeout=100) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    del store
+    left = [rank for rank in range(SIZE) if rank != lost]
+    errors = "\n".join(error for _, error in said)
+    assert [ranks[rank].returncode for rank in left] == [0] * len(left), errors
+    assert "terminate called" not in errors
+    return [json.loads(said[rank][0]) for rank in left], errors
+
+
+def check(found, errors, *, lost: int = 1):
+    assert [one["steps"] for one in found] == [STEPS] * (SIZE - 1)
+    assert [one["ranks"] for one in found] == [SIZE - 1] * (SIZE - 1)
+    assert len({one["sum"] for one in found}) == 1, "close() ends with the same model everywhere"
+    assert all(one["last"] < 0.5 * one["first"] for one in found)
+    assert f"rank {lost} " in errors
+    assert f"{SIZE - 1} ranks go on from step" in errors
+    # Two seconds beyond noticing on a quiet machine.
+    assert all(one["longest"] < 15 for one in found)
+
+
+@pytest.mark.parametrize("name", ["bsp", "diloco", "d_psgd"])
+def test_those_who_are_left_go_on(name):
+    check(*lose(name))
+
+
+def test_rank_0_may_be_lost_in_the_middle_of_an_exchange():
+    check(*lose("gaussiank_sgd", lost=0, how="backward"), lost=0)
+
+
+def test_a_rank_that_raises_is_left_behind():
+    found, errors = lose("selsync", lost=2, how="raise")
+    check(found, errors, lost=2)
+    assert "rank 2 failed: KeyError: 'mine': 3 ranks go on" in errors
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("how", ["step", "backward"])
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_kind_of_algorithm_goes_on(name, lost, how):
+    check(*lose(name, lost=lost, how=how), lost=lost)
