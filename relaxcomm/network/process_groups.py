@@ -28,10 +28,22 @@ from relaxcomm.network.operations import (
 )
 from relaxcomm.network.point_to_point import ThreadedWork
 from relaxcomm.network.reductions import scaled
+from relaxcomm.network.transport import Membership
 
 _NEVER_SENT = 0x7E57  # a tag
 _BURIAL_SECONDS = 5.0  # for groups of ranks that are lost, when the process ends
 _REDUCTIONS = {"mean": dist.ReduceOp.AVG, "sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+def close_connections(group: Any, membership: Membership) -> None:
+    """End what is under way on a Gloo group, at both ends of each connection.
+
+    Gloo closes a connection on which a receive has taken too long.
+    """
+    for rank in range(membership.world_size):
+        if rank != membership.rank:
+            with suppress(RuntimeError):
+                group.recv([torch.empty(1)], rank, _NEVER_SENT).wait(timedelta(milliseconds=1))
 
 
 class Groups:
@@ -75,16 +87,10 @@ class Groups:
         return rows, self.control.allgather([list(rows.unbind(0))], [row])
 
     def abort(self) -> None:
-        """Close Gloo's connections, which ends all that is under way at both ends.
-
-        Gloo itself does so to a connection on which a receive has taken too long. Without it two ranks whose
-        operations wait for each other's would each keep theirs open.
-        """
-        others = [rank for rank in range(self.world_size) if rank != self._place.membership.rank]
-        for group in {self._host, self._linked, self.control} - {None}:
-            for rank in others:
-                with suppress(RuntimeError):
-                    group.recv([torch.empty(1)], rank, _NEVER_SENT).wait(timedelta(milliseconds=1))
+        """End all that is under way: else two ranks whose operations wait for each other's would wait on."""
+        gloo = {self._host, self.control} | ({self._linked} if self.on_cpu else set())
+        for group in gloo - {None}:
+            close_connections(group, self._place.membership)
 
     def destroy(self) -> None:
         """Let go of them: their threads end when nobody holds them."""

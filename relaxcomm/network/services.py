@@ -19,6 +19,7 @@ from torch import Tensor
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Request
 from relaxcomm.network.point_to_point import ThreadedWork
+from relaxcomm.network.process_groups import close_connections
 from relaxcomm.network.traffic import size_bytes
 from relaxcomm.network.transport import ByteCounters, Place, Service
 from relaxcomm.tensors import buffer_pool
@@ -39,6 +40,7 @@ class Services:
     """
 
     def __init__(self, place: MeetingPlace, counters: ByteCounters) -> None:
+        self._membership = place.membership
         self.rank, self.world_size = place.membership.rank, place.membership.world_size
         self.counters = counters
         self.groups = [place.gloo("requests"), place.gloo("replies")]
@@ -74,6 +76,9 @@ class Services:
         deadline = time.monotonic() + _END_SECONDS
         for served in self._served.values():
             served.join(deadline)
+        if self._served:
+            for group in self.groups:  # a thread that nobody wakes ends with its connections
+                close_connections(group, self._membership)
         self._served.clear()
 
     def destroy(self) -> None:

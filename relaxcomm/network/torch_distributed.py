@@ -225,7 +225,7 @@ class TorchTransport(Transport):
         deadline = time.monotonic() + min(_SLICE_SECONDS, self._timeout)
         while (left := deadline - time.monotonic()) > 0:
             try:
-                work.wait(timedelta(seconds=min(self._look_seconds, left)))
+                work.wait(timedelta(seconds=max(0.001, min(self._look_seconds, left))))  # 0 is for ever
                 return  # without a status, which is made for what is late
             except RuntimeError:
                 if work.is_completed() or (self._look_seconds < left and self._peers.is_over()):

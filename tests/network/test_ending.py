@@ -64,7 +64,7 @@ def test_a_rank_that_raises_ends_no_process_by_terminate(algorithm):
         assert "Exception raised from" not in error
     assert "KeyError: 'mine'" in errors[1]
     for error in (errors[0], errors[2]):
-        assert "CommunicationError" in error
+        assert "RankLostError" in error
         assert "rank 1 failed: KeyError: 'mine'" in error
 
 

@@ -149,7 +149,7 @@ def test_operations_that_were_mixed_are_named_at_the_next_event():
 
 def mixes_for_long(rank: int) -> tuple[int, str]:
     """How many operations were issued before the ranks noticed, and what they were told."""
-    transport = TorchTransport(
+    transport = TorchTransport.of(
         None, device=torch.device("cpu"), backend="gloo", timeout_seconds=20, debug=False
     )
     for step in range(5000):
