@@ -174,7 +174,7 @@ def test_a_nan_stops_everyone_and_reaches_no_server():
     with pytest.raises(Exception, match="NaN or infinity") as caught:
         on_gloo(not_finite, 3)
     kinds = {rank: kind for rank, (kind, _) in caught.value.errors.items()}
-    assert kinds == {0: "CommunicationError", 1: "NonFiniteError", 2: "CommunicationError"}
+    assert kinds == {0: "RankLostError", 1: "NonFiniteError", 2: "RankLostError"}
 
 
 def resumed(world, stop):

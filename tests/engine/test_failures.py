@@ -113,7 +113,7 @@ def leave_early(world: World, algorithm, at_step: int, name: str):
 @pytest.mark.parametrize("algorithm", ["bsp", LOCAL], ids=["bsp", "local_sgd"])
 def test_a_rank_that_stops_is_named_within_the_time_limit(algorithm, debug):
     for kind, message in on_gloo(leave_early, 3, algorithm, 2, str(uuid.uuid4()), debug=debug)[:2]:
-        assert kind == "CommunicationError", message
+        assert kind == "RankLostError", message
         assert "rank 2" in message
         assert "rule" in message
 
@@ -139,7 +139,7 @@ def test_an_exception_in_the_loop_reaches_its_author_and_the_peers(algorithm):
     assert errors[1][0] == "KeyError"
     for rank in (0, 2):
         kind, message = errors[rank]
-        assert kind == "CommunicationError"
+        assert kind == "RankLostError"
         assert "rank 1" in message
 
 
@@ -161,7 +161,7 @@ def test_ranks_that_issue_different_operations_are_an_error_in_debug_mode():
     errors = errors_of(average_alone, 3)
     assert set(errors) == {0, 1, 2}
     for kind, message in errors.values():
-        assert kind == "CommunicationError", message
+        assert kind == "RankLostError", message
     assert any("step 2" in message for _, message in errors.values())
 
 

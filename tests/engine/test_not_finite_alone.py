@@ -80,5 +80,5 @@ def test_on_gloo_all_ranks_end_and_say_whose_it_is(algorithm):
     assert "on rank 1;" in texts[1]
     assert "2.bias" in texts[1]
     for rank in (0, 2):
-        assert texts[rank].startswith("CommunicationError: ")
+        assert texts[rank].startswith("RankLostError: ")
         assert "rank 1 failed: NonFiniteError: step " in texts[rank]

@@ -64,7 +64,7 @@ def run(name, fault, at, **options):
 def check_that_others_noticed(done):
     for process in done:
         assert process.returncode not in (0, None), process.stdout + process.stderr
-        errors = re.findall(r"relaxcomm\.errors\.CommunicationError: (.*)", process.stderr)
+        errors = re.findall(r"relaxcomm\.errors\.RankLostError: (.*)", process.stderr)
         assert errors, process.stderr
         assert re.search(r"rank [01] at ", errors[-1]), errors
 
