@@ -161,7 +161,7 @@ def test_ranks_that_issue_different_operations_are_an_error_in_debug_mode():
     errors = errors_of(average_alone, 3)
     assert set(errors) == {0, 1, 2}
     for kind, message in errors.values():
-        assert kind == "RankLostError", message
+        assert kind == "CommunicationError", message
     assert any("step 2" in message for _, message in errors.values())
 
 
