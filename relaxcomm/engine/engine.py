@@ -626,8 +626,11 @@ class Engine:
 
     def _average(self) -> None:
         bound = self._session.bound
-        bound.meet("averaged()")
+        if bound.plan.keeps_step:
+            bound.meet("averaged()")
         served.meet(bound, evaluates=True)
+        if not bound.plan.keeps_step:  # whoever is early is asked by the others until they come
+            bound.meet("averaged()")
         replicas.average(bound, EVALUATION)
 
     def _check_open(self) -> None:
