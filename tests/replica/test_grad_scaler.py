@@ -66,7 +66,9 @@ def assert_told(found: list[str]) -> None:
     """
     assert any(text.startswith("UsageError: ") for text in found), found
     for text in found:
-        assert text.startswith(("UsageError: ", "CommunicationError: ", "RankLostError: ", "DeadlockError: ")), found
+        assert text.startswith(
+            ("UsageError: ", "CommunicationError: ", "RankLostError: ", "DeadlockError: ")
+        ), found
         waits = text.startswith("DeadlockError: ")
         assert waits or "attach(model, optimizer, config, scaler=scaler)" in text, found
 
