@@ -49,7 +49,8 @@ def _warn_of_bias(rule: RuleParts) -> None:
     lost = rule.compressor.without_memory.contraction(_LARGE)
     if lost is not None and lost <= _ROUNDING:
         return
-    if not (rule.payload.facts.is_move or rule.compressor.without_memory.facts.unbiased):
+    sends_moves = rule.payload.facts.is_move or rule.exchange.facts.follows_parameters
+    if not (sends_moves or rule.compressor.without_memory.facts.unbiased):
         warnings.warn(
             f"{rule.payload!r} are points, of which {rule.compressor!r} loses a part, and then the model "
             "loses it, too; use the payload deltas() with error_feedback, or the exchange choco_gossip",
