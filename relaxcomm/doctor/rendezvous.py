@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from relaxcomm.doctor import interfaces, link_speed, machine
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
+from relaxcomm.system.environment import restart_count
 from relaxcomm.system.time_limit import within
 
 _POLL_SECONDS = 0.1
@@ -58,8 +59,7 @@ def _store(host: str, port: int, *, hosts: bool, seconds: float) -> Any:
     store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, though not exported by name
         host, port, None, hosts, timeout=limit, wait_for_workers=False, multi_tenant=True
     )
-    run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.distributed_c10d.PrefixStore(f"relaxcomm-doctor/{run}", store)
+    return dist.distributed_c10d.PrefixStore(f"relaxcomm-doctor/{restart_count()}", store)
 
 
 def _meet(

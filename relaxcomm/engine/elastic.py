@@ -64,7 +64,8 @@ def check_elastic(algorithm: Algorithm, transport: Transport) -> None:
 
     Raises: ConfigError.
     """
-    if not isinstance(transport, TorchTransport) or transport.backend != "gloo":
+    # A simulated link would be left behind with the first generation.
+    if type(transport) is not TorchTransport or transport.backend != "gloo":
         raise ConfigError("membership.elastic: ranks can be lost and go on over gloo alone; leave it out")
     for index, rule in enumerate(algorithm.rules):
         if not rule.exchange.facts.collective:
@@ -73,8 +74,8 @@ def check_elastic(algorithm: Algorithm, transport: Transport) -> None:
                 "has a copy of what a lost rank has held for the others; choose an algorithm without, or "
                 "leave it out"
             )
-    if algorithm.round_plan is not None:
+    if algorithm.round_plan is not None or algorithm.needs:
         raise ConfigError(
-            f"membership.elastic: {algorithm.name} plays clients, whose turns are shared out once for all; "
-            "choose an algorithm without, or leave it out"
+            f"membership.elastic: {algorithm.name} chooses the batches, which a loader follows from the "
+            "beginning to the end among the same ranks; choose another algorithm, or leave it out"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import warnings
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.state import Slots
 from relaxcomm.step.world import World
+from relaxcomm.tensors.digest import digest
 
 RECOVERY = "recovery"
 """The label of what those who are left send to agree."""
@@ -57,7 +57,7 @@ def follow(old: Bound, world: World, *, in_step: bool) -> Bound:
     dropped = _take_along(old, new)
     new.votes.take_along(old.votes)
     new.controllers.restore(old.controllers.export())
-    mine = _Place(old.clock.step + in_step, _digest(new))
+    mine = _Place(old.clock.step + in_step, digest(_shared(new)))
     places = cast("list[_Place]", world.gather(mine, RECOVERY))
     farthest = max(range(len(places)), key=lambda rank: places[rank].next_step)
     if len(set(places)) > 1:
@@ -104,21 +104,13 @@ def _copy(before: Slots, slots: Slots) -> list[str]:
     return []
 
 
-def _digest(bound: Bound) -> str:
-    """Of what should be the same on all ranks."""
-    digest = hashlib.blake2b(digest_size=16)
+def _shared(bound: Bound) -> Iterator[Tensor]:
+    """What should be the same on all ranks."""
     if not bound.algorithm.lets_replicas_differ:
         for bucket in replicas.mean_buckets(bound):
-            digest.update(_raw(bucket.gather(bucket.empty())))
+            yield bucket.gather(bucket.empty())
     for slots in _shared_slots(bound):
-        for name in sorted(slots):
-            if not is_buffer(name):
-                digest.update(_raw(slots[name]))
-    return digest.hexdigest()
-
-
-def _raw(tensor: Tensor) -> Any:
-    return tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy().data
+        yield from (slots[name] for name in sorted(slots) if not is_buffer(name))
 
 
 def _shared_slots(bound: Bound) -> Iterator[Slots]:

@@ -17,6 +17,7 @@ from relaxcomm.errors import MetricsWarning
 from relaxcomm.monitoring.exporter import Exporter, Target
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.network.transport import Transport
+from relaxcomm.system.environment import restart_count
 
 _PATIENCE_SECONDS = 3.0
 
@@ -63,8 +64,7 @@ def _listen(
     assert settings.port is not None
     port = settings.port + local_rank if settings.port else 0
     # The rank that an elastic restart has just ended may not have given its port back yet.
-    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-    deadline = time.monotonic() + (_PATIENCE_SECONDS if restarted else 0.0)
+    deadline = time.monotonic() + (_PATIENCE_SECONDS if restart_count() else 0.0)
     while True:
         try:
             return Exporter(settings.address, port, registry, run)

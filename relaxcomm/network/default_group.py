@@ -11,7 +11,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from relaxcomm.errors import CommunicationError
 from relaxcomm.network.liveness import without_frames
-from relaxcomm.system.environment import check_rendezvous, launched, whole_number
+from relaxcomm.system.environment import check_rendezvous, launched, restart_count
 
 _numbers = itertools.count()
 _met: list[tuple[Any, int, int]] = []
@@ -39,9 +39,8 @@ def make_default_group(timeout_seconds: float) -> None:
         if not _met:
             _met.append(next(iter(rendezvous("env://", timeout=limit))))
         store, own, size = _met[0]
-        attempt = whole_number("TORCHELASTIC_RESTART_COUNT", 0)
         store.set_timeout(limit)
-        named = dist.distributed_c10d.PrefixStore(f"relaxcomm/{attempt}/{next(_numbers)}", store)
+        named = dist.distributed_c10d.PrefixStore(f"relaxcomm/{restart_count()}/{next(_numbers)}", store)
         named.set_timeout(limit)
         dist.init_process_group("gloo", store=named, rank=own, world_size=size, timeout=limit)
     except (RuntimeError, ValueError) as error:

@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from relaxcomm.errors import CommunicationError
 from relaxcomm.network.liveness import without_frames
 from relaxcomm.network.meeting_place import MeetingPlace
-from relaxcomm.network.processes import ENDED, condition_of, this_process
+from relaxcomm.network.processes import ENDED, condition_of
 
 _LOOK_SECONDS = 0.01
 _MAKING = timedelta(seconds=10)  # of groups, among those who have all just said that they are here
@@ -52,22 +52,28 @@ class Generations:
         self._worker = place.membership.rank
         self.current = Generation(0, tuple(range(place.membership.world_size)))
         """The one that trains now."""
-        self._store = PrefixStore(f"{place.name}/generations", place.store)
-        self._store.set(f"process/{self._worker}", this_process())
+        self._store = PrefixStore(place.name, place.store)  # where `Peers` of generation 0 tell of processes
 
     def follow(self) -> MeetingPlace:
         """Agree on who goes on; where they meet.
 
         Raises: CommunicationError if the others have gone on without this rank, or the store is gone.
         """
+        before = self.current
         try:
-            self.current = self._agree(self.current)
+            lost = self._agree(before.workers, before.number + 1)
         except RuntimeError as error:
             raise CommunicationError(
                 f"rank {self._worker} cannot go on: the store in which those who are left would agree has "
-                f"ended with its process ({without_frames(error)}); let a process hold it that does not "
-                "train, as `relaxcomm train` and torchrun do"
+                f"ended with its process ({without_frames(error)}); let a process hold it that does not train"
             ) from error
+        if self._worker in lost:
+            raise CommunicationError(
+                f"rank {self._worker} was given up by the others, who have gone on without it: "
+                f"{lost[self._worker]}"
+            )
+        workers = tuple(one for one in before.workers if one not in lost)
+        self.current = Generation(before.number + 1, workers, lost)
         return self._place.of_generation(self.current.number, self.current.workers, _MAKING)
 
     def leave(self, words: str) -> None:
@@ -75,23 +81,17 @@ class Generations:
         with suppress(RuntimeError):  # the store is gone, and with it whoever would ask
             self._store.set(f"left/{self._worker}", words)
 
-    def _agree(self, before: Generation) -> Generation:
-        number = before.number + 1
+    def _agree(self, workers: Sequence[int], number: int) -> dict[int, str]:
+        """What became of those who do not go on, the same on all who ask."""
         self._store.set(f"{number}/ready/{self._worker}", "")
         deadline, key = time.monotonic() + self._patience_seconds, f"{number}/workers"
         while not self._store.check([key]):
-            lost = self._lost(before.workers, number, is_late=time.monotonic() > deadline)
+            lost = self._lost(workers, number, is_late=time.monotonic() > deadline)
             if lost is not None:
                 self._store.compare_set(key, "", json.dumps(lost))
             else:
                 time.sleep(_LOOK_SECONDS)
-        lost = {int(worker): how for worker, how in json.loads(self._store.get(key)).items()}
-        if self._worker in lost:
-            raise CommunicationError(
-                f"rank {self._worker} was given up by the others, who have gone on without it: "
-                f"{lost[self._worker]}"
-            )
-        return Generation(number, tuple(one for one in before.workers if one not in lost), lost)
+        return {int(worker): how for worker, how in json.loads(self._store.get(key)).items()}
 
     def _lost(self, workers: Sequence[int], number: int, *, is_late: bool) -> dict[int, str] | None:
         """What became of those who do not go on; None as long as some may still come."""

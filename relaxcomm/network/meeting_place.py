@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,6 +13,7 @@ from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.network.transport import Membership
+from relaxcomm.system.environment import restart_count
 
 _MARGIN_SECONDS = 2.0  # torch gives up so much later than the engine, which says more
 _numbers = itertools.count()
@@ -49,8 +49,8 @@ class MeetingPlace:
             timeout_seconds: the longest wait for another rank.
         """
         ranks = tuple(dist.get_process_group_ranks(process_group or dist.group.WORLD))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # whose store may be the last attempt's
-        name = f"relaxcomm/{attempt}/{'-'.join(map(str, ranks))}/{next(_numbers)}"
+        # The store may be the one of the attempt before.
+        name = f"relaxcomm/{restart_count()}/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         # The store of the default group has no public accessor.
         store = dist.distributed_c10d._get_default_store()
         limit = timedelta(seconds=timeout_seconds + _MARGIN_SECONDS)
@@ -76,9 +76,13 @@ class MeetingPlace:
         made.set_timeout(self.limit)
         return made
 
+    @property
+    def partial(self) -> bool:
+        """Whether they are not all ranks of the default group."""
+        return len(self.ranks) < dist.get_world_size()
+
     def nccl(self) -> Any:
         """An NCCL group of all ranks."""
-        partial = len(self.ranks) < dist.get_world_size()
         return dist.new_group(
-            list(self.ranks), backend="nccl", timeout=self.limit, use_local_synchronization=partial
+            list(self.ranks), backend="nccl", timeout=self.limit, use_local_synchronization=self.partial
         )

@@ -94,8 +94,11 @@ class Groups:
 
     def destroy(self) -> None:
         """Let go of them: their threads end when nobody holds them."""
-        if not self.on_cpu and dist.is_initialized():
-            dist.destroy_process_group(self._main)
+        # A locally synchronised group has its name from its ranks, so once destroyed it cannot be made
+        # again: its name would find the old addresses in the store. Only whole-world groups are destroyed.
+        if not self.on_cpu and dist.is_initialized() and not self._place.partial:
+            for group in {self._main, self._linked} - {None}:
+                dist.destroy_process_group(group)
         self._main = self._host = self._linked = self.control = None
 
     def _all_reduce(self, operation: AllReduce | Agree) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
@@ -18,6 +17,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.finite import local_error, non_finite_error, spoilt
 from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.buckets import Bucket, Item, build_buckets
+from relaxcomm.tensors.digest import digest
 
 AVERAGE = "average"
 """The label of averages that are a part of training."""
@@ -76,10 +76,8 @@ def _replace(bound: Bound, found: Sequence[tuple[Bucket, Tensor]], kind: str = "
 
 def _are_equal(bound: Bound, buckets: Sequence[Bucket]) -> bool:
     """Whether all ranks hold the same in these, bit for bit."""
-    digest = hashlib.blake2b(digest_size=16)
-    for bucket in buckets:
-        digest.update(bucket.gather(bucket.empty()).view(torch.uint8).cpu().numpy().tobytes())
-    return len(set(bound.world.gather(digest.hexdigest(), "the average of replicas"))) == 1
+    mine = digest(bucket.gather(bucket.empty()) for bucket in buckets)
+    return len(set(bound.world.gather(mine, "the average of replicas"))) == 1
 
 
 def _moment_buckets(bound: Bound) -> list[Bucket]:

@@ -77,6 +77,14 @@ def check_rendezvous() -> None:
         )
 
 
+def restart_count() -> int:
+    """How often torchrun has started this job again.
+
+    Raises: ConfigError for a variable that no launcher has set so.
+    """
+    return whole_number("TORCHELASTIC_RESTART_COUNT", 0)
+
+
 def whole_number(name: str, default: int, *, least: int = 0, most: int = 10**_MOST_DIGITS - 1) -> int:
     """The number in an environment variable.
 
