@@ -78,6 +78,8 @@ def bias_is_declared(compressor: Compressor, draws: int) -> None:
     tensor = _within(compressor.facts.clip)
     if not compressor.facts.unbiased or tensor is None:
         return
+    if math.isfinite(compressor.facts.max_norm):
+        tensor *= 0.99 * compressor.facts.max_norm / float(tensor.norm())
     found: list[list[Tensor]] = [[], []]
     for draw in range(draws // 2):
         state = slots(compressor, tensor)
@@ -104,6 +106,21 @@ def _within(clip: float) -> Tensor | None:
     sizes = torch.full((NUMEL,), math.sqrt(min(1.0, max(0.0, small))))
     sizes[::10] = 1.0
     return sizes * drawn(1).sign()
+
+
+def largest_norm_is_declared(compressor: Compressor) -> None:
+    """What is longer is scaled down, where that is declared: more of it comes out as short."""
+    bound, tensor = compressor.facts.max_norm, drawn(1)
+    if math.isinf(bound):
+        return
+
+    def size(times: float, step: int) -> float:
+        long = tensor * (times * bound / float(tensor.norm()))
+        return float(encode_decode(compressor, long, slots(compressor, tensor), step)[1].norm())
+
+    grown = min(size(1000, step) / size(10, step) for step in (0, 10))
+    declares = f"declares to scale down from a norm of {bound:.3g} on"
+    expect(grown < 2, f"{declares}, but of 100 times as much {grown:.3g} times as much comes out")
 
 
 def memory_is_declared(compressor: Compressor) -> None:
@@ -201,6 +218,7 @@ def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Cal
         "loss": compressors_hold.loss_is_declared,
         "bias": partial(bias_is_declared, draws=draws),
         "scope": scope_is_declared,
+        "largest norm": largest_norm_is_declared,
         "linearity": linearity_is_declared,
         "memory": memory_is_declared,
         "results": results_are_followed_as_declared,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -151,6 +152,22 @@ def returns_are_declared(exchange: Exchange) -> None:
     )
 
 
+def robustness_is_declared(exchange: Exchange) -> None:
+    """Whatever one worker puts in, each entry stays between those of the others, where that is declared."""
+    if exchange.facts.returns != "robust mean":
+        return
+    others = torch.stack([tensor_of(rank) for rank in range(1, _SIZE)])
+    for bad in (1e30, -1e30, math.nan, math.inf):
+        put_in = partial(_but_rank_0, bad)
+        result = exchanged(exchange, coder_for(exchange), _SIZE, put_in=put_in)[0].result
+        within = (result >= others.amin(0)) & (result <= others.amax(0))
+        expect(bool(within.all()), f"declares a robust mean, but entries of {bad} on one rank move it")
+
+
+def _but_rank_0(bad: float, rank: int) -> Tensor:
+    return tensor_of(rank) if rank else torch.full((NUMEL,), bad)
+
+
 def use_of_topologies_is_declared(exchange: Exchange) -> None:
     """What exchanges with all ranks does the same over every graph, and what uses one does not."""
     if exchange.topology_override() is not None:
@@ -230,6 +247,7 @@ def exchange_checks(exchange: Exchange) -> dict[str, Callable[[], None]]:
         "taking part": taking_part_is_declared,
         "rounds": rounds_are_declared,
         "returns": returns_are_declared,
+        "robustness": robustness_is_declared,
         "topology": use_of_topologies_is_declared,
         "kept state": kept_state_is_declared,
         "memory": memory_is_declared,

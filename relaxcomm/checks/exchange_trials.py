@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks.round_trip import context
+from relaxcomm.errors import TopologyError
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.operations import Label
 from relaxcomm.roles import Compressor, Exchange
@@ -37,6 +38,15 @@ class Ended:
 def topology_of(exchange: Exchange, size: int) -> Topology:
     """One that the exchange can use."""
     return hierarchical(sizes=(1,) * (size - 2) + (2,)) if exchange.facts.topology == "groups" else complete()
+
+
+def takes(exchange: Exchange, size: int) -> bool:
+    """Whether the exchange works among so many ranks."""
+    try:
+        exchange.check_graph(topology_of(exchange, size), size)
+    except TopologyError:
+        return False
+    return True
 
 
 def tensor_of(rank: int) -> Tensor:

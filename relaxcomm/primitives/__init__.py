@@ -12,6 +12,7 @@ from relaxcomm.primitives.compressors.adaptive_top_k import adaptive_top_k as ad
 from relaxcomm.primitives.compressors.cast import cast as cast
 from relaxcomm.primitives.compressors.chain import chain as chain
 from relaxcomm.primitives.compressors.chunk_top_k import chunk_top_k as chunk_top_k
+from relaxcomm.primitives.compressors.clip_norm import clip_norm as clip_norm
 from relaxcomm.primitives.compressors.count_sketch import count_sketch as count_sketch
 from relaxcomm.primitives.compressors.dct_top_k import dct_top_k as dct_top_k
 from relaxcomm.primitives.compressors.dgc import (
@@ -52,6 +53,10 @@ from relaxcomm.primitives.exchanges.hierarchical_all_reduce import (
 )
 from relaxcomm.primitives.exchanges.pairwise import pairwise as pairwise
 from relaxcomm.primitives.exchanges.push_sum import push_sum as push_sum
+from relaxcomm.primitives.exchanges.robust_mean import (
+    coordinate_median as coordinate_median,
+    trimmed_mean as trimmed_mean,
+)
 from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather as scatter_gather
 from relaxcomm.primitives.exchanges.server import server as server
 from relaxcomm.primitives.exchanges.vote import vote as vote

@@ -124,8 +124,9 @@ class CompressorFacts:
             "bucket", or the whole "model", which then lies in one bucket for each dtype.
         linear: `C(a + b) = C(a) + C(b)` in the same step, to rounding.
         unbiased: the expectation of `C(x)` is x, to the rounding of a floating-point type, if no entry is
-            beyond `clip rms(x)`.
+            beyond `clip rms(x)` and its norm is at most `max_norm`.
         clip: from how many times the root mean square on entries are cut on purpose; infinity for none.
+        max_norm: from which norm on a tensor is scaled down on purpose; infinity for none.
         memory: whether what a message leaves out is in later ones: "none", "leaky", or "lossless".
         follows_results: what it sends or decodes depends on earlier results, so that each rank must be shown
             the same ones.
@@ -149,6 +150,7 @@ class CompressorFacts:
     linear: bool
     unbiased: bool
     clip: float
+    max_norm: float
     memory: Memory
     follows_results: bool
     follows_clock: bool
@@ -166,7 +168,8 @@ class ExchangeFacts:
         same_result: every rank ends with the same tensor.
         operations: number of operations a message.
         several_rounds: all ranks see the result of a message, so that another can follow it.
-        returns: a "mean" of what was put in, the "votes" of the workers, or the payload's new "base".
+        returns: a "mean" of what was put in, a "robust mean" that a worker's entries cannot move beyond what
+            others have put in, the "votes" of the workers, or the payload's new "base".
         topology: it exchanges with all ranks, over a "complete" graph; over the configured "graph", or in its
             "groups".
         needs_fixed_graph: what neighbours have sent is kept, so they must stay the same.
@@ -191,7 +194,7 @@ class ExchangeFacts:
     same_result: bool
     operations: int
     several_rounds: bool
-    returns: Literal["mean", "votes", "base"]
+    returns: Literal["mean", "robust mean", "votes", "base"]
     topology: Literal["complete", "graph", "groups"]
     needs_fixed_graph: bool
     follows_parameters: bool

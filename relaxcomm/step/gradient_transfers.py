@@ -73,7 +73,10 @@ class GradientTransfers:
     def accumulates(self) -> bool:
         """Whether a second backward in one step would add up to the same as one."""
         return all(
-            task.rule.compressor.facts.linear and not task.rule.delay and task.moves_gradient
+            task.rule.compressor.facts.linear
+            and task.rule.exchange.facts.returns != "robust mean"
+            and not task.rule.delay
+            and task.moves_gradient
             for task in self.firing
         )
 

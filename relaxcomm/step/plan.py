@@ -49,7 +49,9 @@ class Task:
     @cached_property
     def carries_flags(self) -> bool:
         """Whether entries behind the bucket's own come through; a server knows the bucket alone."""
-        return self.rule.compressor.facts.scope == "entry" and self.rule.exchange.facts.collective
+        exchange = self.rule.exchange.facts
+        adds_up = exchange.collective and exchange.returns != "robust mean"  # which leaves a lone flag out
+        return self.rule.compressor.facts.scope == "entry" and adds_up
 
     @cached_property
     def moves_gradient(self) -> bool:

@@ -47,7 +47,7 @@ class broken(Half):
     '''Half of it, the rest later.'''
     facts: ClassVar[CompressorFacts] = CompressorFacts(
         kinds=frozenset({"dense"}), rounds=1, scope="tensor", linear=False, unbiased=False, clip=math.inf,
-        memory="lossless", follows_results=False, follows_clock=False, keeps_finite=False,
+        max_norm=math.inf, memory="lossless", follows_results=False, follows_clock=False, keeps_finite=False,
         slots={"residual": "share"},
     )
 """

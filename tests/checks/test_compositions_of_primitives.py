@@ -9,6 +9,7 @@ import torch
 import relaxcomm
 from relaxcomm import primitives, topology
 from relaxcomm.checks.compressor_facts_hold import compressor_checks
+from relaxcomm.checks.exchange_trials import takes
 from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.suite import LIMIT_SECONDS
@@ -41,6 +42,9 @@ COMPRESSORS = [
     primitives.qsgd(),
     primitives.terngrad(),
     primitives.terngrad(clip=None),
+    primitives.clip_norm(max_norm=5.0),
+    primitives.chain(compressors=(primitives.clip_norm(max_norm=5.0), primitives.quantize(bits=8))),
+    primitives.error_feedback(compressor=primitives.clip_norm(max_norm=5.0)),
     primitives.sign(),
     primitives.adaptive_top_k(),
     primitives.switch(first=primitives.identity(), then=primitives.cast("float16"), steps=5),
@@ -70,6 +74,8 @@ EXCHANGES = [
     primitives.push_sum(topology=topology.one_peer_exponential()),
     primitives.hierarchical_all_reduce(),
     primitives.group_all_reduce(),
+    primitives.coordinate_median(),
+    primitives.trimmed_mean(trim=1),
 ]
 
 
@@ -125,11 +131,14 @@ def fits(exchange, compressor):
 
 
 @pytest.mark.parametrize(
-    ("exchange", "compressor"),
-    [pair for pair in itertools.product(EXCHANGES, COMPRESSORS) if fits(*pair)],
+    ("exchange", "compressor", "size"),
+    [
+        (exchange, compressor, size)
+        for exchange, compressor, size in itertools.product(EXCHANGES, COMPRESSORS, (2, 3))
+        if fits(exchange, compressor) and takes(exchange, size)
+    ],
     ids=repr,
 )
-@pytest.mark.parametrize("size", [2, 3])
 def test_exchanges_send_what_they_declare(exchange, compressor, size):
     groups = topology.hierarchical(sizes=(1,) * (size - 2) + (2,))
 

@@ -38,6 +38,7 @@ from relaxcomm.primitives import (
     cast,
     chain,
     choco_gossip,
+    clip_norm,
     dcd_gossip,
     deltas,
     ef21,
@@ -65,6 +66,7 @@ from relaxcomm.primitives import (
     slowmo,
     terngrad,
     top_k,
+    trimmed_mean,
     vote,
     while_below,
 )
@@ -148,6 +150,8 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (KEPT, {"unbiased": True}, "bias"),
     (error_feedback(compressor=KEPT), {"unbiased": True}, "bias"),
     (terngrad(clip=2.5), {"clip": float("inf")}, "bias"),
+    (clip_norm(max_norm=1.0), {"max_norm": float("inf")}, "bias"),
+    (identity(), {"max_norm": 1.0}, "largest norm"),
     (KEPT, {"memory": "leaky"}, "memory"),
     (KEPT, {"memory": "lossless"}, "memory"),
     (error_feedback(compressor=KEPT), {"memory": "none"}, "memory"),
@@ -165,6 +169,8 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (all_reduce(), {"returns": "base"}, "returns"),
     (server(staleness=0), {"returns": "mean"}, "returns"),
     (vote(), {"returns": "mean"}, "returns"),
+    (all_gather(), {"returns": "robust mean"}, "robustness"),
+    (trimmed_mean(trim=1), {"returns": "mean"}, "results"),
     (all_reduce(), {"topology": "graph"}, "topology"),
     (gossip(), {"topology": "complete"}, "topology"),
     (choco_gossip(gamma=0.4), {"needs_fixed_graph": False}, "kept state"),
@@ -319,7 +325,7 @@ def test_facts_of_another_role_are_refused():
 
 
 def test_every_field_is_stated():
-    with pytest.raises(TypeError, match="missing 10 required keyword-only arguments: 'rounds'"):
+    with pytest.raises(TypeError, match="missing 11 required keyword-only arguments: 'rounds'"):
         CompressorFacts(kinds=frozenset({"dense"}))
 
 

@@ -48,10 +48,14 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[RulePar
                 f"{rules[controller.rule]!r}; let it watch a rule of gradients(), with the outer observe() "
                 "if they are not to be applied"
             )
-        compressor = rules[controller.rule].compressor
-        if controller.facts.needs_local and not (
-            compressor.facts.unbiased and math.isinf(compressor.facts.clip)
-        ):
+        compressor, exchange = rules[controller.rule].compressor, rules[controller.rule].exchange
+        if controller.facts.needs_local and exchange.facts.returns == "robust mean":
+            raise CompositionError(
+                f"{controller!r} compares each worker's own gradient with the mean, which {exchange!r} does "
+                "not return; use the exchange all_reduce() or all_gather()"
+            )
+        cuts = min(compressor.facts.clip, compressor.facts.max_norm)
+        if controller.facts.needs_local and not (compressor.facts.unbiased and math.isinf(cuts)):
             raise CompositionError(
                 f"{controller!r} reads the mean gradient's size from what is exchanged, which {compressor!r} "
                 "shortens; take one that is unbiased, such as identity() or count_sketch(size=1024)"

@@ -121,6 +121,11 @@ def _check_replicas(rule: RuleParts) -> None:
             f"{exchange!r} sends what a message leaves out in a later one, and so does {rule.compressor!r}, "
             f"which would send it twice; use {rule.compressor.without_memory!r}"
         )
+    if not (rule.payload.facts.is_move or math.isinf(rule.compressor.facts.max_norm)):
+        raise CompositionError(
+            f"{rule.compressor!r} bounds how long what is sent may be, and {rule.payload!r} are points, "
+            "which would be drawn to zero; use the payload deltas()"
+        )
     override = exchange.topology_override()
     if override is not None:
         check_graph(rule, override)
@@ -149,6 +154,12 @@ def _check_events(rule: RuleParts) -> None:
         raise CompositionError(
             f"{rule.payload!r} sends a weight behind its entries, which {rule.compressor!r} might not keep; "
             "use identity() or cast(dtype=…)"
+        )
+    if rule.payload.facts.extra_entries and rule.exchange.facts.returns == "robust mean":
+        raise CompositionError(
+            f"{rule.payload!r} sends entries that are multiplied by a weight, of which {rule.exchange!r} "
+            "would take the middle ones without their weights; use the exchange all_reduce(), or the payload "
+            "deltas()"
         )
 
 

@@ -64,6 +64,7 @@ class adaptive_top_k(Compressor):
         linear=False,
         unbiased=False,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=True,
         follows_clock=False,

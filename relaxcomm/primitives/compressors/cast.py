@@ -43,6 +43,7 @@ class cast(Compressor):
         linear=True,
         unbiased=True,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=False,
         follows_clock=False,

@@ -69,6 +69,7 @@ class chain(Compressor):
             linear=first.linear and rest.linear,
             unbiased=first.unbiased and rest.unbiased,
             clip=min(first.clip, rest.clip),
+            max_norm=min(first.max_norm, rest.max_norm),
             memory="none",
             follows_results=first.follows_results or rest.follows_results,
             follows_clock=first.follows_clock or rest.follows_clock,

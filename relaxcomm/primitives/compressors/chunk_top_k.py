@@ -50,6 +50,7 @@ class chunk_top_k(BlockTopK):
         linear=False,
         unbiased=False,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=False,
         follows_clock=False,

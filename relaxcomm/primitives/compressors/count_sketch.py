@@ -59,6 +59,7 @@ class count_sketch(Compressor):
         linear=True,
         unbiased=True,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=False,
         follows_clock=True,

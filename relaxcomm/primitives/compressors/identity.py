@@ -32,6 +32,7 @@ class identity(Compressor):
         linear=True,
         unbiased=True,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=False,
         follows_clock=False,

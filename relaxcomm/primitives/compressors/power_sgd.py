@@ -57,6 +57,7 @@ class power_sgd(Compressor):
         linear=False,
         unbiased=False,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=True,
         follows_clock=False,

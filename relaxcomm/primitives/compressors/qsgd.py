@@ -53,6 +53,7 @@ class qsgd(UniformQuantizer):
         linear=False,
         unbiased=True,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=False,
         follows_clock=False,

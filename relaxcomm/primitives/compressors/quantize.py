@@ -61,6 +61,7 @@ class quantize(UniformQuantizer):
             linear=False,
             unbiased=self.stochastic,
             clip=math.inf,
+            max_norm=math.inf,
             memory="none",
             follows_results=False,
             follows_clock=isinstance(self.bits, piecewise),

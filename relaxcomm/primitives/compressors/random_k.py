@@ -61,6 +61,7 @@ class random_k(Compressor):
             linear=True,
             unbiased=self.scaled,
             clip=math.inf,
+            max_norm=math.inf,
             memory="none",
             follows_results=False,
             follows_clock=True,

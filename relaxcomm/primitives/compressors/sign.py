@@ -45,6 +45,7 @@ class sign(Compressor):
         linear=False,
         unbiased=False,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=False,
         follows_clock=False,

@@ -33,6 +33,7 @@ def largest_entries_facts(compressor: Sparsifier) -> CompressorFacts:
         linear=False,
         unbiased=False,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=False,
         follows_clock=isinstance(compressor.density, piecewise),

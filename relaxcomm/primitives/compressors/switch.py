@@ -52,6 +52,7 @@ class switch(Compressor):
             linear=first.linear and then.linear,
             unbiased=first.unbiased and then.unbiased,
             clip=min(first.clip, then.clip),
+            max_norm=min(first.max_norm, then.max_norm),
             memory="leaky" if keeps else "none",  # what `first` has kept is never sent
             follows_results=first.follows_results or then.follows_results,
             follows_clock=True,

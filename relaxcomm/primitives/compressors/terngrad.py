@@ -55,6 +55,7 @@ class terngrad(UniformQuantizer):
             linear=False,
             unbiased=True,
             clip=math.inf if self.clip is None else self.clip,
+            max_norm=math.inf,
             memory="none",
             follows_results=False,
             follows_clock=False,

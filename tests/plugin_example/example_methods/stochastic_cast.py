@@ -44,6 +44,7 @@ class stochastic_cast(Compressor):
         linear=False,
         unbiased=True,
         clip=math.inf,
+        max_norm=math.inf,
         memory="none",
         follows_results=False,
         follows_clock=False,
