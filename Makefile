@@ -21,7 +21,7 @@ TEST_ARGS ?= --numprocesses 3 --dist loadfile
 test: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m "not slow and not faults" --durations=30 $(TEST_ARGS)
 
-# Thousands of mutated inputs.
+# Thousands of mutated inputs, and the fault matrix, which leaves a dated result.
 test-faults: $(STAMP)
 	$(BIN)/python -m pytest -m faults $(TEST_ARGS)
 

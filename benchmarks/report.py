@@ -31,7 +31,8 @@ def make_parser(name: str, about: str | None, **counts: int) -> argparse.Argumen
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option, default in counts.items():
-        parser.add_argument(f"--{option}", type=positive(int), default=default, help=f"default {default}")
+        flag = f"--{option.replace('_', '-')}"
+        parser.add_argument(flag, type=positive(int), default=default, help=f"default {default}")
     parser.add_argument("--output", type=Path, default=dated(name), help="the result file")
     return parser
 

@@ -70,10 +70,14 @@ class Host(Rank):
     Args:
         namespace: its name.
         address: of its only link.
+        port: the other end of the link, on the bridge.
+        bridge: that joins the hosts.
     """
 
     namespace: str
     address: str
+    port: str
+    bridge: str
 
     def placed(self, command: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
         return ["ip", "netns", "exec", self.namespace, *command], {"GLOO_SOCKET_IFNAME": DEVICE}
@@ -86,6 +90,14 @@ class Host(Rank):
             subprocess.run(
                 [*inside, "add", "dev", DEVICE, "root", *bucket], check=True, capture_output=True, text=True
             )
+
+    def cut(self) -> None:
+        """Let nothing through, without a word to either side, as when a switch fails."""
+        _ip("link", "set", self.port, "nomaster")
+
+    def mend(self) -> None:
+        """Let everything through again."""
+        _ip("link", "set", self.port, "master", self.bridge)
 
 
 def end_in_order() -> None:
@@ -125,8 +137,8 @@ def hosts(count: int, rate: str | None = None) -> Iterator[list[Host]]:
 
 
 def _host(stack: ExitStack, bridge: str, tag: str, index: int, rate: str | None) -> Host:
-    host = Host(f"rn{tag}{index}", f"10.77.0.{index + 1}")
     veth = f"rv{tag}{index}"
+    host = Host(f"rn{tag}{index}", f"10.77.0.{index + 1}", veth, bridge)
     _ip("netns", "add", host.namespace)
     stack.callback(_ip, "netns", "del", host.namespace)
     _ip("link", "add", veth, "type", "veth", "peer", "name", DEVICE, "netns", host.namespace)

@@ -15,6 +15,7 @@ from relaxcomm.errors import CommunicationError
 from relaxcomm.network.liveness import without_frames
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.processes import ENDED, condition_of
+from relaxcomm.network.store_thread import BoundedStore
 
 _LOOK_SECONDS = 0.01
 _MAKING = timedelta(seconds=10)  # of groups, among those who have all just said that they are here
@@ -52,7 +53,8 @@ class Generations:
         self._worker = place.membership.rank
         self.current = Generation(0, tuple(range(place.membership.world_size)))
         """The one that trains now."""
-        self._store = PrefixStore(place.name, place.store)  # where `Peers` of generation 0 tell of processes
+        # Where `Peers` of generation 0 tell of processes.
+        self._store = BoundedStore(PrefixStore(place.name, place.store), patience_seconds)
 
     def follow(self) -> MeetingPlace:
         """Agree on who goes on; where they meet.
@@ -80,6 +82,7 @@ class Generations:
         """Say that this rank takes part no more, to those who would wait for it."""
         with suppress(RuntimeError):  # the store is gone, and with it whoever would ask
             self._store.set(f"left/{self._worker}", words)
+        self._store.close()
 
     def _agree(self, workers: Sequence[int], number: int) -> dict[int, str]:
         """What became of those who do not go on, the same on all who ask."""

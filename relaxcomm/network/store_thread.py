@@ -84,6 +84,33 @@ class StoreThread:
                 asked.answer(store)
 
 
+class BoundedStore:
+    """A store each of whose answers is waited for so long only: one that is out of reach never answers.
+
+    Args:
+        store: of torch.distributed.
+        seconds: the longest wait for an answer; then it is a RuntimeError, as of a store that is gone.
+    """
+
+    def __init__(self, store: Any, seconds: float) -> None:
+        self._thread, self._seconds = StoreThread(store), seconds
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A method of the store."""
+
+        def ask(*arguments: Any) -> Any:
+            try:
+                return self._thread.ask(lambda store: getattr(store, name)(*arguments), self._seconds)
+            except TimeoutError as error:
+                raise RuntimeError(str(error)) from error
+
+        return ask
+
+    def close(self) -> None:
+        """End the thread that asks."""
+        self._thread.close()
+
+
 _all: WeakSet[StoreThread] = WeakSet()
 
 

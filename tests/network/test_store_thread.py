@@ -1,0 +1,43 @@
+"""A store that is out of reach holds nobody up."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from relaxcomm.network.store_thread import BoundedStore
+
+
+class Silent:
+    """A store that does not answer before it is told to."""
+
+    def __init__(self):
+        self.may_answer = threading.Event()
+
+    def clone(self):
+        return self
+
+    def add(self, key, number):
+        return number
+
+    def check(self, keys):
+        self.may_answer.wait()
+        return True
+
+
+def test_a_store_that_does_not_answer_is_given_up_in_time():
+    store = Silent()
+    bounded, begin = BoundedStore(store, 0.2), time.monotonic()
+    assert bounded.add("a", 3) == 3
+    with pytest.raises(RuntimeError, match=r"the store has not answered for 0\.2 s"):
+        bounded.check(["a"])
+    assert time.monotonic() - begin < 5
+    store.may_answer.set()
+    assert bounded.check(["a"])
+
+
+def test_what_the_store_raises_comes_through():
+    with pytest.raises(AttributeError, match="get"):
+        BoundedStore(Silent(), 5).get("a")
