@@ -17,6 +17,8 @@ from relaxcomm.engine import (
     attach as attach,
 )
 from relaxcomm.errors import (
+    CheckpointError as CheckpointError,
+    CheckpointWarning as CheckpointWarning,
     CommunicationError as CommunicationError,
     CompositionError as CompositionError,
     CompositionWarning as CompositionWarning,

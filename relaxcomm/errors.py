@@ -7,6 +7,7 @@ RelaxcommError
 ├── PluginError            an entry point that cannot be loaded or declares what it does not do
 ├── UsageError             the training loop does what the engine cannot honour
 │   └── NonFiniteError     a gradient, parameter or buffer holds NaN or infinity
+├── CheckpointError        a checkpoint could not be written
 └── CommunicationError     a peer failed, is missing, or is somewhere else in the run
     ├── RankLostError      it has ended, or cannot be reached: the others could go on without it
     └── DeadlockError      in-process ranks wait for each other for ever
@@ -67,6 +68,10 @@ class DeadlockError(CommunicationError):
     """Every in-process rank waits for another one; the message says who waits for whom."""
 
 
+class CheckpointError(RelaxcommError):
+    """A checkpoint could not be written, by this rank or another; older ones are untouched."""
+
+
 class DriftError(RelaxcommError):
     """Replicas that should be equal are not."""
 
@@ -77,6 +82,10 @@ class ConfigWarning(UserWarning):
 
 class CompositionWarning(UserWarning):
     """A composition that works, but probably not as well as one with a small change."""
+
+
+class CheckpointWarning(UserWarning):
+    """The newest checkpoint is damaged, and the run goes on from an older one."""
 
 
 class MetricsWarning(UserWarning):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from relaxcomm.fields.validation import describe
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
+_NAME = re.compile(r"step-\d+(-\d+)?")
 _FORMAT = 1
 
 
@@ -84,7 +86,7 @@ class Manifest(Section):
         except ValidationError as error:
             raise ConfigError(f"{path}: {describe(error, 'manifest', cls)}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{path} is damaged ({error}); load another checkpoint") from None
+            raise ConfigError(f"{path} is damaged ({error})") from None
 
 
 def make(number: int, step: int, world_size: int, files: Mapping[str, File]) -> Manifest:
@@ -94,27 +96,35 @@ def make(number: int, step: int, world_size: int, files: Mapping[str, File]) -> 
 
 @dataclass(frozen=True)
 class Kept:
-    """A complete checkpoint.
+    """A checkpoint.
 
     Args:
         folder: where it lies.
-        manifest: what it says of itself, or None if that is damaged.
+        manifest: what it says of itself, or None if that is damaged or missing.
     """
 
     folder: Path
     manifest: Manifest | None
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is a checkpoint, and not one that was never finished, or holds several."""
+    if folder.name.endswith(PARTIAL):
+        return False
+    has_lost_manifest = _NAME.fullmatch(folder.name) and any(folder.glob("*.distcp"))
+    return bool((folder / MANIFEST).exists() or has_lost_manifest)
+
+
 def checkpoints(path: Path) -> list[Kept]:
-    """The complete checkpoints in a folder, oldest first; a damaged one comes last, to be told of."""
+    """The checkpoints in a folder, oldest first; one with a damaged manifest comes last, to be told of."""
     found = []
-    for place in sorted(path.glob(f"*/{MANIFEST}")) if path.is_dir() else ():
-        if place.parent.name.endswith(PARTIAL):
+    for folder in sorted(path.iterdir()) if path.is_dir() else ():
+        if not is_checkpoint(folder):
             continue
         try:
-            found.append(Kept(place.parent, Manifest.read(place.parent)))
+            found.append(Kept(folder, Manifest.read(folder)))
         except ConfigError:
-            found.append(Kept(place.parent, None))
+            found.append(Kept(folder, None))
     return sorted(found, key=lambda one: float("inf") if one.manifest is None else one.manifest.number)
 
 
@@ -127,13 +137,11 @@ def verify(folder: Path, files: Iterable[tuple[str, File]]) -> None:
         try:
             found = File.of(path)
         except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}; load another checkpoint") from None
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         if found.size != expected.size:
-            raise ConfigError(
-                f"{path} has {found.size:,} bytes, and {expected.size:,} were written; load another"
-            )
+            raise ConfigError(f"{path} has {found.size:,} bytes, and {expected.size:,} were written")
         if found != expected:
-            raise ConfigError(f"{path} is damaged: its checksum is another; load another checkpoint")
+            raise ConfigError(f"{path} is damaged: its checksum is another")
 
 
 def sync_folder(folder: Path) -> None:
@@ -145,7 +153,18 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def remove(folder: Path) -> None:
+def keep_newest(path: Path, keep: int) -> None:
+    """Delete the oldest checkpoints of a folder, and those that nobody can read."""
+    readable = [one.folder for one in checkpoints(path) if one.manifest is not None]
+    if len(readable) < keep:
+        return
+    for one in checkpoints(path):
+        if one.folder not in readable[-keep:]:
+            _remove(one.folder)
+
+
+def _remove(folder: Path) -> None:
     """Delete a checkpoint; it is none from the first moment on."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    left = folder.with_name(folder.name + PARTIAL)
+    folder.rename(left)
+    shutil.rmtree(left, ignore_errors=True)

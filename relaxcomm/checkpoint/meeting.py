@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
-from relaxcomm.errors import RelaxcommError
+from relaxcomm.errors import CheckpointError
 
 _DONE, _FAILED = ".told", ".failed"
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.001, 0.1
@@ -24,7 +25,7 @@ class Meeting:
     def __init__(self, folder: Path, rank: int, size: int, timeout_seconds: float) -> None:
         self._folder, self._rank, self._size = folder, rank, size
         self._timeout = timeout_seconds
-        self._told: set[str] = set()
+        self._left = threading.Event()
 
     def tell(self, subject: str, message: bytes) -> None:
         """Leave a message for the others."""
@@ -36,10 +37,14 @@ class Meeting:
         """Tell the others to wait no more; a full disk still takes an empty file."""
         self._place("", self._rank).with_suffix(_FAILED).touch()
 
+    def leave(self) -> None:
+        """Wait for nobody any more; another thread calls it."""
+        self._left.set()
+
     def hear(self, subject: str) -> list[bytes]:
         """Every rank's message, in rank order.
 
-        Raises: RelaxcommError if another has failed or says nothing in time.
+        Raises: CheckpointError if another has failed or says nothing in time, or after `leave`.
         """
         deadline = time.monotonic() + self._timeout
         return [self._wait_for(subject, rank, deadline) for rank in range(self._size)]
@@ -50,9 +55,11 @@ class Meeting:
         while not message.exists():
             failed = [one for one in range(self._size) if self._place("", one).with_suffix(_FAILED).exists()]
             if failed:
-                raise RelaxcommError(f"rank {failed[0]} could not write its part")
+                raise CheckpointError(f"rank {failed[0]} could not write its part")
+            if self._left.is_set():
+                raise CheckpointError("it was given up")
             if time.monotonic() > deadline:
-                raise RelaxcommError(
+                raise CheckpointError(
                     f"rank {rank} has not written its part of {self._folder.parent} after "
                     f"{self._timeout:g} s (timeout_seconds); is it the same folder on all hosts?"
                 )

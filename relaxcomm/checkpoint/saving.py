@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
-from relaxcomm.checkpoint.manifest import Kept, Manifest, checkpoints, verify
-from relaxcomm.checkpoint.plain_state import decode, join, split
-from relaxcomm.checkpoint.storage import METADATA, Reading
-from relaxcomm.checkpoint.writing import Place, Write, prepare, skeleton_of
+from relaxcomm.checkpoint.newest_whole import newest_whole
+from relaxcomm.checkpoint.plain_state import split
+from relaxcomm.checkpoint.writing import Place, Write, prepare
 from relaxcomm.engine import Engine
 from relaxcomm.engine.consistency import share
 from relaxcomm.engine.run_state import Stateful
-from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.errors import CheckpointError, CheckpointWarning, ConfigError, RankLostError, RelaxcommError
 
 
 def save(engine: Engine, path: str | PathLike[str], *, keep: int = 2, **others: Stateful) -> Path:
@@ -32,7 +33,7 @@ def save(engine: Engine, path: str | PathLike[str], *, keep: int = 2, **others: 
 
     Returns: the folder of the checkpoint.
 
-    Raises: RelaxcommError, on every rank, if one could not write its part; ConfigError for a state that
+    Raises: CheckpointError, on every rank, if one could not write its part; ConfigError for a state that
         cannot be read again without unpickling; UsageError in the middle of a step.
 
     Example:
@@ -44,68 +45,110 @@ def save(engine: Engine, path: str | PathLike[str], *, keep: int = 2, **others: 
         ...     checkpoint.save(engine, tempfile.mkdtemp()).name
         'step-00000000'
     """
-    write = begin(engine, Path(path), keep, others)
-    settle(engine, write)
-    return write.place.folder
+    saving = Saving(engine, Path(path), keep, others)
+    return engine.together(saving.save)
 
 
-def begin(engine: Engine, path: Path, keep: int, others: Mapping[str, Stateful]) -> Write:
-    """Copy this rank's state, and begin to write it; training may go on.
+class Saving:
+    """Writes checkpoints of a run to one folder, one after the other; every rank calls each method.
+
+    Where other ranks take part before one is complete, it is given up: the part of a rank that is lost will
+    never come.
 
     Args:
         engine: of the run.
-        path: in which the checkpoint goes.
-        keep: how many checkpoints stay.
+        path: in which the checkpoints go.
+        keep: how many stay.
         others: what else has a state.
-
-    Raises: as `save`.
     """
-    world = engine.world
-    problem: RelaxcommError | None = None
-    state, place = None, None
-    exported = engine.run_state_dict(**others)
-    try:
-        if keep < 1:
-            raise ConfigError(f"keep is {keep}; keep at least 1 checkpoint")
-        state = _split(exported)
-        place = prepare(path, int(engine.statistics["steps"]), keep) if world.rank == 0 else None
-    except OSError as error:
-        problem = RelaxcommError(f"cannot save checkpoints in {path}: {error.strerror}")
-    except RelaxcommError as error:
-        problem = error
-    places: list[Place | None] = share(world.transport, problem, place, "checkpoint.save()")
-    assert places[0] is not None
-    assert state is not None
-    return Write(places[0], *state, world.rank, world.size, engine.settings.timeout_seconds)
 
+    def __init__(self, engine: Engine, path: Path, keep: int, others: Mapping[str, Stateful]) -> None:
+        self._engine, self._path, self._keep, self._others = engine, path, keep, others
+        self._write: Write | None = None
+        self._world = ref(engine.world)  # in which it began; its connections must not live longer
 
-def settle(engine: Engine, write: Write) -> None:
-    """Wait until all ranks have written a checkpoint; every rank calls it.
+    def save(self) -> Path:
+        """One that is complete; called again, it goes on with what it has begun."""
+        folder = self.settle()
+        while folder is None:
+            self.begin()
+            folder = self.settle()
+        return folder
 
-    Raises: RelaxcommError, on every rank, if one could not.
-    """
-    engine.world.meet(
-        "the end of checkpoint.save()"
-    )  # in one process ranks take turns, and nobody writes before it had one
-    share(engine.world.transport, write.wait(), None, "the end of checkpoint.save()")
+    def begin(self) -> None:
+        """Copy this rank's state, and begin to write it; training may go on.
+
+        Raises: as `save`.
+        """
+        engine, self._write = self._engine, None
+        world = engine.world
+        problem: RelaxcommError | None = None
+        state, place = None, None
+        exported = engine.run_state_dict(**self._others)
+        try:
+            if self._keep < 1:
+                raise ConfigError(f"keep is {self._keep}; keep at least 1 checkpoint")
+            state = _split(exported)
+            if world.rank == 0:
+                place = prepare(self._path, int(engine.statistics["steps"]), self._keep)
+        except OSError as error:
+            problem = CheckpointError(f"cannot save checkpoints in {self._path}: {error.strerror}")
+        except RelaxcommError as error:
+            problem = error
+        places: list[Place | None] = share(world.transport, problem, place, "checkpoint.save()")
+        assert places[0] is not None
+        assert state is not None
+        self._world = ref(world)
+        self._write = Write(places[0], *state, world.rank, world.size, engine.settings.timeout_seconds)
+
+    def settle(self) -> Path | None:
+        """Wait until all ranks have written what was begun.
+
+        Returns: its folder; None if nothing was begun, or it was given up.
+
+        Raises: CheckpointError, on every rank, if one could not.
+        """
+        write, world = self._write, self._engine.world
+        if write is None:
+            return None
+        if self._world() is not world:
+            self._write = None
+            return write.place.folder if write.give_up() else None
+        event = "the end of checkpoint.save()"
+        world.meet(event)  # in one process ranks take turns, and nobody writes before it had one
+        try:
+            share(world.transport, write.wait(), None, event)
+        except RankLostError:
+            raise  # it may be complete, see above
+        except BaseException:
+            self._write = None
+            raise
+        self._write = None
+        return write.place.folder
+
+    def is_given_up(self) -> bool:
+        """Whether what was begun is not complete, and will not be, since other ranks take part now."""
+        among_others = self._world() is not self._engine.world
+        return among_others and self._write is not None and not self._write.give_up()
 
 
 def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path | None:
-    """Go on from the newest complete checkpoint, or begin anew where there is none; every rank calls it.
+    """Go on from the newest checkpoint that is whole, or begin anew without any; every rank calls it.
 
     Call it after `attach`, with the same model, optimizers and algorithm. There may be more or fewer workers
     than before, see docs/restarts.md. All files are compared with their checksums first, and nothing that is
-    read can run code.
+    read can run code. Where the newest checkpoint is damaged, rank 0 warns and all go on from the one before.
 
     Args:
         engine: of the run.
-        path: where `save` put it, or the folder of one checkpoint.
+        path: where `save` put it, or the folder of one checkpoint, which no other is taken for.
         others: what else has a state, as in `save`.
 
     Returns: the checkpoint's folder, or None if `path` holds none.
 
-    Raises: ConfigError, on every rank and before anything has changed, for a file that is damaged, naming it,
-        for the state of another model or algorithm, and for what cannot be carried to this number of workers.
+    Raises: ConfigError, on every rank and before anything has changed, if no checkpoint is whole, naming what
+        is wrong with each, for the state of another model or algorithm, and for what cannot be carried to
+        this number of workers.
 
     Example:
         >>> import tempfile, torch
@@ -124,31 +167,29 @@ def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path 
         >>> train(2)[1], train(5)[1]  # the second goes on with the third step
         (2, 5)
     """
+    return engine.together(lambda: _load(engine, Path(path), others))
+
+
+def _load(engine: Engine, path: Path, others: Mapping[str, Stateful]) -> Path | None:
     world = engine.world
-    newest, problem = None, None
-    try:
-        newest = _newest(Path(path))
-    except OSError as error:
-        problem = ConfigError(f"cannot read {path}: {error.strerror}")
-    found: list[Path | None] = share(world.transport, problem, newest, "checkpoint.load()")
-    folder = found[0]
-    if folder is None:
+    found = newest_whole(world, path)
+    if found is None:
         return None
-    state = None
-    try:
-        manifest = Manifest.read(folder)
-        verify(folder, sorted(manifest.files.items())[world.rank :: world.size])
-        if manifest.world_size == world.size:
-            (state,) = _read(folder, manifest, [world.rank])
-        else:
-            states = _read(folder, manifest, range(manifest.world_size))
-            state = engine.carry_run_state_dicts(states, **others)
-    except ConfigError as error:
-        problem = error
+    state, problem = None, None
+    if found.world_size == world.size:
+        (state,) = found.states
+    else:
+        try:
+            state = engine.carry_run_state_dicts(found.states, **others)
+        except RelaxcommError as error:
+            problem = error
     share(world.transport, problem, None, "checkpoint.load()")
     assert state is not None
     engine.load_run_state_dict(state, **others)
-    return folder
+    if found.damages and world.rank == 0:
+        newer = "; ".join(found.damages)
+        warnings.warn(f"{newer}: the run goes on from {found.folder}", CheckpointWarning, stacklevel=2)
+    return found.folder
 
 
 def _split(exported: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -158,37 +199,3 @@ def _split(exported: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         plain[name], found = split(name, part, copy=name != "engine")
         tensors.update(found)
     return plain, tensors
-
-
-def _newest(path: Path) -> Path | None:
-    """The newest checkpoint of a folder, which may be one itself."""
-    if (path / "manifest.json").exists():
-        return path
-    complete: list[Kept] = checkpoints(path)
-    return complete[-1].folder if complete else None
-
-
-def _read(folder: Path, manifest: Manifest, ranks: Sequence[int]) -> list[dict[str, Any]]:
-    """The states of some ranks, from files that were verified; what they have in common is read once."""
-    try:
-        reading = Reading(folder, frozenset(manifest.files))
-        held = {one: _decoded(reading, skeleton_of(one)) for one in ranks}
-        wanted = {entry for _, names in held.values() for entry in names.values()}
-        entries = reading.read(wanted.__contains__)
-        return [
-            {
-                part: join(value, {path: entries[entry] for path, entry in names.items()})
-                for part, value in plain.items()
-            }
-            for plain, names in held.values()
-        ]
-    except Exception as error:  # the checksums are right, so somebody else has written it
-        raise ConfigError(
-            f"{folder / METADATA} is no checkpoint of relaxcomm: {type(error).__name__}: {error}"
-        ) from None
-
-
-def _decoded(reading: Reading, name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """A rank's state without tensors, and in which entries these are."""
-    held = decode(reading.read(lambda entry: entry == name)[name].numpy().tobytes())
-    return held["plain"], held["names"]

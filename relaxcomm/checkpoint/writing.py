@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relaxcomm.checkpoint.manifest import PARTIAL, File, checkpoints, make, remove, sync_folder
+from relaxcomm.checkpoint.manifest import PARTIAL, File, checkpoints, keep_newest, make, sync_folder
 from relaxcomm.checkpoint.meeting import Meeting
 from relaxcomm.checkpoint.plain_state import encode
 from relaxcomm.checkpoint.storage import METADATA, Writing
-from relaxcomm.errors import RelaxcommError
+from relaxcomm.errors import CheckpointError
 
 _MEETING = "meeting"
 
@@ -33,17 +34,14 @@ class Place:
         number: how many there were before it.
         step: optimizer steps of the run.
         keep: how many checkpoints stay.
+        partial: where it is written; no later one is written there.
     """
 
     folder: Path
     number: int
     step: int
     keep: int
-
-    @property
-    def partial(self) -> Path:
-        """Where it is written."""
-        return self.folder.with_name(self.folder.name + PARTIAL)
+    partial: Path
 
 
 def prepare(path: Path, step: int, keep: int) -> Place:
@@ -57,7 +55,8 @@ def prepare(path: Path, step: int, keep: int) -> Place:
     while name in names:  # saved before: a run that went back has come to the same step
         again += 1
         name = f"{base}-{again}"
-    return Place(path / name, max(before, default=-1) + 1, step, keep)
+    partial = path / f"{name}.{secrets.token_hex(4)}{PARTIAL}"
+    return Place(path / name, max(before, default=-1) + 1, step, keep, partial)
 
 
 class Write:
@@ -84,23 +83,34 @@ class Write:
         self.place = place
         self._plain, self._tensors, self._rank, self._size = plain, tensors, rank, size
         self._meeting = Meeting(place.partial / _MEETING, rank, size, timeout_seconds)
-        self._problem: RelaxcommError | None = None
+        self._problem: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="relaxcomm-checkpoint", daemon=True)
         self._thread.start()
 
-    def wait(self) -> RelaxcommError | None:
+    def wait(self) -> Exception | None:
         """Wait until this rank has done its part; why it could not, or None."""
         self._thread.join()
         return self._problem
+
+    def give_up(self) -> bool:
+        """Wait for no other rank; whether it is complete, which all that ask are told alike."""
+        self._meeting.leave()
+        self._thread.join()
+        partial = self.place.partial
+        with suppress(FileNotFoundError):  # it was moved to its place, or another rank was here
+            partial.rename(partial.with_name(f"left-{partial.name}"))
+        return self.place.folder.exists()
 
     def _run(self) -> None:
         try:
             self._write()
         except Exception as error:
-            reason = error if isinstance(error, RelaxcommError) else f"{type(error).__name__}: {error}"
-            self._problem = RelaxcommError(
-                f"the checkpoint {self.place.folder} was not written: {reason}; older ones are untouched"
-            )
+            reason = error if isinstance(error, CheckpointError) else _disk_error(error)
+            self._problem = error
+            if reason is not None:
+                self._problem = CheckpointError(
+                    f"the checkpoint {self.place.folder} was not written: {reason}; older ones are untouched"
+                )
             with suppress(OSError):  # the others notice in the end
                 self._meeting.fail()
         finally:
@@ -135,8 +145,14 @@ class Write:
         make(place.number, place.step, self._size, known).write(place.partial)
         place.partial.rename(place.folder)
         sync_folder(place.folder.parent)
-        for old in checkpoints(place.folder.parent)[: -place.keep]:
-            remove(old.folder)
+        keep_newest(place.folder.parent, place.keep)
+
+
+def _disk_error(error: BaseException | None) -> OSError | None:
+    """What the disk has said, which torch may follow with an error of its own."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def skeleton_of(rank: int) -> str:

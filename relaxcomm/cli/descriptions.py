@@ -140,6 +140,8 @@ def _primitive_in_short(name: str, primitive: Declared) -> Node:
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={one}" for name, one in value.items()) or "none"
     if isinstance(value, frozenset | tuple):
         return ", ".join(sorted(map(str, value))) or "none"
     return "none" if value is None else str(value)

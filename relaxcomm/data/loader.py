@@ -1,4 +1,4 @@
-"""DataLoaders that say when a batch was consumed, which is later than when it was read."""
+"""DataLoaders that say when a batch is given out, which is later than when it was read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Loader(DataLoader[Any]):
 
 
 class ShareLoader(_Loader):
-    """Reads a rank's share; calls back when the next batch is asked for, so the last one is done with.
+    """Reads a rank's share; calls back when a batch is given out, and when an epoch has ended.
 
     Args:
         dataset: map-style.
@@ -84,15 +84,13 @@ class ShareLoader(_Loader):
     ) -> None:
         super().__init__(dataset, sampler, sampler.progress, seed, **options)
         self.sizes = sampler
-        self.on_given: Callable[[int], None] = _nothing
         self.on_epoch_end: Callable[[], None] = _nothing
 
     def _given_out(self, batches: Iterator[Any], reading: Reading) -> Generator[Any, None, None]:
         for batch in batches:
             size, reading.place = reading.drawn.popleft()
-            self.on_given(size)
-            yield batch
             self.on_batch(size)
+            yield batch
         self.on_epoch_end()
 
 
@@ -137,8 +135,8 @@ class ClientLoader(_Loader):
             if current.client != playing:
                 playing = current.client
                 self.on_client_begin(playing)
-            yield batch
             self.on_batch(len(current.indices))
+            yield batch
             if current.ends:
                 playing = None
                 self.on_client_end(current.samples)

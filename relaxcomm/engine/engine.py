@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch.distributed as dist
 from prometheus_client import CollectorRegistry
@@ -35,6 +35,8 @@ from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network.transport import EVALUATION
 from relaxcomm.step import replicas, served
 from relaxcomm.step.world import World
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -571,6 +573,30 @@ class Engine:
         """
         self._check_open()
         return run_state.carried(self._session, states, others)
+
+    def together(self, event: Callable[[], T]) -> T:
+        """Do something that all ranks take part in, between two steps; every rank must call it.
+
+        With `membership: {elastic: true}` those that are left do it once more, from its beginning, where
+        ranks are lost meanwhile.
+
+        Args:
+            event: may be called several times, among other ranks each time: ask `world` in it.
+
+        Returns: what it returns.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach, simulate
+            >>> def slowest(group):
+            ...     with attach(torch.nn.Linear(2, 1), None, "bsp", process_group=group) as engine:
+            ...         seconds = 1.5 * (1 + group.rank())
+            ...         return max(engine.together(lambda: engine.world.gather(seconds, "a comparison")))
+            >>> simulate(slowest, 2)
+            [3.0, 3.0]
+        """
+        self._check_open()
+        return self._session.together(event)
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.

@@ -77,7 +77,7 @@ class Loaders:
         if data not in self._known:
             self._known.append(data)
             self._go_on(data)
-        loader.on_batch = bound.world.statistics.consumed
+        loader.on_batch = bound.world.statistics.given
         if isinstance(loader, ShareLoader):
             self._sharing.add(loader)
         if isinstance(loader, ClientLoader):
@@ -87,7 +87,12 @@ class Loaders:
             loader.on_round_end = lambda: step.event("round", {})
         elif BATCH_SIZE in algorithm.needs:
             bound.controllers.follow(BATCH_SIZE, batch_size, loader.sizes.resize)
-            loader.on_given = bound.controllers.given
+
+            def given(samples: int) -> None:
+                bound.world.statistics.given(samples)
+                bound.controllers.given(samples)
+
+            loader.on_batch = given
         return loader
 
     def share_among(self, membership: Membership) -> None:

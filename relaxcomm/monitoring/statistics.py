@@ -42,7 +42,7 @@ class Statistics(Mapping[str, float]):
     Keys:
         steps: windows that were closed, also those that a GradScaler skipped.
         synchronisations: steps in which something was exchanged.
-        samples: of this rank's batches from `engine.loader` that were trained on.
+        samples: of this rank's batches that `engine.loader` has given out to be trained on.
         lssr: local steps / all steps.
         bytes_sent, bytes_received: what was handed to and taken from the network for training.
         evaluation_bytes_sent, evaluation_bytes_received: the same for `Engine.averaged` and the average of
@@ -118,8 +118,8 @@ class Statistics(Mapping[str, float]):
             self.evaluation_waiting_seconds += self.waiting_seconds - before
             self.pause()
 
-    def consumed(self, samples: int) -> None:
-        """Count samples of a batch that was trained on."""
+    def given(self, samples: int) -> None:
+        """Count the samples of a batch that is going to be trained on."""
         self.samples += samples
         self.latest["batch_size"] = samples
 

@@ -158,7 +158,7 @@ class _Run:
                 if not by_round and self.step % self.task.evaluate_every_steps == 0:
                     self._evaluate_average(self.step < self.steps)
                 if not by_round and self.checkpoints is not None:
-                    self.checkpoints.step(int(self.engine.statistics["steps"]))
+                    self.checkpoints.step()
             if by_round:
                 self._evaluate_average(epoch + 1 < self.task.epochs)
                 if self.checkpoints is not None:

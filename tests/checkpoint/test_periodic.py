@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import ConfigError
+from relaxcomm import CommunicationError, ConfigError, RankLostError
 from relaxcomm.checkpoint import periodic, writing
 from relaxcomm.checkpoint.manifest import checkpoints
 from relaxcomm.checkpoint.periodic import Checkpoints
@@ -99,7 +99,7 @@ def train(world: World, folder: Path, steps: int, settings: CheckpointConfig):
             case.local_loss(model, step, world.rank).backward()
             optimizer.step()
             optimizer.zero_grad()
-            saving.step(int(engine.statistics["steps"]))
+            saving.step()
         saving.finish()
         cost = engine.statistics.latest.get("checkpoint_seconds")
         engine.close(average=False)
@@ -126,11 +126,11 @@ def test_every_so_many_seconds(tmp_path, monkeypatch):
         with world.attach(model, optimizer, "bsp") as engine:
             saving = Checkpoints(engine, CheckpointConfig(path=str(tmp_path), every_seconds=30.0, keep=9), {})
             saving.resume()
-            for step in range(100):
+            for _ in range(100):
                 now[0] += 1.0 if world.rank == 0 else 0.0  # a second a step
                 model(torch.ones(1, 1)).sum().backward()
                 optimizer.step()
-                saving.step(step + 1)
+                saving.step()
             saving.finish()
 
     in_process(program, 1)
@@ -140,11 +140,10 @@ def test_every_so_many_seconds(tmp_path, monkeypatch):
 
 
 def test_training_goes_on_when_a_checkpoint_fails(tmp_path, monkeypatch, capsys):
-    write, calls = writing.Writing.write, []
+    write = writing.Writing.write
 
     def full_once(self, plans):
-        calls.append(self._rank)
-        if len(calls) <= 2:
+        if "step-00000004" in str(self._writer.path):
             raise OSError(28, "No space left on device")
         return write(self, plans)
 
@@ -153,6 +152,51 @@ def test_training_goes_on_when_a_checkpoint_fails(tmp_path, monkeypatch, capsys)
     in_process(train, 2, tmp_path, 9, settings)
     assert [one.manifest.step for one in checkpoints(tmp_path)] == [8]
     assert "No space left on device; older ones are untouched; training goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("at", "error", "told"),
+    [
+        ("write", ValueError("mine"), "mine"),  # no disk said so
+        ("meet", CommunicationError("rank 0 is somewhere else"), "rank 0 is somewhere else"),
+        ("meet", RankLostError("rank 1 has ended"), "rank 1 has ended"),
+    ],
+)
+def test_what_is_no_failing_disk_ends_the_run(tmp_path, monkeypatch, at, error, told):
+    def fail(*args):
+        raise error
+
+    with relaxcomm.attach(torch.nn.Linear(1, 1), None, "bsp") as engine:
+        saving = Checkpoints(engine, CheckpointConfig(path=str(tmp_path), every_steps=1), {})
+        monkeypatch.setattr(writing.Writing if at == "write" else type(engine.world), at, fail)
+        saving.save()  # the next one hears of it
+        with pytest.raises(type(error), match=told):
+            saving.save()
+        monkeypatch.undo()
+
+
+def test_a_disk_that_torch_speaks_for(tmp_path, monkeypatch, capsys):
+    """A full disk is an OSError of Python's, behind a RuntimeError of torch's."""
+
+    write, calls = writing.Writing.write, []
+
+    def full_once(*args):
+        calls.append(args)
+        if len(calls) > 1:
+            return write(*args)
+        try:
+            raise OSError(28, "No space left on device")
+        finally:
+            raise RuntimeError("unexpected pos 704 vs 598")
+
+    with relaxcomm.attach(torch.nn.Linear(1, 1), None, "bsp") as engine:
+        saving = Checkpoints(engine, CheckpointConfig(path=str(tmp_path), every_steps=1), {})
+        monkeypatch.setattr(writing.Writing, "write", full_once)
+        saving.save()
+        saving.save()
+        saving.finish()
+    assert "No space left on device; older ones are untouched; training goes on" in capsys.readouterr().err
+    assert len(checkpoints(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("section", ["{path: a}", "{path: a, every_steps: 1, every_seconds: 2.0}"])

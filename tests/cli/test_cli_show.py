@@ -40,7 +40,7 @@ def test_an_algorithm():
     assert shown["rule_0.outer"].startswith("nesterov(lr=0.7, momentum=0.9): Nesterov")
     assert shown["rule_0.outer.facts"] == (
         "moves_model: yes; averages: no; needs_base: yes; needs_learning_rate: no; needs_momentum: no; "
-        "returns_direction: no; measures: no; slots: {'momentum': 'equal'}"
+        "returns_direction: no; measures: no; slots: momentum=equal"
     )
     # A ring of 3 sends 2 · 2/3 of 4,000 bytes.
     assert shown["rule_0.sends.3_workers"] == "5.33 kB an exchange, at most 762 B a step"

@@ -159,7 +159,7 @@ def test_injection_shares_and_keeps_the_batch(alpha, beta):
     assert {len(batches) for batches in made} == {len(made[0])}
 
 
-def test_a_batch_counts_when_it_was_consumed_not_when_it_was_read():
+def test_a_batch_counts_when_it_is_given_out_not_when_it_was_read():
     for num_workers in (0, 2):
         dataset = TensorDataset(torch.arange(40))
         loader = make_loader(
@@ -168,7 +168,7 @@ def test_a_batch_counts_when_it_was_consumed_not_when_it_was_read():
         counted, ended = [], []
         loader.on_batch = counted.append
         loader.on_epoch_end = lambda ended=ended: ended.append(True)
-        for position, _ in enumerate(loader):
+        for position, _ in enumerate(loader, 1):
             assert len(counted) == position
         assert counted == [4] * 5
         assert ended == [True]

@@ -112,8 +112,8 @@ def test_what_is_counted_is_what_was_read_when_the_batch_size_changes(num_worker
     counted, read = [], []
     loader.on_batch = counted.append
     for (batch,) in loader:
-        assert counted == read
         read.append(len(batch))
+        assert counted == read
         if len(read) == 2:
             loader.batch_sampler.batch_size = 16
     assert counted == read
