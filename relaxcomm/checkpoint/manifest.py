@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +22,9 @@ from relaxcomm.fields.validation import describe
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
-_NAME = re.compile(r"step-\d+(-\d+)?")
+_NAME = re.compile(r"step-(\d+)(-\d+)?")
 _FORMAT = 1
+_LONGEST_BYTES = 1 << 26  # hundreds of thousands of files
 
 
 class File(Section):
@@ -76,6 +80,8 @@ class Manifest(Section):
         """
         path = folder / MANIFEST
         try:
+            if _size_of(path) > _LONGEST_BYTES:
+                raise ValueError(f"it has more than {_LONGEST_BYTES:,} bytes")
             whole = json.loads(path.read_bytes())
             text = whole["manifest"]
             if hashlib.sha256(text.encode()).hexdigest() != whole["sha256"]:
@@ -116,7 +122,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def checkpoints(path: Path) -> list[Kept]:
-    """The checkpoints in a folder, oldest first; one with a damaged manifest comes last, to be told of."""
+    """The checkpoints in a folder, oldest first; one with a damaged manifest is placed by its name."""
     found = []
     for folder in sorted(path.iterdir()) if path.is_dir() else ():
         if not is_checkpoint(folder):
@@ -125,7 +131,17 @@ def checkpoints(path: Path) -> list[Kept]:
             found.append(Kept(folder, Manifest.read(folder)))
         except ConfigError:
             found.append(Kept(folder, None))
-    return sorted(found, key=lambda one: float("inf") if one.manifest is None else one.manifest.number)
+    readable = [one.manifest for one in found if one.manifest is not None]
+    return sorted(found, key=lambda one: _order(one, readable))
+
+
+def _order(one: Kept, readable: Sequence[Manifest]) -> float:
+    """How many there were before a checkpoint, as far as that is known."""
+    if one.manifest is not None:
+        return one.manifest.number
+    named = _NAME.fullmatch(one.folder.name)
+    step = int(named[1]) if named else math.inf
+    return max((other.number for other in readable if other.step <= step), default=-1) + 0.5
 
 
 def verify(folder: Path, files: Iterable[tuple[str, File]]) -> None:
@@ -135,13 +151,25 @@ def verify(folder: Path, files: Iterable[tuple[str, File]]) -> None:
         if Path(name).name != name:
             raise ConfigError(f"{folder / MANIFEST} speaks of {name!r}, which does not lie beside it")
         try:
-            found = File.of(path)
+            size = _size_of(path)
+            found = File.of(path) if size == expected.size else None
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-        if found.size != expected.size:
-            raise ConfigError(f"{path} has {found.size:,} bytes, and {expected.size:,} were written")
+        if found is None:
+            raise ConfigError(f"{path} has {size:,} bytes, and {expected.size:,} were written")
         if found != expected:
             raise ConfigError(f"{path} is damaged: its checksum is another")
+
+
+def _size_of(path: Path) -> int:
+    """Of a file's content; what is no file, such as a device, may have no end.
+
+    Raises: OSError.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no file")
+    return found.st_size
 
 
 def sync_folder(folder: Path) -> None:

@@ -14,6 +14,7 @@ from relaxcomm.config import CheckpointConfig
 from relaxcomm.engine import Engine
 from relaxcomm.engine.run_state import Stateful
 from relaxcomm.errors import CheckpointError
+from relaxcomm.step.world import World
 
 _FIRST_LOOK_STEPS = 10  # after which a rank 0 knows how long steps take
 
@@ -35,7 +36,10 @@ class Checkpoints:
     def __init__(self, engine: Engine, settings: CheckpointConfig, others: Mapping[str, Stateful]) -> None:
         self._engine, self._settings, self._others = engine, settings, dict(others)
         self._saving = Saving(engine, Path(settings.path), settings.keep, self._others)
-        self._world, self._due = ref(engine.world), 0
+        self._due = 0
+        self._world: ref[World] | None = (
+            None  # in which all have looked; those who join do it with the others
+        )
         self._begin_interval(engine.statistics.steps)
 
     def resume(self) -> None:
@@ -85,16 +89,15 @@ class Checkpoints:
 
     @property
     def _is_among_others(self) -> bool:
-        """Whether ranks were lost, or have come, since the last look."""
-        return self._world() is not self._engine.world
+        """Whether ranks were lost, or have joined, since the last look."""
+        return self._world is None or self._world() is not self._engine.world
 
     def _must_save_again(self) -> bool:
         """Whether a checkpoint was given up when ranks were lost; from now on all are due alike."""
-        world, every = self._engine.world, self._settings.every_steps
+        world = self._engine.world
         looks = world.gather((self._saving.is_given_up(), self._due), "a look at the last checkpoint")
         given_up, due = zip(*cast("list[tuple[bool, int]]", looks), strict=True)
-        self._due = 0 if every is None else min(due)  # a look at the clock tells anew
-        self._world = ref(world)
+        self._due, self._world = min(due), ref(world)
         return any(given_up)
 
     def _steps_of_rank_0(self) -> int:

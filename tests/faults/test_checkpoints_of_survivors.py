@@ -1,0 +1,128 @@
+"""Checkpoints of a run that loses a rank: those that are left save, and no kill spoils the newest one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from relaxcomm.checkpoint.manifest import checkpoints
+from tests.ranks import free_port
+
+pytestmark = [pytest.mark.ranks, pytest.mark.faults]
+
+SIZE = 3
+
+SCRIPT = """
+import json, os, signal, sys, torch, relaxcomm
+from relaxcomm.checkpoint import writing
+from relaxcomm.checkpoint.periodic import Checkpoints
+from relaxcomm.config import CheckpointConfig
+
+ALGORITHM, FOLDER, PORT, STEPS, LOST, AT, WHEN = json.loads(sys.argv[1])
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.set_num_threads(1)
+store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
+torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.Tanh(), torch.nn.Linear(60, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+torch.manual_seed(1 + rank)
+
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def ending(write):
+    def act(self, *args):
+        if rank in LOST and f"step-{AT:08d}" in str(self._writer.path):
+            end()
+        return write(self, *args)
+    return act
+
+if WHEN in ("plan", "write", "finish"):
+    setattr(writing.Writing, WHEN, ending(getattr(writing.Writing, WHEN)))
+config = {"algorithm": ALGORITHM, "membership": {"elastic": True}, "timeout_seconds": 30}
+with relaxcomm.attach(model, optimizer, config) as engine:
+    saving = Checkpoints(engine, CheckpointConfig(path=FOLDER, every_steps=5), {})
+    saving.resume()
+    begun = engine.statistics["steps"]
+    while engine.statistics["steps"] < STEPS:
+        if WHEN == "step" and rank in LOST and engine.statistics["steps"] == AT:
+            end()
+        x = torch.randn(16, 20)
+        (model(x)[:, 0] - torch.tanh(x[:, 0])).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        saving.step()
+    saving.finish()
+    found = {"begun": begun, "ranks": engine.world.size, "steps": engine.statistics["steps"]}
+flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+print(json.dumps({**found, "sum": flat.double().sum().item()}))
+"""
+
+
+def run(
+    folder: Path, algorithm, steps: int, *, lost: tuple[int, ...] = (), at: int = 0, when: str = "", size=SIZE
+):
+    """What those that are left print; the others are killed after `at` steps, or while they write these."""
+    port = free_port()
+    store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    given = json.dumps([algorithm, str(folder), port, steps, lost, at, when])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, given],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        said = [rank.communicate(timeout=100) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    del store
+    left = [rank for rank in range(size) if rank not in lost]
+    errors = "\n".join(error for _, error in said)
+    assert [ranks[rank].returncode for rank in left] == [0] * len(left), errors
+    assert "terminate called" not in errors
+    return [json.loads(said[rank][0]) for rank in left], errors
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lost", "at", "when"),
+    [
+        ("bsp", 1, 7, "step"),
+        ({"name": "gaussiank_sgd", "density": 0.1}, 0, 10, "plan"),
+        ({"name": "local_sgd", "steps": 4}, 1, 10, "write"),
+        ({"name": "local_sgd", "steps": 4}, 0, 10, "finish"),
+    ],
+)
+def test_those_who_are_left_save_and_go_on_from_it(tmp_path, algorithm, lost, at, when):
+    found, errors = run(tmp_path, algorithm, 20, lost=(lost,), at=at, when=when)
+    assert [(one["ranks"], one["steps"]) for one in found] == [(SIZE - 1, 20)] * (SIZE - 1)
+    kept = checkpoints(tmp_path)
+    assert [(one.manifest.step, one.manifest.world_size) for one in kept] == [(15, 2), (20, 2)], errors
+    assert not list(tmp_path.glob("*.partial"))
+    again, errors = run(tmp_path, algorithm, 22, size=2)
+    assert [one["begun"] for one in again] == [20, 20]
+    assert f"goes on from {kept[-1].folder}" in errors
+    more, errors = run(tmp_path, algorithm, 24, size=3)  # what two have saved, three go on from
+    assert [one["begun"] for one in more] == [20, 20, 20]
+
+
+@pytest.mark.parametrize("when", ["plan", "write"])
+def test_a_kill_of_all_while_saving_leaves_the_newest_one_whole(tmp_path, when):
+    run(tmp_path, "bsp", 20, lost=(0, 1, 2), at=10, when=when)
+    assert [one.manifest.step for one in checkpoints(tmp_path)] == [5]
+    found, errors = run(tmp_path, "bsp", 12)
+    assert [one["begun"] for one in found] == [5, 5, 5], errors
+    assert [one.manifest.step for one in checkpoints(tmp_path)] == [5, 10]
+    assert not list(tmp_path.glob("*.partial"))
