@@ -56,6 +56,7 @@ PLANS = {
     "choco_sgd": Plan(settings=RING),
     "d_psgd": Plan(settings=RING),
     "dcd_psgd": Plan(settings=RING),
+    "decoupled_diloco": Plan({"steps": 20}),
     "demo": Plan(lr=SIGN_RATE, momentum=0.0),
     "dgc": Plan({"density": 0.05}, lr=0.3, momentum=0.0),  # sending an entry clears its momentum
     "diloco": Plan({"steps": 20}),

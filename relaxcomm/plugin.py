@@ -29,6 +29,7 @@ from relaxcomm.network.operations import (
 )
 from relaxcomm.network.transport import Membership as Membership
 from relaxcomm.primitives.compressors.decode import finish as finish
+from relaxcomm.primitives.exchanges.quorum_average import Quorum as Quorum
 from relaxcomm.primitives.exchanges.server import Staleness as Staleness
 from relaxcomm.roles import (
     Agreement as Agreement,

@@ -576,3 +576,91 @@ def streaming_diloco(
         history.append(workers.parameters)
     land(steps + delay)
     return finish(workers, history)
+
+
+class _Global:
+    """The global model of `decoupled_diloco`, and what was reported for its next move."""
+
+    def __init__(self, first: Matrix, quorum: int, grace: float, lr: float, momentum: float) -> None:
+        self.model, self.velocity = first, np.zeros_like(first)
+        self.quorum, self.grace, self.lr, self.momentum = quorum, grace, lr, momentum
+        self.reports: dict[int, tuple[int, Matrix]] = {}
+        self.given: dict[int, Matrix] = {}  # to those that have reported, until they take it
+        self.moves: list[tuple[float, list[int]]] = []
+        self.due = np.inf
+
+    def look(self, now: float, training: set[int]) -> None:
+        """Move if nobody is left who could still report, or when the quorum and its grace are over."""
+        if self.due < now:
+            self._move(self.due)
+        if self.reports and not training - self.reports.keys():
+            self._move(now)
+        elif len(self.reports) >= self.quorum and self.due == np.inf:
+            self.due = now + self.grace
+            if self.grace == 0:
+                self._move(now)
+
+    def _move(self, now: float) -> None:
+        weight = sum(samples for samples, _ in self.reports.values())
+        delta = sum(samples / weight * moved for samples, moved in self.reports.values())
+        self.velocity = self.momentum * self.velocity + delta
+        self.model = self.model - self.lr * (delta + self.momentum * self.velocity)
+        self.given.update(dict.fromkeys(self.reports, self.model))
+        self.moves.append((now, sorted(self.reports)))
+        self.reports, self.due = {}, np.inf
+
+
+def decoupled_diloco(
+    workers: Workers,
+    steps: int,
+    seconds: Sequence[float],
+    samples: Sequence[int],
+    period: int,
+    quorum: int,
+    grace: float,
+    lr: float,
+    momentum: float,
+) -> tuple[list[list[Matrix]], Matrix, list[tuple[float, list[int]]]]:
+    """Decoupled DiLoCo on a clock, over a network that takes no time: worker n takes `seconds[n]` a step.
+
+    A worker takes what it was given just before its next update, and reports when `period` steps are over and
+    no report of its own is on its way. `samples[n]` are those of a step of worker n.
+
+    Returns: each worker's parameters after every step; the model of the end, less the mean of what was not
+        reported; and when the global model moved, by whose reports.
+    """
+    size = len(workers.models)
+    shared = _Global(workers.parameters[0], quorum, grace, lr, momentum)
+    anchors = [shared.model] * size
+    sent: dict[int, Matrix] = {}  # what a worker's parameters were when it reported
+    since, training = [0] * size, set(range(size))
+    histories: list[list[Matrix]] = [[] for _ in range(size)]
+
+    def take(worker: int) -> None:
+        x = workers.parameters
+        anchors[worker] = shared.given.pop(worker)
+        x[worker] += anchors[worker] - sent.pop(worker)
+        workers.parameters = x
+
+    for now, worker, step in sorted(((k + 1) * seconds[n], n, k) for n in range(size) for k in range(steps)):
+        shared.look(now, training)
+        loss = workers.loss(workers.models[worker], step, worker)
+        gradients = torch.autograd.grad(loss, workers.trained[worker])
+        if worker in shared.given:
+            take(worker)
+        for parameter, gradient in zip(workers.trained[worker], gradients, strict=True):
+            parameter.grad = gradient
+        workers.optimizers[worker].step()
+        since[worker] += samples[worker]
+        if (step + 1) % period == 0 and worker not in sent:
+            sent[worker] = workers.parameters[worker]
+            shared.reports[worker] = since[worker], anchors[worker] - sent[worker]
+            since[worker] = 0
+        histories[worker].append(workers.parameters[worker])
+        if step == steps - 1:
+            training.discard(worker)
+        shared.look(now, training)
+    for worker in list(shared.given):
+        take(worker)
+    left = np.mean([anchors[n] - workers.parameters[n] for n in range(size)], axis=0)
+    return histories, shared.model - left, shared.moves

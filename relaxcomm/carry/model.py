@@ -103,7 +103,8 @@ def _beside(old: Old, unit: int) -> list[Tensor]:
         facts, slots = task.rule.exchange.facts, old.slots[task.place].get("compressor", {})
         base, service = old.base(task), old.service(task)
         if facts.returns == "base" and base is not None:
-            found.append(-base[1].double())  # the services' model takes its place
+            came = old.came(task)  # from which the rank would have gone on
+            found.append(-(base[1] if came is None else came).double())  # the services' model takes its place
         rests = task.rule.exchange.rest(dict(slots)), None if service is None else service.rest()
         found += [rest.double() for rest in rests if rest is not None]
     return found

@@ -53,6 +53,11 @@ class Old:
         """The rules on a bucket."""
         return (task for tasks in self.plan.tasks for task in tasks if task.bucket.index == unit)
 
+    def came(self, task: Task) -> Tensor | None:
+        """What services have given for a bucket that is not applied yet."""
+        late = self.state["engine"]["late_parameters"]
+        return next((one[4] for one in late if (one[1], one[3]) == task.place and not one[2]), None)
+
     def late(self, *, buffers: bool) -> Iterator[tuple[Place, Tensor]]:
         """By how much results on their way will move parameters, or buffers, wherever these are by then."""
         for _, rule, of_buffers, unit, result, snapshot in self.state["engine"]["late_parameters"]:
@@ -65,7 +70,8 @@ class Old:
         if saved is None:
             return None
         rule = task.rule
-        served = rule.exchange.serve(context_of(rule, self.membership), task.bucket, rule.compressor)
+        cx = context_of(rule, self.membership)
+        served = rule.exchange.serve(cx, task.bucket, rule.compressor, rule.outer)
         assert served is not None, "a state fits its algorithm"
         served.service.restore(saved)
         return served.service
@@ -79,7 +85,8 @@ class Old:
 
 def is_settled(rule: Rule) -> bool:
     """Whether its late results are new parameters, which need nothing else to be written."""
-    return rule.payload.facts.is_model and rule.outer.facts.averages
+    averages = rule.payload.facts.is_model and rule.outer.facts.averages
+    return averages or rule.exchange.facts.returns == "base"
 
 
 def served_model(olds: Sequence[Old], task: Task) -> Tensor | None:

@@ -101,6 +101,7 @@ class _Carrying:
             **{"rank": rank, "world_size": size},
             "slots": [[*task.place, self._slots(task)] for task in tasks],
             "rounds": [[*task.place, 0 if _serves_anew(task) else rounds[task.place]] for task in tasks],
+            "samples": [[*task.place, self._samples(task)] for task in tasks],
             "services": [[*task.place, found] for task, found in services.items()],
             "votes": {**self._lead["votes"], "slots": self._votes()},
             "client_states": {client: held for client, held in clients.items() if client % size == rank},
@@ -126,16 +127,24 @@ class _Carrying:
         whole = None if base is None else served_model(self._olds, task)
         return held if base is None or whole is None else {**held, base[0]: whole.to(base[1].dtype)}
 
+    def _samples(self, task: Task) -> int:
+        """Trained on since a rule exchanged a bucket last, on average over the old ranks."""
+        counts = [
+            count for one in self._engines for *place, count in one["samples"] if tuple(place) == task.place
+        ]
+        return int(sum(counts) // len(counts))
+
     def _service(self, task: Task) -> dict[str, Tensor] | None:
         """What the new rank answers with for a bucket."""
         rule, rank, numel = task.rule, self._membership.rank, task.bucket.numel
-        served = rule.exchange.serve(context_of(rule, self._membership), task.bucket, rule.compressor)
+        cx = context_of(rule, self._membership)
+        served = rule.exchange.serve(cx, task.bucket, rule.compressor, rule.outer)
         if served is None:
             return None
         made = served.service.export()
         for name in made:
             held = [old.services[task.place][name] for old in self._olds]
-            how, owner = rule.exchange.facts.service.get(name), repr(rule.exchange)
+            how, owner = rule.exchange.exported(rule.outer).get(name), repr(rule.exchange)
             if how == "part":
                 made[name] = self._carrier.cut(self._carrier.joined(owner, name, held, numel), numel, rank)
             elif how != "fresh":

@@ -25,6 +25,8 @@ from relaxcomm.primitives.compressors.random_k import random_k
 from relaxcomm.primitives.compressors.sign import sign
 from relaxcomm.primitives.compressors.top_k import top_k
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
+from relaxcomm.primitives.outers.average import average
+from relaxcomm.primitives.outers.sgd import sgd
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, Exchange, State
 from relaxcomm.tensors.messages import (
     DENSE,
@@ -238,6 +240,28 @@ def division_is_declared(exchange: Exchange) -> None:
     expect(off < 1e-5, f"declares to take what is divided already, but the mean is {off:.3g} off")
 
 
+def use_of_outer_is_declared(exchange: Exchange) -> None:
+    """Half as far by an outer that goes half as far, where its service applies it."""
+
+    def start(rank: int) -> Tensor:
+        return torch.zeros(NUMEL)
+
+    if exchange.facts.returns != "base":
+        expect(not exchange.facts.applies_outer, "declares to apply the outer, but returns no base")
+        return
+    whole, half = (
+        exchanged(exchange, coder_for(exchange), _SIZE, start=start, outer=outer)
+        for outer in (average(), sgd(lr=0.5))
+    )
+    factor = 0.5 if exchange.facts.applies_outer else 1.0
+    off = max(
+        float((one.result * factor - other.result).abs().max())
+        for one, other in zip(whole, half, strict=True)
+    )
+    declared = "to apply the outer" if exchange.facts.applies_outer else "to leave the outer to the ranks"
+    expect(off < 1e-5, f"declares {declared}, but with one that goes half as far it is {off:.3g} off")
+
+
 def exchange_checks(exchange: Exchange) -> dict[str, Callable[[], None]]:
     """The checks of an exchange, by name."""
     checks: dict[str, Callable[[Exchange], None]] = {
@@ -252,6 +276,7 @@ def exchange_checks(exchange: Exchange) -> dict[str, Callable[[], None]]:
         "kept state": kept_state_is_declared,
         "memory": memory_is_declared,
         "division": division_is_declared,
+        "outer": use_of_outer_is_declared,
         "carried": slots_hold.exchange_slots,
     }
     return {name: partial(run, exchange) for name, run in checks.items()}

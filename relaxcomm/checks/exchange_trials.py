@@ -12,12 +12,14 @@ from relaxcomm.checks.round_trip import context
 from relaxcomm.errors import TopologyError
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.operations import Label
-from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.primitives.outers.average import average
+from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology, complete, hierarchical
 
 NUMEL = 600  # divided by 2, 3 and 4, so that shares are equal
 _PLACE = ("0", 0)
+_AVERAGE = average()
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def exchanged(
     steps: int = 1,
     absent: Collection[int] = (),
     divided: bool = False,
+    outer: Outer = _AVERAGE,
 ) -> list[Ended]:
     """What each rank that takes part ends with.
 
@@ -83,6 +86,7 @@ def exchanged(
         steps: number of exchanges.
         absent: ranks that leave before the first exchange.
         divided: whether what is put in is divided by the number of ranks already.
+        outer: that its service may apply.
     """
 
     def rank(group: InProcessGroup) -> Ended | None:
@@ -91,7 +95,7 @@ def exchanged(
         cx = replace(known, topology=topology or topology_of(exchange, size))
         bucket = Bucket(0, [Item("tensor", (start or put_in)(group.rank()).clone())])
         state = dict(exchange.coding_slots(bucket, compressor, cx.membership)) | dict(exchange.init(bucket))
-        served = exchange.serve(cx, bucket, compressor)
+        served = exchange.serve(cx, bucket, compressor, outer)
         if served is not None:
             transport.serve(_PLACE, served.service, served.request, served.reply)
         if group.rank() in absent:

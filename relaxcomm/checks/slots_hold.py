@@ -13,12 +13,14 @@ from relaxcomm.checks.round_trip import context, slots
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.compressors.random_k import random_k
+from relaxcomm.primitives.outers.sgd import nesterov
 from relaxcomm.roles import Compressor, Exchange, Outer, Payload, State, Trigger, VotingTrigger, is_buffer
 from relaxcomm.roles.facts import Slots, nested
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.shards import shard_sizes
 
 _SIZE = 3
+_OUTER = nesterov(lr=0.5, momentum=0.5)
 
 
 def _bucket() -> Bucket:
@@ -114,15 +116,16 @@ def _check_service(exchange: Exchange) -> None:
     exported = []
     for rank in range(_SIZE):
         coder = random_k(density=1.0)
-        served = exchange.serve(context(rank, _SIZE), _bucket(), coder)
+        served = exchange.serve(context(rank, _SIZE), _bucket(), coder, _OUTER)
         if served is not None:
             exported.append(served.service.export())
+    declared = exchange.exported(_OUTER)
     for state, size in zip(exported, shard_sizes(NUMEL, _SIZE), strict=False):
-        _expect_stated(state, exchange.facts.service, "service")
-        _expect_equal(state, exported[0], exchange.facts.service)
+        _expect_stated(state, declared, "service")
+        _expect_equal(state, exported[0], declared)
         for name, value in state.items():
             is_part = list(value.shape) == [size]
-            if exchange.facts.service[name] == "part":
+            if declared[name] == "part":
                 expect(
                     is_part, f"declares {name!r} to be its part of {size} entries, has {list(value.shape)}"
                 )

@@ -651,13 +651,13 @@ class Engine:
         return f"Engine({self.algorithm!r}, {place})"
 
     def _average(self) -> None:
-        bound = self._session.bound
+        bound, asked = self._session.bound, self._session.step.parameters.asked()
         if bound.plan.keeps_step:
             bound.meet("averaged()")
-        served.meet(bound, evaluates=True)
+        served.meet(bound, asked, evaluates=True)
         if not bound.plan.keeps_step:  # whoever is early is asked by the others until they come
             bound.meet("averaged()")
-        replicas.average(bound, EVALUATION)
+        replicas.average(bound, EVALUATION, asked)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -76,6 +76,7 @@ def _check_layout(layout: Layout, algorithm: Algorithm, bound: Bound) -> None:
 def _check_slots(saved: EngineState, tasks: Mapping[Place, Task], membership: Membership) -> None:
     _check_places("slots", [(rule, unit) for rule, unit, _ in saved.slots], tasks)
     _check_places("rounds", [(rule, unit) for rule, unit, _ in saved.rounds], tasks)
+    _check_places("samples", [(rule, unit) for rule, unit, _ in saved.samples], tasks)
     for rule, unit, found in saved.slots:
         task = tasks[rule, unit]
         expected = RuleState(task.rule, task.bucket, membership)
@@ -90,7 +91,7 @@ def _check_services(
     expected = {}
     for place, task in tasks.items():
         cx = bound.clock.context(task.rule).at(membership=membership)
-        served = task.rule.exchange.serve(cx, task.bucket, task.rule.compressor)
+        served = task.rule.exchange.serve(cx, task.bucket, task.rule.compressor, task.rule.outer)
         if served is not None:
             expected[place] = _kinds(served.service.export())
     _check_places("services", [(rule, unit) for rule, unit, _ in saved.services], expected)

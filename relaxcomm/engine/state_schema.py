@@ -85,6 +85,7 @@ class EngineState(Part):
     layout: Layout | None
     slots: list[Annotated[tuple[Index, Index, SlotsOfRoles], Field(strict=False)]]
     rounds: list[Annotated[tuple[Index, Index, Index], Field(strict=False)]]
+    samples: list[Annotated[tuple[Index, Index, Index], Field(strict=False)]]
     services: list[Annotated[tuple[Index, Index, dict[str, Tensor]], Field(strict=False)]]
     votes: Votes
     client_states: dict[Index, dict[str, dict[str, Any]]]

@@ -19,7 +19,7 @@ from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
 from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
 from relaxcomm.roles import Payload, is_buffer
-from relaxcomm.step import replicas
+from relaxcomm.step import replicas, served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 
@@ -84,6 +84,7 @@ def come_to_rest(step: Step) -> None:
     bound = step.bound
     step.backward.check_last()
     bound.votes.drain()
+    served.step_aside(bound, step.parameters.asked())
     step.parameters.drain()
     bound.world.transport.leave()
     bound.state.take_rest(bound.plan)

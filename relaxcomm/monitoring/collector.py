@@ -30,6 +30,7 @@ _VALUES = {
     "the combined ones, sampled.",
     "parameter_norm": "Norm of this rank's parameters, sampled together with the distance.",
     "staleness_steps": "Steps by which what was applied last was late.",
+    "contributors": "Workers with a part in the move of the model that was taken in last.",
 }
 _OWN = frozenset(
     {

@@ -54,6 +54,7 @@ class Statistics(Mapping[str, float]):
         hidden_communication_seconds: time in timed steps in which exchanges were on their way and this
             rank did not stand waiting.
         staleness_steps: the most clocks by which parameters read from a server have missed pushes.
+        contributors: the most workers with a part in one move of a model that waits for a quorum.
         callback_seconds: time in the engine's own callbacks, waiting excluded.
     """
 
@@ -62,6 +63,9 @@ class Statistics(Mapping[str, float]):
         self.steps = 0
         self.synchronisations = 0
         self.samples = 0
+        self.trained_on = 0
+        """Samples of all steps until now; a step counts as one where no loader says how many it has."""
+        self._samples_before = 0  # the step under way
         self.bytes_uncompressed = 0
         self.waiting_seconds = 0.0
         self.evaluation_waiting_seconds = 0.0  # a part of it
@@ -123,6 +127,11 @@ class Statistics(Mapping[str, float]):
         self.samples += samples
         self.latest["batch_size"] = samples
 
+    def trained(self) -> None:
+        """The optimizers have stepped."""
+        self.trained_on += self.samples - self._samples_before if self.samples else 1
+        self._samples_before = self.samples
+
     def record(self, name: str, value: float) -> None:
         """Keep the largest and the latest value of a named number that a primitive reports."""
         self.notes[name] = max(value, self.notes.get(name, value))
@@ -145,7 +154,7 @@ class Statistics(Mapping[str, float]):
         """Go on counting from a checkpoint."""
         self.steps = int(saved["steps"])
         self.synchronisations = int(saved["synchronisations"])
-        self.samples = int(saved["samples"])
+        self.samples = self._samples_before = int(saved["samples"])
         self.bytes_uncompressed = int(saved["bytes_uncompressed"])
         self._counters.sent = int(saved["bytes_sent"])
         self._counters.received = int(saved["bytes_received"])

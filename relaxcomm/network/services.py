@@ -16,6 +16,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from relaxcomm.network.alarm import Alarm
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Request
 from relaxcomm.network.point_to_point import ThreadedWork
@@ -114,6 +115,7 @@ class _Served:
         self._goodbyes = ThreadedWork([], _FOR_EVER)
         self._is_ending = False
         self._ended: set[int] = set()  # without the others; they wake nobody
+        self._alarm = Alarm(service.now, self._expire)
         self._waking: list[Any] = []
         self._others = [rank for rank in range(home.world_size) if rank != home.rank]
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"relaxcomm-service-{tag}")
@@ -146,6 +148,7 @@ class _Served:
 
     def ask_to_be_woken(self) -> None:
         self._is_ending = True
+        self._alarm.set(None)
         if self._thread.is_alive():
             self._tell(_ENDING, self._others)
 
@@ -220,7 +223,16 @@ class _Served:
         except Exception as error:  # handed to the rank's own thread
             self._error = error
 
+    def _expire(self, due: float) -> None:
+        try:
+            with self._lock:
+                if self._service.due() == due and not self._is_ending:
+                    self._deliver(self._service.expire())
+        except Exception as error:  # handed to the rank's own thread
+            self._error = error
+
     def _deliver(self, replies: Iterable[tuple[int, Tensor]]) -> None:
+        self._alarm.set(self._service.due())
         for client, reply in replies:
             if client == self._home.rank:
                 self._local_replies.put(reply)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -126,6 +126,9 @@ class Service(ABC):
         [[(0, tensor([1]))], [(2, tensor([2]))]]
     """
 
+    now: Callable[[], float] = time.monotonic
+    """Seconds on the clock of the transport that serves it."""
+
     @abstractmethod
     def answer(self, client: int, request: Tensor) -> Sequence[tuple[int, Tensor]]:
         """Take a request in, which may be overwritten later; the answers to give now, as `(rank, reply)`."""
@@ -133,6 +136,14 @@ class Service(ABC):
     @abstractmethod
     def leave(self, client: int) -> Sequence[tuple[int, Tensor]]:
         """A rank asks nothing any more; the answers that can now be given."""
+
+    def due(self) -> float | None:
+        """When `expire` is to be called, unless another call comes before and changes it; None for never."""
+        return None
+
+    def expire(self) -> Sequence[tuple[int, Tensor]]:
+        """The time that was due has come; the answers to give now."""
+        return []
 
     def part(self) -> Tensor | None:
         """This rank's part of a model that all ranks' services hold together, or None."""

@@ -7,6 +7,8 @@ who waits for whom.
 
 from __future__ import annotations
 
+import heapq
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +63,10 @@ class World:
         self.services: dict[tuple[int, Desk], Service] = {}
         self.counters: dict[tuple[int, Desk], ByteCounters] = {}
         self._asked: dict[tuple[int, Desk], Answers] = {}
+        self._alarms: list[
+            tuple[float, int, Desk]
+        ] = []  # when a rank's service is due; also what was changed
+        self.now = 0.0  # where the service that is called stands
         self.transports = [0] * size  # made so far by each rank
         self.gates = [threading.Event() for _ in range(size)]
         self.deadlock: str | None = None
@@ -110,13 +116,15 @@ class World:
             arrives = self.clocks[rank] + self._travels(row, rank, server)
             if server != rank:
                 self.counters[server, desk].add(desk[1], received=size_bytes(row))
+            self.now = arrives
             self._deliver(server, desk, self.services[server, desk].answer(rank, row), arrives)
         return slot
 
     def leave(self, rank: int, desk: Desk) -> None:
         """A rank asks nothing more at a desk."""
+        self.now = self.clocks[rank]
         for server in range(self.size):
-            self._deliver(server, desk, self.services[server, desk].leave(rank), self.clocks[rank])
+            self._deliver(server, desk, self.services[server, desk].leave(rank), self.now)
 
     def _deliver(self, server: int, desk: Desk, answers: Sequence[tuple[int, Tensor]], now: float) -> None:
         for client, reply in answers:
@@ -129,6 +137,9 @@ class World:
             asked.slot.ready_at[client] = max(asked.slot.ready_at.get(client, 0.0), ready)
             if len(asked.slot.posts) == len(asked.rows):
                 asked.slot.results[client] = asked.into
+        due = self.services[server, desk].due()
+        if due is not None:
+            heapq.heappush(self._alarms, (due, server, desk))
 
     def _travels(self, tensor: Tensor, rank: int, other: int) -> float:
         if rank == other:
@@ -155,12 +166,28 @@ class World:
     def choose(self) -> int | None:
         """The rank that goes on: the earliest that can, or one that must be told that it never will."""
         live = [r for r in range(self.size) if r not in self.finished]
-        ready = [r for r in live if r not in self.waiting or r in self.waiting[r][0].results]
+        ready = self._ready_of(live)
+        while self._ring(min((self.clocks[r] for r in ready), default=math.inf)):
+            ready = self._ready_of(live)
         if not ready and live and self.deadlock is None:
             waits = "; ".join(f"rank {r} waits at {self.waiting[r][1]}" for r in live)
             gone = "".join(f"; rank {r} {how}" for r, how in self.finished.items())
             self.deadlock = f"no rank can go on: {waits}{gone}"
         return min(ready or live, key=lambda r: (self.clocks[r], r), default=None)
+
+    def _ready_of(self, live: Sequence[int]) -> list[int]:
+        return [r for r in live if r not in self.waiting or r in self.waiting[r][0].results]
+
+    def _ring(self, until: float) -> bool:
+        """Call the service that is due first, if that is before `until`."""
+        if not self._alarms or self._alarms[0][0] >= until:
+            return False
+        due, server, desk = heapq.heappop(self._alarms)
+        service = self.services[server, desk]
+        if service.due() == due:
+            self.now = due
+            self._deliver(server, desk, service.expire(), due)
+        return True
 
     def _switch(self, rank: int) -> None:
         following = self.choose()

@@ -81,10 +81,9 @@ def _of_bucket(
                 buffers += value.nbytes
             else:
                 kept += value.nbytes
-        served = rule.exchange.serve(cx, bucket, rule.compressor)
+        served = rule.exchange.serve(cx, bucket, rule.compressor, rule.outer)
         if served is not None:
-            held = (one for one in vars(served.service).values() if isinstance(one, Tensor))
-            kept += sum(value.nbytes for value in held)
+            kept += sum(value.nbytes for value in served.service.export().values())
             buffers += served.request.nbytes + served.reply.nbytes
         under_way.append(_under_way(rule, bucket, state, cx))
     if any(rule.payload.facts.site == "backward" for rule in rules):

@@ -53,6 +53,7 @@ from relaxcomm.primitives.exchanges.hierarchical_all_reduce import (
 )
 from relaxcomm.primitives.exchanges.pairwise import pairwise as pairwise
 from relaxcomm.primitives.exchanges.push_sum import push_sum as push_sum
+from relaxcomm.primitives.exchanges.quorum_average import quorum_average as quorum_average
 from relaxcomm.primitives.exchanges.robust_mean import (
     coordinate_median as coordinate_median,
     trimmed_mean as trimmed_mean,

@@ -53,6 +53,8 @@ class Context:
         place: tells apart what is exchanged in the same step: the bucket, and the part of it.
         measured: what an outer's `measure` has found, `[k]` float64, added over all buckets of its rule.
         divided: whether what is exchanged is divided by the number of workers already.
+        samples: that this rank has trained on since the rule exchanged this bucket last; a step counts as
+            one where no loader of the engine's says how many it had.
 
     Example:
         >>> from relaxcomm.plugin import Context, Membership
@@ -77,6 +79,7 @@ class Context:
     place: tuple[int, ...] = ()
     measured: Tensor | None = None
     divided: bool = False
+    samples: int = 1
 
     def at(self, **changed: Any) -> Context:
         """The same but for some fields; asked in every step, so without the cost of `replace`."""

@@ -13,12 +13,16 @@ from relaxcomm.network.operations import Operation, Received, Request
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles.compressor import Compressor
 from relaxcomm.roles.context import Context, Primitive, State
-from relaxcomm.roles.facts import ExchangeFacts
+from relaxcomm.roles.facts import ExchangeFacts, Slots
+from relaxcomm.roles.outer import Outer
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology
 
 Exchanging: TypeAlias = Generator[Operation, Received, Tensor]
+
+OUTER = "outer."
+"""Before the names of an outer's slots among what a service exports."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,11 @@ class Served:
     Example:
         >>> import torch
         >>> from relaxcomm.plugin import Bucket, Context, Item, Membership
-        >>> from relaxcomm.primitives import identity, server
+        >>> from relaxcomm.primitives import average, identity, server
         >>> rank = Membership(rank=0, world_size=2)
         >>> cx = Context(step=0, start=0, membership=rank, learning_rate=lambda bucket: 0.1)
         >>> bucket = Bucket(0, [Item("weight", torch.zeros(100))])
-        >>> served = server(staleness=3).serve(cx, bucket, identity())
+        >>> served = server(staleness=3).serve(cx, bucket, identity(), average())
         >>> served.request.shape, served.reply.shape  # bytes: a header, and half of the bucket
         (torch.Size([216]), torch.Size([216]))
     """
@@ -85,9 +89,9 @@ class Exchange(Primitive):
         return None
 
     def check_graph(self, topology: Topology, world_size: int) -> None:
-        """Refuse a graph over which this exchange would not mix all ranks.
+        """Refuse a graph, or a number of ranks, with which this exchange would not mix all of them.
 
-        Raises: TopologyError, saying what is wrong with the graph and what to do.
+        Raises: TopologyError, saying what is wrong and what to do.
         """
         topology.check(world_size)
 
@@ -101,12 +105,21 @@ class Exchange(Primitive):
         """What this rank holds of the mean of all ranks beside its parameters, `[numel]`, or None."""
         return None
 
-    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served | None:
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served | None:
         """The service that every rank runs for a bucket, or None."""
         return None
 
+    def exported(self, outer: Outer) -> Slots:
+        """What its service exports, and what becomes of it; with the slots of an outer that it applies."""
+        if not self.facts.applies_outer:
+            return self.facts.service
+        return {**self.facts.service, **{OUTER + slot: "part" for slot in outer.facts.slots}}
+
     def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request | None:
-        """A request that is answered when all ranks have made it, so that all pushes are in, or None."""
+        """A request after which nobody waits for this rank's pushes until all ranks have made it, or None.
+
+        It is answered when all have, or at once; at once where results may come late.
+        """
         return None
 
     @abstractmethod

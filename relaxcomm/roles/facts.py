@@ -176,6 +176,7 @@ class ExchangeFacts:
         follows_parameters: what it keeps begins at the parameters, so that it can exchange nothing else.
         memory: whether what a message leaves out is in later ones: "none", "leaky", or "lossless".
         takes_divided: it only adds up what is divided by the number of ranks already, see `Context.divided`.
+        applies_outer: its service moves the base by the rule's outer; otherwise each rank does so itself.
         slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
         coding: how the compressor's slots lie among those of `coding_slots`: "whole", as they are; "inner",
             behind its own; "parts", one set for each rank's part of a bucket; or "parts and mean", one more
@@ -200,6 +201,7 @@ class ExchangeFacts:
     follows_parameters: bool
     memory: Memory
     takes_divided: bool
+    applies_outer: bool
     slots: Slots
     coding: Literal["whole", "inner", "parts", "parts and mean"]
     service: Slots

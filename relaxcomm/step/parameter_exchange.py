@@ -14,6 +14,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.parameter_results import Sent, apply, check_alone
 from relaxcomm.step.plan import Task
+from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
 
 REQUESTED_BYTES = 64 << 20  # of parameters on their way to services at a time
@@ -121,7 +122,12 @@ class ParameterExchange:
 
         The model stays as it is: results are applied in the next step.
         """
-        unbounded = [index for index, rule in self._rules if rule.delay == "unbounded"]
+        unbounded = [
+            index
+            for index, rule in self._rules
+            if rule.delay == "unbounded"
+            and rule.exchange.facts.returns != "base"  # whose results wait for no round
+        ]
         if not unbounded:
             return
         ours = [self._num_sent(index) for index in unbounded]
@@ -131,6 +137,15 @@ class ParameterExchange:
                 land_all(transfer.flight for transfer in self._out(index))
                 self._launch(index)
             land_all(transfer.flight for transfer in self._out(index))
+
+    def asked(self) -> dict[Place, Transfer]:
+        """What is on its way to services that hold the model, and from them."""
+        return {
+            transfer.task.place: transfer
+            for sent in self.late
+            for transfer in sent.transfers
+            if transfer.task.rule.exchange.facts.returns == "base"
+        }
 
     def export(self) -> list[list[Any]]:
         """Late results as a checkpoint keeps them; waits for them."""
@@ -174,13 +189,14 @@ class ParameterExchange:
         buffers = () if out else self._buffer_tasks(index)
         # Each rank holds what it asks and what it is answered; those who take part together fill their link.
         pipeline = Pipeline(math.inf if rule.exchange.facts.collective else REQUESTED_BYTES)
-        round = self._bound.state.rounds[tasks[0].place]
+        state = self._bound.state
+        round = state.rounds[tasks[0].place]
         measured = self._bound.norms.wants_distance(rule, self._bound.votes.slots)
         made = [
-            self._send(task, self._bound.state.next_round(task), pipeline, measured=measured)
+            self._send(task, state.next_round(task), state.next_samples(task), pipeline, measured=measured)
             for task in tasks
         ]
-        made += [self._send(task, round, pipeline, measured=False) for task in buffers]
+        made += [self._send(task, round, 1, pipeline, measured=False) for task in buffers]
         sent = Sent(made, self._ask_finite(tasks[0], made))
         if rule.delay:
             self.late.append(sent)
@@ -197,11 +213,13 @@ class ParameterExchange:
         self._bound.agreements.send(self._bound.common_step)
         return answer
 
-    def _send(self, task: Task, round: int, pipeline: Pipeline, *, measured: bool) -> Transfer:
+    def _send(self, task: Task, round: int, samples: int, pipeline: Pipeline, *, measured: bool) -> Transfer:
         bound, rule, bucket = self._bound, task.rule, task.bucket
         late, alone = bool(rule.delay), not rule.exchange.facts.collective
         slots, step = bound.state.of(task), self._clock.step
-        transfer = Transfer(task, slots, self._clock.context, bound.world, step=step, round=round)
+        transfer = Transfer(
+            task, slots, self._clock.context, bound.world, step=step, round=round, samples=samples
+        )
         tensor = transfer.read(bucket.temporary() if late or alone else bucket.scratch())
         not_finite = check_alone(bound, task, tensor)
         if measured:

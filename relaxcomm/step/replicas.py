@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import cast
 
 import torch
@@ -15,12 +16,16 @@ from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.step import served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.finite import local_error, non_finite_error, spoilt
+from relaxcomm.step.state import Place
+from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.buckets import Bucket, Item, build_buckets
 from relaxcomm.tensors.digest import digest
 
 AVERAGE = "average"
 """The label of averages that are a part of training."""
+
+_NOTHING: Mapping[Place, Transfer] = MappingProxyType({})
 
 
 def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root: int = 0) -> None:
@@ -35,12 +40,17 @@ def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root
             bucket.scatter(flat)
 
 
-def average(bound: Bound, purpose: str = AVERAGE) -> None:
+def average(bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer] = _NOTHING) -> None:
     """Replace trainable parameters and floating-point buffers by their mean, or by what servers hold.
+
+    Args:
+        bound: the algorithm on a model.
+        purpose: of the messages.
+        asked: what servers have answered and was not applied yet.
 
     Raises: NonFiniteError on all ranks if it is not finite, and before anything has changed.
     """
-    _replace(bound, means(bound, purpose))
+    _replace(bound, means(bound, purpose, asked))
 
 
 def equalise(bound: Bound, *, moments: bool) -> None:
@@ -96,13 +106,15 @@ def _moment_buckets(bound: Bound) -> list[Bucket]:
     return bound.replica.pack(item for item in items if item.name in everywhere)
 
 
-def means(bound: Bound, purpose: str = AVERAGE) -> list[tuple[Bucket, Tensor]]:
+def means(
+    bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer] = _NOTHING
+) -> list[tuple[Bucket, Tensor]]:
     """The mean over all ranks of what an average replaces; this rank's distance from it is measured.
 
     A server's parameters take the place of the mean of workers that have read them at different times.
     Messages are labelled with their purpose.
     """
-    found = served.models(bound, purpose)
+    found = served.models(bound, purpose, asked)
     mine = [flat for _, flat in _gathered(bucket for bucket, _ in found)] if bound.norms.enabled else []
     flats = _gathered(mean_buckets(bound, {name for bucket, _ in found for name in bucket.names}))
     mine += [flat.clone() for _, flat in flats] if bound.norms.enabled else []

@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from relaxcomm.network.operations import AllGather, AllReduce, Label
-from relaxcomm.network.transport import EVALUATION
+from relaxcomm.network.transport import EVALUATION, Pending
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.flight import land_all
+from relaxcomm.step.state import Place
+from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.shards import shard_sizes
 
 
-def meet(bound: Bound, *, evaluates: bool = False) -> None:
-    """Wait until every rank is here and all its pushes are in; who waits here holds up no other rank.
+def meet(bound: Bound, asked: Mapping[Place, Transfer], *, evaluates: bool = False) -> None:
+    """Hold up no other rank from here on, and have all pushes in when every rank has come here.
 
     What it costs a rank, which asks all others and answers all, is training's, or evaluation's.
+
+    Args:
+        bound: the algorithm on a model.
+        asked: this rank's requests on their way, which are answered; their results are not applied.
+        evaluates: whose the cost is.
     """
-    pending, transport = [], bound.world.transport
-    for index, unit in bound.state.services:
-        rule, bucket = bound.algorithm.rules[index], _bucket(bound, unit)
-        request = rule.exchange.meeting(bound.context(index), bucket, rule.compressor)
-        if request is not None:
-            pending.append(transport.issue(request, Label(bound.common_step, str(index), unit)))
-            if evaluates:
-                moved = sum(transport.traffic(request))
-                transport.counters.relabel(str(index), EVALUATION, moved, moved)
+    # Others may wait for this rank where it has asked nothing, and it for them where it has.
+    pending = [_step_aside(bound, place, evaluates) for place in bound.state.services if place not in asked]
+    land_all(transfer.flight for transfer in asked.values())
+    pending += [_step_aside(bound, place, evaluates) for place in asked]
     for one in pending:
-        bound.world.receive(one)
+        if one is not None:
+            bound.world.receive(one)
+
+
+def step_aside(bound: Bound, asked: Mapping[Place, Transfer]) -> None:
+    """Before waiting for what services still answer: hold up nobody where this rank has asked nothing."""
+    for index, unit in bound.state.services:
+        if asked and bound.algorithm.rules[index].delay and (index, unit) not in asked:
+            pending = _step_aside(bound, (index, unit), evaluates=False)
+            if pending is not None:
+                bound.world.receive(pending)
+
+
+def _step_aside(bound: Bound, place: Place, evaluates: bool) -> Pending | None:
+    (index, unit), transport = place, bound.world.transport
+    rule, bucket = bound.algorithm.rules[index], _bucket(bound, unit)
+    request = rule.exchange.meeting(bound.context(index), bucket, rule.compressor)
+    if request is None:
+        return None
+    pending = transport.issue(request, Label(bound.common_step, str(index), unit))
+    if evaluates:
+        moved = sum(transport.traffic(request))
+        transport.counters.relabel(str(index), EVALUATION, moved, moved)
+    return pending
 
 
 def hold_model(bound: Bound) -> bool:
@@ -35,19 +63,24 @@ def hold_model(bound: Bound) -> bool:
     return any(service.part() is not None for service in bound.state.services.values())
 
 
-def models(bound: Bound, purpose: str) -> list[tuple[Bucket, Tensor]]:
+def models(bound: Bound, purpose: str, asked: Mapping[Place, Transfer]) -> list[tuple[Bucket, Tensor]]:
     """What servers hold of each bucket, less what ranks have moved and not pushed yet; all ranks call it.
 
     Messages are labelled with their purpose. Nobody may be pushing: all have met, or all have left.
+
+    Args:
+        bound: the algorithm on a model.
+        purpose: of the messages.
+        asked: of this rank's requests, which were answered, those that are not applied yet.
     """
     found = []
     for (index, unit), service in bound.state.services.items():
         part = service.part()
         if part is not None:
             bucket = _bucket(bound, unit)
-            found.append(
-                (bucket, _less_unpushed(bound, index, bucket, _whole(bound, bucket, part, purpose), purpose))
-            )
+            left = _unpushed(bound, index, bucket, asked.get((index, unit)))
+            whole = _whole(bound, bucket, part, purpose)
+            found.append((bucket, _less(bound, bucket, whole, left, purpose)))
     return found
 
 
@@ -61,10 +94,17 @@ def _whole(bound: Bound, bucket: Bucket, part: Tensor, purpose: str) -> Tensor:
     return torch.cat([row[:size] for row, size in zip(rows, sizes, strict=True)])
 
 
-def _less_unpushed(bound: Bound, index: int, bucket: Bucket, whole: Tensor, purpose: str) -> Tensor:
-    """The server's model with the mean of what ranks would push now: nothing where they push every step."""
+def _unpushed(bound: Bound, index: int, bucket: Bucket, asked: Transfer | None) -> Tensor:
+    """What this rank would push now: nothing where it pushes every step."""
+    if asked is not None:
+        assert asked.snapshot is not None, "what is late has a snapshot"
+        return bucket.subtract_from(asked.snapshot, bucket.temporary())
     rule, slots = bound.algorithm.rules[index], bound.state.slots[index, bucket.index]
-    left = rule.payload.read(bound.context(index), bucket, slots["payload"], bucket.temporary())
+    return rule.payload.read(bound.context(index), bucket, slots["payload"], bucket.temporary())
+
+
+def _less(bound: Bound, bucket: Bucket, whole: Tensor, left: Tensor, purpose: str) -> Tensor:
+    """The server's model with the mean of what all ranks would push now."""
     if bound.agreements.any(bool(torch.count_nonzero(left)), purpose, bound.common_step):
         label = Label(bound.common_step, purpose, bucket.index)
         whole = whole.sub_(bound.world.run(AllReduce(left.to(whole.dtype), "mean"), label))

@@ -72,6 +72,8 @@ class RuleState:
     def __init__(self, rule: Rule, bucket: Bucket, membership: Membership) -> None:
         coding = rule.exchange.coding_slots(bucket, rule.compressor, membership)
         others = {role: made for role, made in rule.primitives.items() if role != "compressor"}
+        if rule.exchange.facts.applies_outer:  # whose slots its services keep
+            del others["outer"]
         self.roles = {role: Slots(made.init(bucket)) for role, made in others.items()}
         self.roles["compressor"] = Slots(coding)
 
@@ -114,6 +116,7 @@ class State:
         self._world = world
         self.slots: dict[Place, RuleState] = {}
         self.rounds: dict[Place, int] = {}
+        self._counted: dict[Place, int] = {}  # samples that had been trained on at the last exchange
         self.services: dict[Place, Service] = {}
 
     def set_up(self, plan: Plan, context: Callable[[Rule], Context]) -> None:
@@ -122,7 +125,8 @@ class State:
             rule, bucket, place = task.rule, task.bucket, task.place
             self.slots[place] = RuleState(rule, bucket, self._world.membership)
             self.rounds.setdefault(place, 0)
-            served = rule.exchange.serve(context(rule), bucket, rule.compressor)
+            self._counted.setdefault(place, self._world.statistics.trained_on)
+            served = rule.exchange.serve(context(rule), bucket, rule.compressor, rule.outer)
             if served is not None and place not in self.services:
                 self.services[place] = served.service
                 where = str(task.index), bucket.index
@@ -141,6 +145,12 @@ class State:
         before = self.rounds[task.place]
         self.rounds[task.place] = before + 1
         return before
+
+    def next_samples(self, task: Task) -> int:
+        """How many samples this rank has trained on since the rule exchanged a bucket; now it begins anew."""
+        before, now = self._counted[task.place], self._world.statistics.trained_on
+        self._counted[task.place] = now
+        return max(1, now - before)
 
     def give_up(self) -> None:
         """Drop what was written in a window that is not kept."""
@@ -165,6 +175,10 @@ class State:
         return {
             "slots": [[*place, state.export()] for place, state in self.slots.items()],
             "rounds": [[*place, count] for place, count in self.rounds.items()],
+            "samples": [
+                [*place, self._world.statistics.trained_on - counted]
+                for place, counted in self._counted.items()
+            ],
             "services": [[*place, service.export()] for place, service in self.services.items()],
         }
 
@@ -174,5 +188,7 @@ class State:
             self.slots[rule, unit].restore(slots)
         for rule, unit, count in saved["rounds"]:
             self.rounds[rule, unit] = count
+        for rule, unit, samples in saved["samples"]:
+            self._counted[rule, unit] = self._world.statistics.trained_on - samples
         for rule, unit, service in saved["services"]:
             self.services[rule, unit].restore(service)

@@ -62,6 +62,7 @@ class Step:
 
     def after_step(self) -> None:
         """The optimizers have stepped, or a GradScaler has skipped it."""
+        self.bound.world.statistics.trained()
         fired = self.parameters.fired()
         if fired:
             self.inputs.take_part(lambda: True)

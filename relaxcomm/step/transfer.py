@@ -26,14 +26,23 @@ class Transfer:
         world: over which it goes.
         step: in which it is read.
         round: how often the rule has exchanged the bucket before.
+        samples: that this rank has trained on since.
     """
 
     def __init__(
-        self, task: Task, slots: RuleState, context: ContextOf, world: World, *, step: int, round: int
+        self,
+        task: Task,
+        slots: RuleState,
+        context: ContextOf,
+        world: World,
+        *,
+        step: int,
+        round: int,
+        samples: int = 1,
     ) -> None:
         self.task, self.slots = task, slots
         self._context, self._world = context, world
-        self._read_in = context(task.rule, task, round)
+        self._read_in = context(task.rule, task, round).at(samples=samples)
         self._flight: Flight | None = None
         self.due: float = task.rule.due(step)
         """The step in which the result is applied; infinity if that is when it has come."""

@@ -209,7 +209,7 @@ def test_of_what_is_not_finite_the_passive_copy_keeps_nothing():
     bucket = Bucket(0, [Item("tensor", start.clone())])
     coder = primitives.cast(dtype="float16")
     cx = plugin.Context(step=0, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
-    partner = pairwise().serve(cx, bucket, coder).service
+    partner = pairwise().serve(cx, bucket, coder, primitives.average()).service
     large, lost = start.clone(), start.clone()
     large[3], lost[5] = 1e6, float("nan")
     for client, request, place in ((1, large.half(), 3), (0, lost, 5)):

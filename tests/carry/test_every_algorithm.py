@@ -25,6 +25,7 @@ BUSY = {  # else nothing would be exchanged in so few steps
     **{name: {"steps": 2} for name in ("diloco", "local_sgd", "slowmo", "sparseloco")},
     "qadam": {"warmup_steps": 2},
     "streaming_diloco": {"steps": 4, "delay": 1},
+    "decoupled_diloco": {"steps": 2, "grace_seconds": 0.5},
 }
 MOVED = pytest.mark.parametrize(("before", "after"), [(2, 3), (4, 2)])
 

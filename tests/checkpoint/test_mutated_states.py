@@ -17,6 +17,7 @@ from tests.models import CASES, make_optimizer
 ALGORITHMS: dict[str, Any] = {
     "diloco": {"name": "diloco", "steps": 3},
     "streaming_diloco": {"name": "streaming_diloco", "steps": 4, "delay": 2},
+    "decoupled_diloco": {"name": "decoupled_diloco", "steps": 3, "fragments": 2},
     "ssp": "ssp",
     "selsync": {"name": "selsync", "window_steps": 4},
     "delayed_sgd": "delayed_sgd",

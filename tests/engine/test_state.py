@@ -20,6 +20,7 @@ CONFIGS = {
     "post_local_sgd": {"name": "post_local_sgd", "steps": 3, "after_steps": 5},
     "slowmo": {"name": "slowmo", "steps": 3, "lr": 0.9, "momentum": 0.6},
     "diloco": {"name": "diloco", "steps": 4, "lr": 0.7, "momentum": 0.9},
+    "decoupled_diloco": {"name": "decoupled_diloco", "steps": 4, "quorum": 3, "delay": 0},
     "fp16_gradients": {
         "rules": [
             {"payload": "gradients", "exchange": "all_reduce", "compressor": {"cast": {"dtype": "float16"}}}

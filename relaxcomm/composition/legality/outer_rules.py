@@ -52,3 +52,26 @@ def _check_measuring(rule: RuleParts) -> None:
             f"{whole}, but {rule.exchange!r} returns the new parameters themselves and leaves an outer "
             "nothing to do; use another exchange, such as all_reduce()"
         )
+
+
+def check_served_outer(rule: RuleParts, *, moves_base: bool) -> None:
+    """Refuse what a service that holds the model cannot move it by.
+
+    Args:
+        rule: whose exchange applies the outer.
+        moves_base: whether its payload tells how far to go from a base.
+
+    Raises: CompositionError, with what was got, what is allowed and what to do.
+    """
+    if not moves_base:
+        raise CompositionError(
+            f"{rule.exchange!r} moves the model by what workers have moved, so it needs the payload "
+            f"deltas(); got {rule.payload!r}"
+        )
+    facts = rule.outer.facts
+    if facts.needs_learning_rate or facts.returns_direction or facts.needs_momentum or facts.measures:
+        raise CompositionError(
+            f"{rule.exchange!r} moves the model where it lies, a part on each rank, and {rule.outer!r} needs "
+            "a worker's optimizer or the whole model; use average(), sgd(), nesterov(), adam(), yogi() or "
+            "adagrad()"
+        )

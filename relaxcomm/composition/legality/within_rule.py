@@ -7,7 +7,7 @@ import warnings
 
 from relaxcomm.composition import fragments
 from relaxcomm.composition.legality.alternatives import exchanges_that, listed, neighbours
-from relaxcomm.composition.legality.outer_rules import check_outer
+from relaxcomm.composition.legality.outer_rules import check_outer, check_served_outer
 from relaxcomm.composition.legality.parts import RuleParts
 from relaxcomm.composition.legality.topologies import check_graph
 from relaxcomm.errors import CompositionError, CompositionWarning
@@ -74,7 +74,9 @@ def _check_exchange(rule: RuleParts) -> None:
             f"{rule.payload!r} keeps an anchor that must stay the same on all ranks, but {exchange!r} gives "
             "each its own result; use the payload parameters(), or the exchange all_reduce()"
         )
-    if exchange.facts.returns == "base" and not (moves_base and rule.outer.facts.averages):
+    if exchange.facts.applies_outer:
+        check_served_outer(rule, moves_base=moves_base)
+    elif exchange.facts.returns == "base" and not (moves_base and rule.outer.facts.averages):
         raise CompositionError(
             f"{exchange!r} adds up what workers have moved and returns parameters, so it needs the payload "
             f"deltas() and the outer average(); got {rule.payload!r} and {rule.outer!r}"
@@ -97,7 +99,7 @@ def _check_exchange(rule: RuleParts) -> None:
             f"{exchange!r} lets every worker go on alone, but {rule.trigger!r} makes all agree in each step; "
             "use every_step() or every(steps=…)"
         )
-    if rule.delay and exchange.facts.returns == "base":
+    if rule.delay and exchange.facts.returns == "base" and not exchange.facts.applies_outer:
         raise CompositionError(
             f"{exchange!r} bounds the staleness itself, so it takes no delay; got delay {rule.delay}"
         )

@@ -42,6 +42,7 @@ class all_gather(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        applies_outer=False,
         slots={},
         coding="whole",
         service={},

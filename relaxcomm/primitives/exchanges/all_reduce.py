@@ -42,6 +42,7 @@ class all_reduce(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=True,
+        applies_outer=False,
         slots={},
         coding="whole",
         service={},

@@ -21,7 +21,7 @@ from relaxcomm.primitives.exchanges.parameter_server import (
     read_header,
     read_replies,
 )
-from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Served, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 
 
@@ -60,6 +60,7 @@ class averaging_server(ParameterServer):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        applies_outer=False,
         slots={},
         coding="parts",
         service={"round": "equal"},
@@ -71,7 +72,7 @@ class averaging_server(ParameterServer):
         read_replies(replies, tensor)
         return tensor
 
-    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served:
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
         plan = ShardPlan(cx, bucket, compressor)
         shard = AveragingShard(plan.decoder, cx.membership.world_size, plan.reply.numel())
         return Served(shard, plan.request, plan.reply)

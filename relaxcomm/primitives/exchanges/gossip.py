@@ -97,6 +97,7 @@ class gossip(OverGraph):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        applies_outer=False,
         slots={},
         coding="whole",
         service={},

@@ -15,7 +15,7 @@ from relaxcomm.network.transport import Service
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.exchanges.gossip import OverGraph
 from relaxcomm.primitives.exchanges.parameter_server import Decoder, kept_dtype
-from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Served, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 from relaxcomm.tensors.messages import DENSE
@@ -69,6 +69,7 @@ class pairwise(OverGraph):
         follows_parameters=True,
         memory="none",
         takes_divided=False,
+        applies_outer=False,
         slots={},
         coding="whole",
         service={"values": "fresh", "taken": "fresh"},
@@ -96,7 +97,7 @@ class pairwise(OverGraph):
         assert isinstance(came, Tensor)
         return tensor - came[0].view(kept).to(tensor.device, tensor.dtype)
 
-    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served:
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
         start = bucket.gather(bucket.empty()).to("cpu", kept_dtype(bucket.dtype))
         request = torch.empty(
             compressor.layout_bytes(bucket.layout, bucket.dtype.itemsize), dtype=torch.uint8

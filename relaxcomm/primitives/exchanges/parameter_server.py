@@ -90,13 +90,26 @@ class ShardPlan:
         rank, world_size = cx.membership.rank, cx.membership.world_size
         sizes = shard_sizes(bucket.numel, world_size)
         start = sum(sizes[:rank])
-        self.place = slice(start, start + sizes[rank])
+        self._place, self._num_shards = slice(start, start + sizes[rank]), world_size
         parts = shard_layouts(bucket, world_size)
         known = replace(cx, layout=parts[rank])
         self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank]))
+        self.kept = shard_bucket(bucket, parts[rank], kept_dtype(bucket.dtype), torch.device("cpu"))
         width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
         self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8)
         self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8)
+
+    def first_values(self, bucket: Bucket) -> Tensor:
+        """The parameters of this rank's part as they are now, on the CPU."""
+        whole = bucket.gather(bucket.temporary())
+        # No view, which would keep the whole.
+        return whole[self._place].to("cpu", kept_dtype(bucket.dtype), copy=True)
+
+    def request_of(self, header: Tensor) -> Request:
+        """A request to all shards that pushes nothing."""
+        row = torch.zeros_like(self.request)
+        row[:HEADER_BYTES] = header
+        return Request(row.expand(self._num_shards, -1), self.reply.expand(self._num_shards, -1).clone())
 
 
 class Decoder:

@@ -62,6 +62,7 @@ class push_sum(OverGraph):
         follows_parameters=True,
         memory="none",
         takes_divided=False,
+        applies_outer=False,
         slots={_SUM: "fresh", _WEIGHT: "fresh"},
         coding="inner",
         service={},

@@ -33,6 +33,7 @@ _FACTS = ExchangeFacts(
     follows_parameters=False,
     memory="none",
     takes_divided=False,
+    applies_outer=False,
     slots={},
     coding="whole",
     service={},

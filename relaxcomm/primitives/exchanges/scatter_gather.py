@@ -70,6 +70,7 @@ class scatter_gather(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        applies_outer=False,
         slots={},
         coding="parts and mean",
         service={},

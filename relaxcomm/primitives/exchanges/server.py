@@ -20,13 +20,12 @@ from relaxcomm.primitives.exchanges.parameter_server import (
     ParameterServer,
     ShardPlan,
     header,
-    kept_dtype,
     make_reply,
     make_request,
     read_header,
     read_replies,
 )
-from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Served, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 
 Staleness = Annotated[float, Field(ge=0)]
@@ -75,6 +74,7 @@ class server(ParameterServer):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        applies_outer=False,
         slots={},
         coding="parts",
         service={"values": "part", "clocks": "fresh"},
@@ -90,18 +90,11 @@ class server(ParameterServer):
         return tensor
 
     def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request:
-        plan, num_shards = ShardPlan(cx, bucket, compressor), cx.membership.world_size
-        row = torch.zeros_like(plan.request)
-        row[:HEADER_BYTES] = header(_MEETS, 0)
-        return Request(row.expand(num_shards, -1), plan.reply.expand(num_shards, -1).clone())
+        return ShardPlan(cx, bucket, compressor).request_of(header(_MEETS, 0))
 
-    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Served:
+    def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
         plan = ShardPlan(cx, bucket, compressor)
-        whole = bucket.gather(bucket.temporary())
-        mine = whole[plan.place].to(
-            "cpu", kept_dtype(bucket.dtype), copy=True
-        )  # no view that keeps the whole
-        shard = Shard(mine, plan.decoder, cx.membership.world_size, plan.reply.numel())
+        shard = Shard(plan.first_values(bucket), plan.decoder, cx.membership.world_size, plan.reply.numel())
         return Served(shard, plan.request, plan.reply)
 
 

@@ -61,6 +61,7 @@ class vote(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        applies_outer=False,
         slots={},
         coding="parts",
         service={},

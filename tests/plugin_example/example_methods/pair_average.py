@@ -47,6 +47,7 @@ class pair_average(Exchange):
         follows_parameters=False,
         memory="none",
         takes_divided=False,
+        applies_outer=False,
         slots={},
         coding="whole",
         service={},

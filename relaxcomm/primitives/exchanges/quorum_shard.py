@@ -1,0 +1,137 @@
+"""One rank's part of a model that moves when a quorum has pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from relaxcomm.network.transport import Service
+from relaxcomm.primitives.exchanges.parameter_server import HEADER_BYTES, Decoder, make_reply, read_header
+from relaxcomm.roles import Context, Outer
+from relaxcomm.roles.exchange import OUTER
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.finiteness import is_finite
+
+RESTS = 0  # in the place of a number of samples: a client pushes nothing until all others rest, too
+
+
+class ModelPart:
+    """A shard of the model that an outer moves.
+
+    Args:
+        cx: what the outer may know.
+        values: the first values, `[n]`, on the CPU; kept.
+        bucket: of the shard's tensors, as they are kept.
+        outer: that moves them.
+    """
+
+    def __init__(self, cx: Context, values: Tensor, bucket: Bucket, outer: Outer) -> None:
+        self._cx, self._bucket, self._outer = cx, bucket, outer
+        self.values = values
+        self.slots: dict[str, Tensor] = dict(outer.init(bucket))
+
+    def move(self, delta: Tensor) -> None:
+        """Take an outer step along `delta`, `[n]`."""
+        self.values = self._outer.apply(self._cx, self._bucket, self.slots, delta, self.values)
+
+
+class QuorumShard(Service):
+    """One rank's part of the model, and what has been pushed for its next move.
+
+    Args:
+        model: the part.
+        decoder: of what clients push.
+        world_size: number of clients.
+        reply_bytes: length of an answer, which is that of the largest shard.
+        quorum: number of clients that are waited for.
+        grace_seconds: how long others are waited for then.
+    """
+
+    def __init__(
+        self,
+        model: ModelPart,
+        decoder: Decoder,
+        world_size: int,
+        reply_bytes: int,
+        *,
+        quorum: int,
+        grace_seconds: float,
+    ) -> None:
+        self.model, self._decoder, self._reply_bytes = model, decoder, reply_bytes
+        self._quorum, self._grace_seconds = quorum, grace_seconds
+        self._clients = set(range(world_size))
+        self._resting: set[int] = set()
+        self._pushed: dict[int, tuple[int, Tensor]] = {}
+        self._due: float | None = None
+
+    def answer(self, client: int, request: Tensor) -> list[tuple[int, Tensor]]:
+        samples, _ = read_header(request)
+        if samples == RESTS:
+            self._resting.add(client)
+            return [(client, self._reply(self.model.values)), *self._answers()]
+        delta = self._decoder(request[HEADER_BYTES:])
+        if not is_finite(delta):  # of which nothing is kept; its sender learns it from the answer
+            return [(client, self._reply(torch.full_like(self.model.values, torch.nan)))]
+        self._pushed[client] = samples, delta.clone()  # the request is not ours to keep
+        return self._answers()
+
+    def leave(self, client: int) -> list[tuple[int, Tensor]]:
+        self._clients.discard(client)
+        self._resting.discard(client)
+        return self._answers()
+
+    def due(self) -> float | None:
+        return self._due
+
+    def expire(self) -> list[tuple[int, Tensor]]:
+        return self._move()
+
+    def part(self) -> Tensor:
+        return self.model.values
+
+    def export(self) -> dict[str, Tensor]:
+        assert not self._pushed, "what was pushed is in before a checkpoint"
+        slots = {OUTER + name: value.clone() for name, value in self.model.slots.items()}
+        return {"values": self.model.values.clone(), **slots}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        self.model.values = saved["values"].clone()
+        for name in self.model.slots:
+            self.model.slots[name] = saved[OUTER + name].clone()
+
+    def _answers(self) -> list[tuple[int, Tensor]]:
+        if not self._clients - self._resting:  # whoever comes next is waited for again
+            self._resting.clear()
+            return []
+        coming = self._clients - self._resting - self._pushed.keys()
+        if self._pushed and not coming:
+            return self._move()
+        if len(self._pushed) < self._quorum or self._due is not None:
+            return []
+        if not self._grace_seconds:
+            return self._move()
+        self._due = self.now() + self._grace_seconds
+        return []
+
+    def _move(self) -> list[tuple[int, Tensor]]:
+        """Move the model by what was pushed, and tell those who have."""
+        clients = sorted(self._pushed)  # in the order of ranks, not of arrival: the sum is the same each time
+        self.model.move(self._mean([self._pushed[client] for client in clients]))
+        self._pushed.clear()
+        self._due = None
+        reply = self._reply(self.model.values, len(clients))
+        return [(client, reply) for client in clients]
+
+    @staticmethod
+    def _mean(pushed: list[tuple[int, Tensor]]) -> Tensor:
+        """The mean by samples; of as many each it is the plain one, bit for bit."""
+        share = sum(samples for samples, _ in pushed) / len(pushed)
+        total = pushed[0][1] * (pushed[0][0] / share)
+        for samples, delta in pushed[1:]:
+            total.add_(delta, alpha=samples / share)
+        return total.div_(len(pushed))
+
+    def _reply(self, values: Tensor, contributors: int = 0) -> Tensor:
+        return make_reply((contributors, 0), values, self._reply_bytes)
