@@ -129,7 +129,7 @@ def hold(folder: Path, whole: dict[str, list[list[float]]], *, forged: bool) -> 
     warned = [str(one.message) for one in told if issubclass(one.category, CheckpointWarning)]
     if isinstance(ranks[0][0], Path):
         assert forged or parameters == whole[Path(result).name]
-        assert len(warned) == (Path(result).name != "step-00000002")
+        assert forged or len(warned) == (Path(result).name != "step-00000002")
         assert all(str(folder) in one for one in warned)
     else:
         assert parameters == [values(CASES["toy"].model(seed=5)).tolist()] * SIZE
