@@ -117,8 +117,11 @@ def is_checkpoint(folder: Path) -> bool:
     """Whether a folder is a checkpoint, and not one that was never finished, or holds several."""
     if folder.name.endswith(PARTIAL):
         return False
-    has_lost_manifest = _NAME.fullmatch(folder.name) and any(folder.glob("*.distcp"))
-    return bool((folder / MANIFEST).exists() or has_lost_manifest)
+    return (folder / MANIFEST).exists() or bool(_NAME.fullmatch(folder.name) and _has_files(folder))
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def checkpoints(path: Path) -> list[Kept]:
