@@ -137,5 +137,5 @@ def test_it_goes_on(name, before, after, tmp_path):
     replicas, differ, samples = zip(*run(name, go_on, after), strict=True)
     assert all(one.isfinite().all() for one in replicas)
     assert all(differ) or all(torch.equal(one, replicas[0]) for one in replicas)
-    # Few sit out and none comes twice; the batch after which a rank has stopped was not yet counted.
-    assert epochs * 96 - 2 * after <= sum(samples) + 8 * before * stopped <= epochs * 96 + after * stopped
+    # Few sit out and none comes twice.
+    assert epochs * 96 - 2 * after <= sum(samples) <= epochs * 96 + after * stopped
