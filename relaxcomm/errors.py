@@ -8,6 +8,7 @@ RelaxcommError
 ├── UsageError             the training loop does what the engine cannot honour
 │   └── NonFiniteError     a gradient, parameter or buffer holds NaN or infinity
 ├── CheckpointError        a checkpoint could not be written
+├── ForgeryError           what came was not made with the shared secret
 └── CommunicationError     a peer failed, is missing, or is somewhere else in the run
     ├── RankLostError      it has ended, or cannot be reached: the others could go on without it
     └── DeadlockError      in-process ranks wait for each other for ever
@@ -54,6 +55,10 @@ class UsageError(RelaxcommError, RuntimeError):
 
 class NonFiniteError(UsageError):
     """A gradient, parameter or buffer holds NaN or infinity; the message says which, and on which rank."""
+
+
+class ForgeryError(RelaxcommError):
+    """What came through the network or the store was not made with `membership: {secret: …}`."""
 
 
 class CommunicationError(RelaxcommError, RuntimeError):

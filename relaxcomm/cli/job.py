@@ -61,6 +61,7 @@ class Job:
         """
         loaded = self.load()
         find_task(loaded.task)
+        loaded.membership.read_secret()
         if not is_worker():  # workers that a launcher started compare what is wrong when they attach
             loaded.check_world_size(loaded.workers)
         if self.link is not None and loaded.workers == 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Literal
 
 from pydantic import field_serializer, field_validator, model_validator
@@ -11,6 +13,8 @@ from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.data import Injection, Partition, iid
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Count, Rate, Section
+from relaxcomm.network.secret import LEAST_BYTES, Secret
+from relaxcomm.system.files import read_private
 
 
 class DataConfig(Section):
@@ -83,14 +87,69 @@ class CheckpointConfig(Section):
         return self
 
 
+class SecretConfig(Section):
+    """Where each worker finds the secret that those who may join share; it stands in no configuration itself.
+
+    Args:
+        env: the name of an environment variable that holds it, or None.
+        file: a file that holds it, which nobody but its owner may read, or None; just one of the two.
+    """
+
+    env: str | None = None
+    file: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_text(cls, value: object) -> object:
+        if not isinstance(value, dict | SecretConfig):  # it is not shown
+            raise ConfigError(
+                "membership.secret: a secret is not written into a configuration, which is copied into "
+                "results and logs; name where it is: {env: NAME} or {file: PATH}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _check_place(self) -> SecretConfig:
+        if (self.env is None) == (self.file is None):
+            raise ConfigError("membership.secret: give just one of env and file, where the secret is")
+        return self
+
+    def read(self) -> Secret:
+        """The secret.
+
+        Raises: ConfigError if it is not there, too short, or can be read by others; it is not shown.
+        """
+        where = f"the environment variable {self.env}" if self.file is None else self.file
+        if self.file is not None:
+            key = read_private(Path(self.file), "membership.secret").strip()
+        else:
+            key = os.environ.get(self.env or "", "").strip().encode()
+        if len(key) < LEAST_BYTES:
+            raise ConfigError(
+                f"membership.secret: {where} holds {len(key)} bytes; it takes {LEAST_BYTES} or more, such as "
+                "what `openssl rand -hex 32` prints"
+            )
+        return Secret(key)
+
+
 class MembershipConfig(Section):
-    """What becomes of a run that loses ranks.
+    """What becomes of a run that loses ranks, and who may join it.
 
     Args:
         elastic: those that are left go on without them; else the run ends.
+        secret: where each worker finds the secret that all share; with None whoever reaches the store may
+            join.
     """
 
     elastic: bool = False
+    secret: SecretConfig | None = None
+
+    def read_secret(self) -> Secret | None:
+        """The secret, if one is asked for.
+
+        Raises: ConfigError if it cannot be read.
+        """
+        return None if self.secret is None else self.secret.read()
 
 
 class Phase(Section):

@@ -23,10 +23,11 @@ from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
 from relaxcomm.engine.session import Session, attached
-from relaxcomm.errors import CompositionError, ConfigError, UsageError
+from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, single
 from relaxcomm.network.default_group import is_launched, make_default_group
+from relaxcomm.network.secret import Secret
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
@@ -86,17 +87,24 @@ def attach(
     settings: Config | None = None
     problem: Exception | None = None
     optimizers: tuple[Optimizer, ...] = ()
+    secret: Secret | None = None
     try:
         settings = config if isinstance(config, Config) else load(_named(config))
+        secret = settings.membership.read_secret()
         optimizers = _listed(optimizer)
         _check(model, optimizers, settings)
     except Exception as error:  # the others are told, who would wait for this rank
         problem = error
     with ExitStack() as undo:
-        owned = _initialise(process_group, (settings or _plain()).timeout_seconds)
-        if owned:
-            undo.callback(dist.destroy_process_group)
-        transport = _connect(model, settings, process_group)
+        try:
+            owned = _initialise(process_group, (settings or _plain()).timeout_seconds, secret)
+            if owned:
+                undo.callback(dist.destroy_process_group)
+            transport = _connect(model, settings, process_group, secret)
+        except RelaxcommError as error:
+            raise (
+                problem or error
+            ) from None  # the others have no secret of this rank's, whose own fault says why
         undo.callback(transport.close)
         undo.push(_telling(transport))
         facts: dict[str, str] = {}
@@ -190,11 +198,11 @@ def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) 
             check_switchable(algorithm)
 
 
-def _initialise(group: object, timeout_seconds: float) -> bool:
+def _initialise(group: object, timeout_seconds: float, secret: Secret | None) -> bool:
     """Make the default process group where torchrun has started several ranks; whether it was made here."""
     if group is not None or not is_launched():
         return False
-    make_default_group(timeout_seconds)
+    make_default_group(timeout_seconds, secret)
     return True
 
 
@@ -213,7 +221,7 @@ def _plain() -> Config:
     return load({"algorithm": "bsp"})
 
 
-def _connect(model: nn.Module, settings: Config | None, group: Any) -> Transport:
+def _connect(model: nn.Module, settings: Config | None, group: Any, secret: Secret | None) -> Transport:
     if isinstance(group, Transport):
         return group
     if isinstance(group, InProcessGroup):
@@ -229,6 +237,7 @@ def _connect(model: nn.Module, settings: Config | None, group: Any) -> Transport
         timeout_seconds=options.timeout_seconds,
         debug=options.debug,
         elastic=options.membership.elastic,
+        secret=secret,
     )
 
 
@@ -237,7 +246,7 @@ def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[st
     facts = {"algorithm": repr(settings.algorithm), "phases": repr(settings.phases)}
     facts |= {"bucket_bytes": str(settings.bucket_bytes)}
     facts["drift_guard"] = str(settings.drift_guard)
-    facts["membership"] = str(settings.membership)
+    facts["membership"] = str(settings.membership.model_copy(update={"secret": None}))  # its place may differ
     facts["metrics"] = "off" if settings.metrics is None else "on"  # the rest may differ between hosts
     facts |= settings.describe_topologies(world_size)
     for name, p in named_parameters(model):

@@ -9,12 +9,17 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from relaxcomm.errors import CommunicationError
+from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import without_frames
+from relaxcomm.network.seal import agree
+from relaxcomm.network.secret import Secret
+from relaxcomm.network.signed_store import signed
+from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import check_rendezvous, launched, restart_count
 
 _numbers = itertools.count()
 _met: list[tuple[Any, int, int]] = []
+_signed: list[Any] = []  # torch holds a store of Python's, but not what is Python's of it
 
 
 def is_launched() -> bool:
@@ -22,7 +27,7 @@ def is_launched() -> bool:
     return not dist.is_initialized() and launched().world_size > 1
 
 
-def make_default_group(timeout_seconds: float) -> None:
+def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> None:
     """Make it, over Gloo; once it was destroyed it can be made again.
 
     Each has keys of its own in the one store, which lives as long as the process: a group that finds the
@@ -30,8 +35,10 @@ def make_default_group(timeout_seconds: float) -> None:
 
     Args:
         timeout_seconds: the longest wait for the other ranks.
+        secret: that all share, or None.
 
-    Raises: CommunicationError if one does not come; ConfigError for variables that no launcher has set so.
+    Raises: CommunicationError if one does not come; ConfigError for variables that no launcher has set so;
+        ForgeryError or ConfigError if ranks do not have the same secret.
     """
     check_rendezvous()
     here, limit = launched(), timedelta(seconds=timeout_seconds)
@@ -40,9 +47,15 @@ def make_default_group(timeout_seconds: float) -> None:
             _met.append(next(iter(rendezvous("env://", timeout=limit))))
         store, own, size = _met[0]
         store.set_timeout(limit)
-        named = dist.distributed_c10d.PrefixStore(f"relaxcomm/{restart_count()}/{next(_numbers)}", store)
+        name = f"relaxcomm/{restart_count()}/{next(_numbers)}"
+        checked = signed(store, secret)
+        _signed.append(checked)
+        agree(checked, name, Membership(own, size), secret, limit)
+        named = dist.distributed_c10d.PrefixStore(name, checked)
         named.set_timeout(limit)
         dist.init_process_group("gloo", store=named, rank=own, world_size=size, timeout=limit)
+    except ConfigError:
+        raise
     except (RuntimeError, ValueError) as error:
         raise CommunicationError(
             f"rank {here.rank} of {here.world_size} has not met the others within {timeout_seconds:g} s "

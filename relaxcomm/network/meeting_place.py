@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore
 
+from relaxcomm.network.secret import Secret
+from relaxcomm.network.signed_store import signed
 from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import restart_count
 
@@ -31,6 +33,7 @@ class MeetingPlace:
         ranks: their numbers in the default group, for NCCL.
         limit: after which torch gives up an operation.
         making: the longest wait for another rank while a group is made.
+        secret: that signs what they write to the store, or None.
     """
 
     store: Any
@@ -39,22 +42,25 @@ class MeetingPlace:
     ranks: tuple[int, ...]
     limit: timedelta
     making: timedelta
+    secret: Secret | None = None
 
     @classmethod
-    def of(cls, process_group: Any, timeout_seconds: float) -> MeetingPlace:
+    def of(cls, process_group: Any, timeout_seconds: float, secret: Secret | None = None) -> MeetingPlace:
         """Where the ranks of a group of torch's meet, on which nothing is sent.
 
         Args:
             process_group: None for the default one.
             timeout_seconds: the longest wait for another rank.
+            secret: that all share, or None.
         """
         ranks = tuple(dist.get_process_group_ranks(process_group or dist.group.WORLD))
         # The store may be the one of the attempt before.
         name = f"relaxcomm/{restart_count()}/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         # The store of the default group has no public accessor.
-        store = dist.distributed_c10d._get_default_store()
+        store = signed(dist.distributed_c10d._get_default_store(), secret)
         limit = timedelta(seconds=timeout_seconds + _MARGIN_SECONDS)
-        return cls(store, name, Membership(ranks.index(dist.get_rank()), len(ranks)), ranks, limit, limit)
+        mine = Membership(ranks.index(dist.get_rank()), len(ranks))
+        return cls(store, name, mine, ranks, limit, limit, secret)
 
     def of_generation(self, number: int, workers: Sequence[int], making: timedelta) -> MeetingPlace:
         """Where those meet who go on, when others are gone.

@@ -7,6 +7,7 @@ import itertools
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -21,12 +22,21 @@ from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Request
 from relaxcomm.network.point_to_point import ThreadedWork
 from relaxcomm.network.process_groups import close_connections
+from relaxcomm.network.seal import Seal
+from relaxcomm.network.service_messages import (
+    Arrivals,
+    CheckedReply,
+    Header,
+    RefusedError,
+    Trailers,
+    as_bytes,
+)
 from relaxcomm.network.traffic import size_bytes
 from relaxcomm.network.transport import ByteCounters, Place, Service
 from relaxcomm.tensors import buffer_pool
 
 # The last two are of a rank that ends without the others: only a message wakes a thread that serves.
-_REQUEST, _GOODBYE, _ENDING, _WAKE = 1, 0, 2, 3
+_REQUEST, _GOODBYE, _ENDING, _WAKE, _REPLY = 1, 0, 2, 3, 4
 _SLICE_SECONDS = 0.5
 _END_SECONDS = 5.0  # to be woken in
 _FOR_EVER = timedelta(days=365)  # a service waits for requests as long as its clients train
@@ -37,11 +47,12 @@ class Services:
 
     Args:
         place: where the ranks meet.
-        counters: of this rank's bytes.
+        counters: of this rank's bytes, headers and tags not among them.
+        seal: of the ranks.
     """
 
-    def __init__(self, place: MeetingPlace, counters: ByteCounters) -> None:
-        self._membership = place.membership
+    def __init__(self, place: MeetingPlace, counters: ByteCounters, seal: Seal) -> None:
+        self._membership, self.seal = place.membership, seal
         self.rank, self.world_size = place.membership.rank, place.membership.world_size
         self.counters = counters
         self.groups = [place.gloo("requests"), place.gloo("replies")]
@@ -55,9 +66,12 @@ class Services:
         """Answer requests for `place`."""
         self._served[place] = _Served(self, place[0], next(self._tags), service, request, reply)
 
-    def ask(self, place: Place, operation: Request) -> Any:
-        """Send a request to those that are asked; a work whose end means that `operation.reply` is filled."""
-        return self._served[place].ask(operation)
+    def ask(self, place: Place, operation: Request, clock: int) -> Any:
+        """Send a request to those that are asked, in a step.
+
+        Returns: a work whose end means that `operation.reply` is filled.
+        """
+        return self._served[place].ask(operation, clock)
 
     def leave(self, limit_seconds: float, check: Callable[[], None]) -> None:
         """Say goodbye, and serve until all others have; `check` is called now and then.
@@ -105,9 +119,15 @@ class _Served:
     ) -> None:
         self._home, self._rule, self._tag, self._service = home, rule, tag, service
         self._incoming, self._outgoing = home.groups
-        self._request_bytes, self._reply_bytes = size_bytes(request), size_bytes(reply)
+        self._request, self._reply = request.to("meta"), reply.to("meta")
+        self._request_bytes, self._clock = size_bytes(request), 0
+        self._trailers = Trailers(home.seal, tag)
+        self._arrivals = Arrivals(self._trailers, self._request, rule)
+        self._numbers: Counter[int] = Counter()  # of the last message to each rank
+        self._asked: dict[int, Header] = {}  # the last request of each rank
+        self._order = threading.Lock()  # in which requests are numbered and sent
         self._local_replies: queue.Queue[Tensor] = queue.Queue()
-        self._sending: dict[int, tuple[Any, Tensor]] = {}
+        self._sending: dict[int, list[_Kept]] = {}
         self._left = {home.rank} if home.world_size == 1 else set()
         self._heard = time.monotonic()
         self._lock = threading.Lock()
@@ -121,16 +141,17 @@ class _Served:
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"relaxcomm-service-{tag}")
         self._thread.start()
 
-    def ask(self, operation: Request) -> ThreadedWork:
+    def ask(self, operation: Request, clock: int) -> ThreadedWork:
         works: list[Any] = []
+        self._clock = clock
         rows = dict(zip(operation.asked, zip(operation.tensor, operation.reply, strict=True), strict=True))
         local = rows.pop(self._home.rank, None)
         for other, (sent, _) in rows.items():
-            row = sent.reshape(-1).view(torch.uint8)
-            works.append(self._send(_REQUEST, row, other))
-            self._home.counters.add(self._rule, sent=row.numel())
+            works.append(self._send(_REQUEST, sent, other))
+            self._home.counters.add(self._rule, sent=size_bytes(sent))
+        numbers = {other: work.number for other, work in zip(rows, works, strict=True)}
         for other, (_, into) in rows.items():
-            works.append(self._outgoing.recv([into], other, self._tag))
+            works.append(self._receive(other, into, numbers[other]))
             self._home.counters.add(self._rule, received=size_bytes(into))
         if local is not None:
             with self._lock:
@@ -139,7 +160,7 @@ class _Served:
         return ThreadedWork(works, _FOR_EVER)
 
     def say_goodbye(self) -> None:
-        nothing = torch.zeros(self._request_bytes, dtype=torch.uint8)
+        nothing = torch.zeros_like(self._request, device="cpu")
         goodbyes = [self._send(_GOODBYE, nothing, other) for other in self._others]
         with self._lock:
             self._left.add(self._home.rank)
@@ -173,7 +194,7 @@ class _Served:
 
     def _tell(self, kind: int, others: Iterable[int]) -> None:
         """Send a kind alone, to those that can be reached."""
-        nothing = torch.zeros(self._request_bytes, dtype=torch.uint8)
+        nothing = torch.zeros_like(self._request, device="cpu")
         for other in others:
             with suppress(RuntimeError, ValueError):  # its process or the group is gone
                 self._waking.append(self._send(kind, nothing, other))
@@ -191,35 +212,46 @@ class _Served:
             )
 
     def _send(self, kind: int, payload: Tensor, other: int) -> Any:
-        message = buffer_pool.empty(payload.numel() + 1, torch.uint8, torch.device("cpu"))
-        message[-1] = kind  # behind, so that the payload begins where numbers may
-        message[:-1] = payload
-        return _Kept(self._incoming.send([message], other, self._tag), message)
+        data, trailer_bytes = as_bytes(payload), self._trailers.num_bytes
+        message = buffer_pool.empty(data.numel() + trailer_bytes, torch.uint8, torch.device("cpu"))
+        message[: data.numel()] = data  # first, so that it begins where numbers may
+        with self._order:
+            self._numbers[other] += 1
+            header = self._header(kind, payload, self._numbers[other], self._clock)
+            message[data.numel() :] = self._trailers.make(header, message[: data.numel()])
+            return _Kept(self._incoming.send([message], other, self._tag), message, header.number)
+
+    def _header(self, kind: int, payload: Tensor, number: int, clock: int) -> Header:
+        return Header(kind, self._home.rank, number, clock, tuple(payload.shape), payload.dtype)
+
+    def _receive(self, other: int, into: Tensor, number: int) -> CheckedReply:
+        """What ends when the answer to a request is there, and is one."""
+        trailer = torch.empty(self._trailers.num_bytes, dtype=torch.uint8)
+        works = (self._outgoing.recv([one], other, self._tag) for one in (into, trailer))
+
+        def check() -> None:
+            header = self._trailers.read(trailer, as_bytes(into), other, self._reply)
+            if (header.kind, header.number) != (_REPLY, number):
+                raise RefusedError(f"rank {other} has answered request {header.number}, and not {number}")
+
+        return CheckedReply(works, check)
 
     def _run(self) -> None:
         try:
-            buffer = torch.empty(self._request_bytes + 1, dtype=torch.uint8)
+            buffer = torch.empty(self._request_bytes + self._trailers.num_bytes, dtype=torch.uint8)
+            payload, trailer = buffer[: self._request_bytes], buffer[self._request_bytes :]
             while len(self._left - {self._home.rank}) < len(self._others):
                 arriving = self._incoming.recv_anysource([buffer], self._tag)
                 arriving.wait()
                 client = arriving._source_rank()
-                self._heard = time.monotonic()
-                if buffer[-1] == _ENDING:
-                    self._ended.add(client)
-                    self._tell(_WAKE, [client])
+                header = self._arrivals.take(trailer, payload, client)
+                if header is not None:
+                    self._take_in(header, payload)
                 if self._is_ending:
                     return
-                if buffer[-1] in (_ENDING, _WAKE):
-                    continue
-                with self._lock:
-                    if buffer[-1] == _GOODBYE:
-                        self._left.add(client)
-                        self._deliver(self._service.leave(client))
-                    else:
-                        self._home.counters.add(self._rule, received=self._request_bytes)
-                        self._deliver(self._service.answer(client, buffer[:-1]))
-            for work, _ in self._sending.values():
-                work.wait()
+            for works in self._sending.values():
+                for work in works:
+                    work.wait()
         except Exception as error:  # handed to the rank's own thread
             self._error = error
 
@@ -231,6 +263,23 @@ class _Served:
         except Exception as error:  # handed to the rank's own thread
             self._error = error
 
+    def _take_in(self, header: Header, payload: Tensor) -> None:
+        """Do what a message asks for, which was checked."""
+        client, self._heard = header.sender, time.monotonic()
+        if header.kind == _ENDING:
+            self._ended.add(client)
+            self._tell(_WAKE, [client])
+        if self._is_ending or header.kind in (_ENDING, _WAKE):
+            return
+        with self._lock:
+            if header.kind == _GOODBYE:
+                self._left.add(client)
+                self._deliver(self._service.leave(client))
+            else:
+                self._home.counters.add(self._rule, received=self._request_bytes)
+                self._asked[client] = header
+                self._deliver(self._service.answer(client, payload))
+
     def _deliver(self, replies: Iterable[tuple[int, Tensor]]) -> None:
         self._alarm.set(self._service.due())
         for client, reply in replies:
@@ -238,16 +287,21 @@ class _Served:
                 self._local_replies.put(reply)
                 continue
             self._home.counters.add(self._rule, sent=size_bytes(reply))
+            asked = self._asked[client]
+            header = self._header(_REPLY, reply, asked.number, asked.clock)
+            trailer = self._trailers.make(header, as_bytes(reply))
             # A client asks again only after it has the answer, so the one before has gone out.
-            work = self._outgoing.send([reply], client, self._tag)
-            self._sending[client] = (work, reply)
+            self._sending[client] = [
+                _Kept(self._outgoing.send([one], client, self._tag), one, asked.number)
+                for one in (reply, trailer)
+            ]
 
 
 class _Kept:
-    """A send that keeps its buffer."""
+    """A send that keeps its buffer, and its number."""
 
-    def __init__(self, work: Any, buffer: Tensor) -> None:
-        self._work, self._buffer = work, buffer
+    def __init__(self, work: Any, buffer: Tensor, number: int) -> None:
+        self._work, self._buffer, self.number = work, buffer, number
 
     def wait(self, limit: timedelta = _FOR_EVER) -> None:
         self._work.wait(limit)

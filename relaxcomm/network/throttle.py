@@ -13,6 +13,7 @@ from typing import Any
 from relaxcomm.network.link import Link
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Label, Operation, Received, Request
+from relaxcomm.network.secret import Secret
 from relaxcomm.network.torch_distributed import TorchTransport
 from relaxcomm.network.transport import ByteCounters, Pending
 
@@ -97,11 +98,12 @@ class ThrottledTransport(TorchTransport):
 
     Args:
         throttle: this rank's link.
+        secret: that all ranks share, or None.
         settings: of `TorchTransport`.
     """
 
-    def __init__(self, throttle: Throttle, **settings: Any) -> None:
-        super().__init__(MeetingPlace.of(None, settings["timeout_seconds"]), **settings)
+    def __init__(self, throttle: Throttle, *, secret: Secret | None = None, **settings: Any) -> None:
+        super().__init__(MeetingPlace.of(None, settings["timeout_seconds"], secret), **settings)
         self._throttle, self.counters = throttle, _Metered(throttle)
 
     def issue(self, operation: Operation, label: Label) -> Pending:

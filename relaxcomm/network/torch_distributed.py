@@ -15,7 +15,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from relaxcomm.errors import CommunicationError, ConfigError, RankLostError
+from relaxcomm.errors import CommunicationError, ConfigError, ForgeryError, RankLostError
 from relaxcomm.network import flight_recorder
 from relaxcomm.network.liveness import Missing, Peers, without_frames
 from relaxcomm.network.meeting_place import MeetingPlace
@@ -29,6 +29,8 @@ from relaxcomm.network.operations import (
 )
 from relaxcomm.network.process_groups import Burial, Groups
 from relaxcomm.network.reductions import signature
+from relaxcomm.network.seal import agree
+from relaxcomm.network.secret import Secret
 from relaxcomm.network.services import Services
 from relaxcomm.network.status import State, Status
 from relaxcomm.network.traffic import traffic
@@ -83,6 +85,7 @@ class TorchTransport(Transport):
         self._peers = Peers(place)
         self._trail = Trail()
         try:
+            self._seal = agree(place.store, place.name, place.membership, place.secret, place.making)
             self._groups = Groups(place, backend=chosen)
             self._peers.meet()
         except RuntimeError as error:
@@ -93,9 +96,11 @@ class TorchTransport(Transport):
         self.counters = ByteCounters()
 
     @classmethod
-    def of(cls, process_group: Any, *, timeout_seconds: float, **settings: Any) -> TorchTransport:
+    def of(
+        cls, process_group: Any, *, timeout_seconds: float, secret: Secret | None = None, **settings: Any
+    ) -> TorchTransport:
         """Between the ranks of a group of torch's, on which nothing is sent; None for the default one."""
-        place = MeetingPlace.of(process_group, timeout_seconds)
+        place = MeetingPlace.of(process_group, timeout_seconds, secret)
         return cls(place, timeout_seconds=timeout_seconds, **settings)
 
     def at(self, place: MeetingPlace) -> TorchTransport:
@@ -157,7 +162,7 @@ class TorchTransport(Transport):
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         if self._services is None:
             try:
-                self._services = Services(self.place, self.counters)
+                self._services = Services(self.place, self.counters, self._seal)
             except RuntimeError as error:
                 raise self._broke("the beginning of services", error) from error
         self._services.serve(place, service, request, reply)
@@ -183,7 +188,16 @@ class TorchTransport(Transport):
         self._meet(event, step, b"")
 
     def gather_objects(self, value: object, event: str, step: int | None = None) -> list[object]:
-        return [pickle.loads(one) for one in self._meet(event, step, pickle.dumps(value))]
+        number, mine = self._meetings.passed, pickle.dumps(value)
+        tags = [f"{number} {rank} {event} {step}".encode() for rank in range(self.membership.world_size)]
+        tag = self._seal.tag("objects", tags[self.membership.rank], mine)
+        came = self._meet(event, step, tag + mine)
+        for rank, one in enumerate(came):  # before it is read: what is pickled can run code
+            if not self._seal.check(one[: len(tag)], "objects", tags[rank], one[len(tag) :]):
+                raise ForgeryError(
+                    f"what came from rank {rank} at {event} was not made with membership.secret"
+                )
+        return [pickle.loads(one[len(tag) :]) for one in came]
 
     def announce(self, status: str) -> None:
         state: State = "failed" if status.startswith("failed") else "closed"
@@ -281,7 +295,8 @@ class TorchTransport(Transport):
         if not isinstance(operation, Request):
             return self._groups.start(operation)
         assert self._services is not None, "serve comes before the first request"
-        return [self._services.ask((label.rule, label.unit), operation)], operation.reply
+        asked = self._services.ask((label.rule, label.unit), operation, label.step)
+        return [asked], operation.reply
 
     def _late(self, at: object) -> CommunicationError:
         said = f"not complete after {self._timeout:g} s (timeout_seconds): {self._peers.heard()}"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from relaxcomm.errors import ConfigError, RelaxcommError
 
+_PRIVATE_BYTES = 65_536
+
 
 def unshared(path: str, flags: int) -> int:
     """For `open`: a file that is made has the permissions of the umask, and none to write for all."""
@@ -83,6 +85,18 @@ def read_at_most(path: Path, limit_bytes: int, what: str) -> bytes:
         raise ConfigError(f"cannot read {what} {path}: {reason}") from None
     if len(data) > limit_bytes:
         raise ConfigError(f"{what} {path} has more than {limit_bytes:,} bytes, which is all that is read")
+    return data
+
+
+def read_private(path: Path, what: str) -> bytes:
+    """The content of a small file that holds a secret.
+
+    Raises: ConfigError if it cannot be read, or if others than its owner may read or write it.
+    """
+    data = read_at_most(path, _PRIVATE_BYTES, what)
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise ConfigError(f"{what}: others may read or write {path} (mode {mode:o}); chmod 600 {path}")
     return data
 
 

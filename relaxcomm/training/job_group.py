@@ -10,16 +10,17 @@ import torch.distributed as dist
 
 from relaxcomm.errors import CommunicationError
 from relaxcomm.network.default_group import is_launched, make_default_group
+from relaxcomm.network.secret import Secret
 from relaxcomm.training.results import RankRecord
 
 
 @contextmanager
-def process_group(timeout_seconds: float) -> Iterator[None]:
+def process_group(timeout_seconds: float, secret: Secret | None) -> Iterator[None]:
     """The job's own group, on which it waits and gathers results; the engine makes groups of its own."""
     if not is_launched():
         yield
         return
-    make_default_group(timeout_seconds)
+    make_default_group(timeout_seconds, secret)
     yield
     # Not in a `finally`: after a failure it could wait for ranks that are gone.
     dist.destroy_process_group()

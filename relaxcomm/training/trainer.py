@@ -53,7 +53,7 @@ def train(config: Config, link: Link | None = None) -> Result:
     task = factory.build(config.seed)
     task.model.to(device)
     torch.manual_seed(config.seed + rank)  # every rank its own dropout
-    with process_group(config.timeout_seconds):
+    with process_group(config.timeout_seconds, config.membership.read_secret()):
         record = _Run(config, task, device, rank, link).run()
         return merge(
             gather(record),
@@ -75,6 +75,7 @@ def throttled(config: Config, device: torch.device, link: Link) -> ThrottledTran
         backend=config.backend,
         timeout_seconds=config.timeout_seconds,
         debug=config.debug,
+        secret=config.membership.read_secret(),
     )
 
 

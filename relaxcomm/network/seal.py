@@ -1,0 +1,77 @@
+"""What ranks sign for each other, once each knows that the others have the same secret."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed.distributed_c10d import PrefixStore
+
+from relaxcomm.errors import ConfigError, ForgeryError
+from relaxcomm.network.secret import Secret
+from relaxcomm.network.signed_store import UNSIGNED
+from relaxcomm.network.transport import Membership
+
+_NONE = "none"
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Signs for one session, which no other run or generation has; without a secret it signs nothing.
+
+    Args:
+        secret: that all ranks share, or None.
+        session: a digest of what each rank has drawn for it, so that nothing old fits it.
+    """
+
+    secret: Secret | None
+    session: bytes
+
+    def tag(self, purpose: str, *parts: Any) -> bytes:
+        """A tag of these in this session; empty without a secret."""
+        return b"" if self.secret is None else self.secret.tag(purpose, self.session, *parts)
+
+    def check(self, tag: bytes, purpose: str, *parts: Any) -> bool:
+        """Whether a tag is that of these in this session."""
+        return self.secret is None or self.secret.holds(tag, purpose, self.session, *parts)
+
+
+def agree(store: Any, name: str, membership: Membership, secret: Secret | None, limit: timedelta) -> Seal:
+    """Meet the other ranks in the store, and see that they have the same secret.
+
+    Args:
+        store: which all can reach.
+        name: the same on all ranks, and never used again.
+        membership: this rank and how many there are.
+        secret: of this rank.
+        limit: the longest wait for another rank.
+
+    Raises: ConfigError, on every rank, if some have none; ForgeryError if some have another.
+    """
+    drawn = secrets.token_hex(16)
+    open_store, ranks = PrefixStore(f"{name}/{UNSIGNED}", store), range(membership.world_size)
+    open_store.set(str(membership.rank), f"{drawn} {_proof(secret, name, membership.rank, drawn)}")
+    open_store.wait([str(rank) for rank in ranks], limit)
+    told = [open_store.get(str(rank)).decode().split() for rank in ranks]
+    without = [rank for rank in ranks if told[rank][1] == _NONE]
+    if 0 < len(without) < membership.world_size:
+        raise ConfigError(
+            f"ranks {without} have no membership.secret and the others have one; give all the same, or none"
+        )
+    others = [rank for rank in ranks if told[rank][1] != _proof(secret, name, rank, told[rank][0])]
+    if others:
+        raise ForgeryError(
+            f"rank {membership.rank} and ranks {others} have different membership.secrets; give all the same"
+        )
+    session = hashlib.blake2b(repr((name, told)).encode(), digest_size=8).digest()
+    return Seal(secret, session)
+
+
+def _proof(secret: Secret | None, name: str, rank: int, drawn: str) -> str:
+    """That a rank knows the secret, without telling it."""
+    if secret is None:
+        return _NONE
+    return secret.tag("seal", name.encode(), str(rank).encode(), drawn.encode()).hex()

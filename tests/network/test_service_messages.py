@@ -1,0 +1,129 @@
+"""What is behind a message to a service is checked before the message is used."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from relaxcomm.network.seal import Seal
+from relaxcomm.network.secret import Secret
+from relaxcomm.network.service_messages import Arrivals, Header, RefusedError, Trailers, as_bytes
+from relaxcomm.network.services import Services
+from tests.engine.harness import on_gloo
+
+SEAL = Seal(Secret(b"a" * 32), b"session1")
+LIKE = torch.empty(2, 3, dtype=torch.float64, device="meta")
+
+
+def message(seal=SEAL, service=0, payload=None, **changed):
+    """A trailer and a payload, as a rank sends them."""
+    payload = torch.arange(6.0, dtype=torch.float64).view(2, 3) if payload is None else payload
+    facts = {"kind": 1, "sender": 2, "number": 1, "clock": 7, "shape": tuple(payload.shape)}
+    header = Header(**{**facts, "dtype": payload.dtype, **changed})
+    data = as_bytes(payload)
+    return Trailers(seal, service).make(header, data), data
+
+
+@pytest.mark.parametrize("seal", [SEAL, Seal(None, b"session1")], ids=["signed", "not signed"])
+def test_it_says_what_was_sent(seal):
+    trailer, payload = message(seal)
+    assert trailer.numel() == Trailers(seal, 0).num_bytes
+    header = Trailers(seal, 0).read(trailer, payload, 2, LIKE)
+    assert header == Header(1, 2, 1, 7, (2, 3), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        (message(Seal(Secret(b"b" * 32), b"session1")), "its tag was not made with membership.secret"),
+        (message(Seal(SEAL.secret, b"session2")), "its tag was not made"),
+        (message(service=1), "its tag was not made"),
+        (message(sender=1), "it says that rank 1 sent it"),
+        (
+            message(payload=torch.zeros(3, 2, dtype=torch.float64)),
+            r"it holds \[3, 2\] torch.float64, where \[2, 3\]",
+        ),
+        (message(payload=torch.zeros(2, 3, dtype=torch.int64)), r"it holds \[2, 3\] torch.int64, where"),
+    ],
+    ids=["secret", "session", "service", "sender", "shape", "dtype"],
+)
+def test_what_is_not_as_agreed_is_refused(sent, complaint):
+    with pytest.raises(RefusedError, match=complaint):
+        Trailers(SEAL, 0).read(*sent, 2, LIKE)
+
+
+def test_without_a_secret_the_header_is_checked_all_the_same():
+    plain = Seal(None, b"session1")
+    for sent, complaint in (
+        (message(Seal(None, b"session2")), "another run or generation"),
+        (message(plain, sender=0), "rank 0 sent it"),
+        (message(plain, payload=torch.zeros(6, dtype=torch.float64)), "it holds"),
+    ):
+        with pytest.raises(RefusedError, match=complaint):
+            Trailers(plain, 0).read(*sent, 2, LIKE)
+
+
+@pytest.mark.parametrize("at", ["payload", "header", "tag"])
+def test_one_changed_bit_is_seen(at):
+    trailer, payload = message()
+    changed, place = (payload, 5) if at == "payload" else (trailer, 9 if at == "header" else -1)
+    changed[place] ^= 1
+    with pytest.raises(RefusedError):
+        Trailers(SEAL, 0).read(trailer, payload, 2, LIKE)
+
+
+def test_each_message_counts_once_and_one_warning_is_given(caplog):
+    arrivals = Arrivals(Trailers(SEAL, 0), LIKE, "rule 0")
+    first, second = message(number=1), message(number=2)
+    assert arrivals.take(*first, 2).number == 1
+    assert arrivals.take(*second, 2).number == 2
+    with caplog.at_level(logging.WARNING, logger="relaxcomm"):
+        assert arrivals.take(*first, 2) is None
+        assert arrivals.take(*second, 2) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "rule rule 0: a message of rank 2 was refused: message 1 has come before"
+    ]
+    assert arrivals.take(*message(sender=1), 1).number == 1  # counted for each rank
+
+
+def train(world, monkeypatched):
+    """Rank 1 forges one request before it trains; what rank 0 has taken in, and the parameters."""
+    import os
+
+    taken = []
+    os.environ["RELAXCOMM_TEST_SECRET"] = "s" * 32
+    model = torch.nn.Linear(4, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = {
+        "algorithm": {"name": "ssp", "staleness": 0},
+        "membership": {"secret": {"env": "RELAXCOMM_TEST_SECRET"}},
+    }
+    with world.attach(model, optimizer, config) as engine:
+        model(torch.ones(1, 4)).sum().backward()
+        (services,) = [one for one in monkeypatched() if one.rank == world.rank]
+        (served,) = services._served.values()
+        if world.rank == 1:
+            forger = Trailers(Seal(Secret(b"f" * 32), services.seal.session), 0)
+            honest, served._trailers = served._trailers, forger
+            served._send(1, torch.full(served._request.shape, 77, dtype=served._request.dtype), 0).wait()
+            served._trailers = honest
+        optimizer.step()
+        engine.statistics["steps"]
+        taken.append(model.weight.detach().clone())
+    return taken[0].tolist()
+
+
+def open_services():
+    from relaxcomm.network import services
+
+    return [one for one in services._all if one.groups and isinstance(one, Services)]
+
+
+@pytest.mark.ranks
+def test_a_forged_request_is_not_applied():
+    """Were it taken in, rank 1's clock would be ahead, or the shard would hold what nobody has sent."""
+    forged = on_gloo(train, 2, open_services)
+    assert forged == [[[pytest.approx(-0.1)] * 4]] * 2
