@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 import traceback
@@ -17,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import psutil
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, though not exported by name
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -28,6 +30,7 @@ from relaxcomm.system.files import write_whole
 
 T = TypeVar("T")
 
+_LOOPBACK = "127.0.0.1"
 _WORKER_BYTES = 150_000_000  # of memory that a worker does not share with others, at the very least
 _LAUNCHER_LOGGERS = (
     "torch.distributed.elastic",
@@ -56,14 +59,16 @@ def launch(
     if not verbose:
         _silence_launcher()
     with TemporaryDirectory(prefix="relaxcomm-") as folder, signals.signals(), signals.no_child_left():
+        store = _hold_store()  # the launcher's own would listen on all addresses
         settings = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=workers,
             run_id=uuid.uuid4().hex[:8],
-            rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0",
-            local_addr="127.0.0.1",
+            rdzv_backend="static",
+            rdzv_configs={"rank": 0},
+            rdzv_endpoint=f"{store.host}:{store.port}",
+            local_addr=store.host,
             max_restarts=0,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
             signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",  # SIGINT is Python's: then workers get a SIGTERM
@@ -76,6 +81,21 @@ def launch(
                 signals.await_interrupt()
             raise _first_failure(Path(folder), error, workers) from None
     return results[0]
+
+
+def _hold_store() -> TCPStore:
+    """A store that only this machine reaches, with which the launcher's of the same port shares a server."""
+    with socket.create_server((_LOOPBACK, 0)) as listening:
+        port, descriptor = listening.getsockname()[1], os.dup(listening.fileno())
+    return TCPStore(
+        _LOOPBACK,
+        port,
+        None,
+        is_master=True,
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=descriptor,
+    )
 
 
 def _check_memory(workers: int) -> None:

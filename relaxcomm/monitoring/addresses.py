@@ -17,7 +17,7 @@ from relaxcomm.errors import MetricsWarning
 from relaxcomm.monitoring.exporter import Exporter, Target
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.network.transport import Transport
-from relaxcomm.system.environment import restart_count
+from relaxcomm.system.environment import address_towards, restart_count
 
 _PATIENCE_SECONDS = 3.0
 
@@ -102,14 +102,7 @@ def _host(settings: MetricsConfig) -> str:
     """Where others find this rank."""
     if settings.address not in ("0.0.0.0", "::"):
         return settings.address
-    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            # Nothing is sent: the system says from which address it would be.
-            probe.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()
+    return address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1")) or socket.gethostname()
 
 
 def _targets(places: Sequence[object], hosts: Sequence[str], settings: MetricsConfig) -> list[Target]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,8 @@ from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import signed
 from relaxcomm.network.transport import Membership
-from relaxcomm.system.environment import check_rendezvous, launched, restart_count
+from relaxcomm.system.environment import address_towards, check_rendezvous, launched, restart_count
+from relaxcomm.system.network_interface import use_interface_of
 
 _numbers = itertools.count()
 _met: list[tuple[Any, int, int]] = []
@@ -41,6 +43,8 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
         ForgeryError or ConfigError if ranks do not have the same secret.
     """
     check_rendezvous()
+    if (address := address_towards(os.environ["MASTER_ADDR"])) is not None:
+        use_interface_of(address)
     here, limit = launched(), timedelta(seconds=timeout_seconds)
     try:
         if not _met:

@@ -31,6 +31,7 @@ from relaxcomm.network.process_groups import Burial, Groups
 from relaxcomm.network.reductions import signature
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
+from relaxcomm.network.service_messages import RefusedError
 from relaxcomm.network.services import Services
 from relaxcomm.network.status import State, Status
 from relaxcomm.network.traffic import traffic
@@ -305,6 +306,8 @@ class TorchTransport(Transport):
         return self._failure(at, Missing(said, lost=True))
 
     def _broke(self, at: object, error: RuntimeError) -> CommunicationError:
+        if isinstance(error, RefusedError):
+            return self._failure(at, Missing(f"an answer was refused and not used: {error}"))
         cause = self._peers.cause(_GRACE_SECONDS)
         return self._failure(at, replace(cause, words=f"{cause.words} ({without_frames(error)})"))
 

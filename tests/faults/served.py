@@ -39,10 +39,10 @@ def ask(port: int, request: bytes, *, ends: bool = True) -> bytes:
 
 
 class Liar:
-    """A server that says whatever it is told to, until it is closed."""
+    """A server that says whatever it is told to, until it is closed, and keeps what it is asked."""
 
     def __init__(self) -> None:
-        self.answer = b""
+        self.answer = self.asked = b""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         threading.Thread(target=self._run, daemon=True).start()
@@ -52,7 +52,7 @@ class Liar:
             while True:
                 connection, _ = self._socket.accept()
                 with connection, suppress(OSError):
-                    connection.recv(65_536)
+                    self.asked += connection.recv(65_536)
                     connection.sendall(self.answer)
 
     def close(self) -> None:

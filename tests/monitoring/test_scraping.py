@@ -111,3 +111,25 @@ def test_what_is_drawn_is_finite_and_printable():
     assert sparkline([-1.7e308, 1.7e308]) == "▁▁"
     with pytest.raises(ValueError, match="no metrics: "):
         parse(0, 'a{b="\\', 1.0)
+
+
+def test_no_password_goes_anywhere(monkeypatch, tmp_path):
+    """Neither to the address that was named nor to one that `/sd` names, whatever lies about here."""
+    (tmp_path / ".netrc").write_text("default login me password secret\n")
+    for name, value in (("HOME", str(tmp_path)), ("NETRC", str(tmp_path / ".netrc"))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
+    named, other = Liar(), Liar()
+    listed = [{"targets": [f"127.0.0.1:{other.port}"], "labels": {"rank": "0"}}]
+    named.answer, other.answer = answered(json.dumps(listed)), answered("relaxcomm_loss 1.0\n")
+    with pytest.raises(ConfigError):
+        Reader(f"http://me:secret@127.0.0.1:{named.port}")
+    reader = Reader(f"http://127.0.0.1:{named.port}")
+    assert list(reader.read(reader.ranks(), 0.0)) == [0]
+    assert [one.asked.count(b"GET /") for one in (named, other)] == [1, 1]
+    for one in (named, other):
+        one.close()
+        said = one.asked.lower()
+        assert b"authorization" not in said
+        assert b"cookie" not in said
+        assert b"secret" not in said
