@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.meeting_place import MeetingPlace
-from relaxcomm.network.processes import ENDED, condition_of, this_process
+from relaxcomm.network.processes import ENDED, condition_of, this_process, watch
 from relaxcomm.network.status import Status
 from relaxcomm.network.store_thread import StoreThread
 
@@ -54,9 +54,10 @@ class Peers:
 
     Args:
         place: where the ranks meet.
+        is_watched: whether this process and those on other hosts learn at once when one of them ends.
     """
 
-    def __init__(self, place: MeetingPlace) -> None:
+    def __init__(self, place: MeetingPlace, *, is_watched: bool = False) -> None:
         store, membership = PrefixStore(place.name, place.store), place.membership
         self._store = StoreThread(store)
         self._rank = membership.rank
@@ -64,11 +65,13 @@ class Peers:
         self._patience_seconds = _PATIENCE_SECONDS
         self._processes: dict[int, str] = {}
         self._shared = store
-        self._shared.set(f"process/{self._rank}", this_process())
+        self._shared.set(f"process/{self._rank}", this_process(is_watched=is_watched))
 
     def meet(self) -> None:
         """Learn where the others' processes are; all have made a group since they told."""
         self._processes = {r: self._shared.get(f"process/{r}").decode() for r in self._others}
+        for process in self._processes.values():
+            watch(process)
 
     def announce(self, status: Status) -> None:
         """Publish a status, if the store can be reached: whoever would read it asks the same store."""

@@ -1,4 +1,4 @@
-"""Whether the process of another rank still runs: asked of the system, on this host."""
+"""Whether the process of another rank still runs: asked of the system, on this host or on its own."""
 
 from __future__ import annotations
 
@@ -8,20 +8,33 @@ from pathlib import Path
 
 import psutil
 
+from relaxcomm.network import lifelines
 
-def this_process() -> str:
-    """Where this process is found."""
-    return f"{os.getpid()} {_host()}"
+
+def this_process(*, is_watched: bool = True) -> str:
+    """Where this process is found.
+
+    Args:
+        is_watched: whether processes on other hosts learn when it ends.
+    """
+    return f"{os.getpid()} {_host()} {lifelines.listen() if is_watched else ''}".rstrip()
 
 
 ENDED = "has ended without a message"
 
 
-def condition_of(process: str) -> str:
-    """That the process of a rank has ended, or is stopped; nothing while it runs, or on another host."""
-    number, _, host = process.partition(" ")
+def watch(process: str) -> None:
+    """Learn from now on when a process on another host ends; it is there now."""
+    _, host, lifeline = _parts(process)
     if host != _host():
-        return ""
+        lifelines.watch(lifeline)
+
+
+def condition_of(process: str) -> str:
+    """That the process of a rank has ended, or, on this host, is stopped; nothing while it runs."""
+    number, host, lifeline = _parts(process)
+    if host != _host():
+        return f"{ENDED} (process {number})" if lifelines.has_ended(lifeline) else ""
     try:
         status = psutil.Process(int(number)).status()
     except psutil.NoSuchProcess:
@@ -30,6 +43,13 @@ def condition_of(process: str) -> str:
         return f"is stopped (process {number})"
     ended = status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     return f"{ENDED} (process {number})" if ended else ""
+
+
+def _parts(process: str) -> tuple[str, str, str]:
+    """Its number, its host, and where it can be watched."""
+    number, _, rest = process.partition(" ")
+    host, _, lifeline = rest.partition(" ")
+    return number, host, lifeline
 
 
 def _host() -> str:

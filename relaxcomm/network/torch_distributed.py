@@ -83,7 +83,7 @@ class TorchTransport(Transport):
         self._look_seconds = _ELASTIC_SLICE_SECONDS if elastic else _SLICE_SECONDS
         self._broken = False
         self._under_way: WeakSet[_TorchPending] = WeakSet()
-        self._peers = Peers(place)
+        self._peers = Peers(place, is_watched=elastic)
         self._trail = Trail()
         try:
             self._seal = agree(place.store, place.name, place.membership, place.secret, place.making)

@@ -1,0 +1,89 @@
+"""Whether a process on another host has ended, learned from its system: it resets what was connected to it.
+
+Each process listens where Gloo does and accepts nobody. A connection to it stands as long as the process is
+there, also when that is stopped or its host cannot be reached, and is reset at once when it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+from contextlib import suppress
+
+import psutil
+
+_CONNECT_SECONDS = 2.0
+_MOST_WATCHING = 4096
+_listening: list[socket.socket] = []
+_watched: dict[str, socket.socket | None] = {}  # None: has ended
+
+
+def listen() -> str:
+    """Where others can watch this process, "ADDRESS PORT"; nothing where they cannot."""
+    with suppress(OSError):
+        if not _listening:
+            _listening.append(socket.create_server((_address(), 0), backlog=_MOST_WATCHING))
+        address, port = _listening[0].getsockname()
+        return f"{address} {port}"
+    return ""
+
+
+def watch(place: str) -> None:
+    """Begin to watch a process, which is there now; one that cannot be reached is never taken for ended.
+
+    Args:
+        place: what `listen` has returned there.
+    """
+    if place in _watched or not place:
+        return
+    address, port = place.split(" ")
+    with suppress(OSError):
+        connection = socket.create_connection((address, int(port)), _CONNECT_SECONDS)
+        connection.setblocking(False)
+        # Else a firewall would forget it.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _watched[place] = connection
+
+
+def has_ended(place: str) -> bool:
+    """Whether a process that was watched has ended."""
+    if place not in _watched:
+        return False
+    connection = _watched[place]
+    if connection is None:
+        return True
+    try:
+        connection.recv(1)
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    except OSError:  # nothing comes from there any more, which may be the network
+        del _watched[place]
+        connection.close()
+        return False
+    _watched[place] = None
+    connection.close()
+    return True
+
+
+def _address() -> str:
+    """Where Gloo listens: on the interface that is named, or where the host's name leads."""
+    for one in psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", ""), ()):
+        if one.family == socket.AF_INET:
+            return one.address
+    return socket.gethostbyname(socket.gethostname())
+
+
+@atexit.register
+def _close_all() -> None:
+    for one in (*_listening, *_watched.values()):
+        if one is not None:
+            one.close()
+    _listening.clear()
+    _watched.clear()
+
+
+# A loader's process that lives a little longer would keep this one's connections alive.
+os.register_at_fork(after_in_child=_close_all)
