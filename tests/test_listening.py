@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.ranks import free_port
 
 CONFIG = """
 algorithm: {name: %s}
@@ -65,3 +68,41 @@ def test_all_that_listens_is_on_loopback(algorithm, tmp_path):
 @pytest.mark.faults
 def test_an_exporter_listens_elsewhere_when_it_is_told_to(tmp_path):
     assert "0.0.0.0" in while_training(tmp_path, "local_sgd", ', address: "0.0.0.0"')
+
+
+SCRIPT = """
+import sys, torch, relaxcomm
+model = torch.nn.Linear(2, 2)
+with relaxcomm.attach(model, None, {"algorithm": "bsp", "timeout_seconds": 60}):
+    model(torch.ones(1, 2)).sum().backward()
+    print("attached", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.faults
+def test_a_script_whose_ranks_are_named_listens_on_loopback():
+    """Rank 0 holds the store, which torch would let everybody reach."""
+    named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, **named, "RANK": str(rank)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [one.stdout.readline() for one in ranks] == ["attached\n"] * 2
+        found = set.union(*(listening(one.pid) for one in ranks))
+    finally:
+        for one in ranks:
+            one.stdin.close()  # then they end, together
+        for one in ranks:
+            one.wait(60)
+            one.stdout.close()
+    assert {ipaddress.ip_address(one).is_loopback for one in found} == {True}
+    assert [one.returncode for one in ranks] == [0, 0]

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 import traceback
@@ -18,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import psutil
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, though not exported by name
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -26,6 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from relaxcomm.cli import signals
 from relaxcomm.cli.exit_codes import BAD_INPUT, RunFailed, describe
 from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.network.store_server import serve_store
 from relaxcomm.system.files import write_whole
 
 T = TypeVar("T")
@@ -59,7 +58,7 @@ def launch(
     if not verbose:
         _silence_launcher()
     with TemporaryDirectory(prefix="relaxcomm-") as folder, signals.signals(), signals.no_child_left():
-        store = _hold_store()  # the launcher's own would listen on all addresses
+        store = serve_store(_LOOPBACK)  # the launcher's own would listen on all addresses
         settings = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -81,21 +80,6 @@ def launch(
                 signals.await_interrupt()
             raise _first_failure(Path(folder), error, workers) from None
     return results[0]
-
-
-def _hold_store() -> TCPStore:
-    """A store that only this machine reaches, with which the launcher's of the same port shares a server."""
-    with socket.create_server((_LOOPBACK, 0)) as listening:
-        port, descriptor = listening.getsockname()[1], os.dup(listening.fileno())
-    return TCPStore(
-        _LOOPBACK,
-        port,
-        None,
-        is_master=True,
-        wait_for_workers=False,
-        multi_tenant=True,
-        master_listen_fd=descriptor,
-    )
 
 
 def _check_memory(workers: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -15,18 +16,28 @@ from relaxcomm.network.liveness import without_frames
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import signed
+from relaxcomm.network.store_server import serve_store
 from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import address_towards, check_rendezvous, launched, restart_count
 from relaxcomm.system.network_interface import use_interface_of
 
 _numbers = itertools.count()
 _met: list[tuple[Any, int, int]] = []
+_served: list[Any] = []
 _signed: list[Any] = []  # torch holds a store of Python's, but not what is Python's of it
 
 
 def is_launched() -> bool:
     """Whether a launcher has started several ranks, and no default group is there."""
     return not dist.is_initialized() and launched().world_size > 1
+
+
+def _serve_store() -> None:
+    """Listen at MASTER_ADDR alone, where this process is to hold the store and has that address."""
+    is_held = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    if launched().rank == 0 and not is_held:
+        with suppress(OSError):  # else torch listens everywhere, or says what is wrong
+            _served.append(serve_store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
 
 
 def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> None:
@@ -48,6 +59,7 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
     here, limit = launched(), timedelta(seconds=timeout_seconds)
     try:
         if not _met:
+            _serve_store()
             _met.append(next(iter(rendezvous("env://", timeout=limit))))
         store, own, size = _met[0]
         store.set_timeout(limit)
