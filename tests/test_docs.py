@@ -31,7 +31,7 @@ PRINTED = {
     "docs/failures.md": "DeadlockError: rank 0 at step 3",
     "docs/slower-than-before.md": "waiting in it ",
 }
-OTHER_PROGRAMS = {"make", "pip", "export"}
+OTHER_PROGRAMS = {"make", "pip", "export", "openssl"}
 
 
 def blocks(page: str, language: str) -> list[str]:

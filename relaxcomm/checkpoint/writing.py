@@ -21,6 +21,7 @@ from relaxcomm.checkpoint.meeting import Meeting
 from relaxcomm.checkpoint.plain_state import encode
 from relaxcomm.checkpoint.storage import METADATA, Writing
 from relaxcomm.errors import CheckpointError
+from relaxcomm.system.files import make_private_folder
 
 _MEETING = "meeting"
 
@@ -118,7 +119,8 @@ class Write:
 
     def _write(self) -> None:
         partial, meeting = self.place.partial, self._meeting
-        (partial / _MEETING).mkdir(parents=True, exist_ok=True)
+        make_private_folder(partial)
+        (partial / _MEETING).mkdir(exist_ok=True)
         meeting.tell("content", json.dumps(_content(self._tensors)).encode())
         content = [json.loads(one) for one in meeting.hear("content")]
         names, mine = _share_out(content, self._rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from relaxcomm import config
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, Workers, is_worker
 from relaxcomm.cli.launcher import launch
-from relaxcomm.doctor import interfaces, machine, rendezvous
+from relaxcomm.doctor import exposure, interfaces, machine, rendezvous
 from relaxcomm.doctor.diagnosis import Finding
 from relaxcomm.errors import ConfigError
 from relaxcomm.system.environment import whole_number
@@ -25,6 +27,10 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
 def doctor(
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG]", help="YAML file, to see what it asks for.", show_default=False),
+    ] = None,
     workers: Workers = None,
     timeout: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="The longest wait for another worker.")
@@ -40,7 +46,8 @@ def doctor(
     with readable(traceback):
         if is_worker() and workers is not None:
             raise ConfigError("--workers starts local workers; under torchrun leave it out")
-        found = examine(workers, timeout, verbose=traceback)
+        settings = None if path is None else config.load(path)
+        found = [*examine(workers, timeout, verbose=traceback), *exposure.findings(settings)]
         if os.environ.get("RANK", "0") != "0":  # rank 0 speaks for all that reach the master
             found = [one for one in found if one.name == "master" and one.level == "problem"]
         show(found)

@@ -28,6 +28,15 @@ def make_folder(folder: Path) -> None:
             one.mkdir(mode=0o775, exist_ok=True)
 
 
+def make_private_folder(folder: Path) -> None:
+    """Make a folder for parameters, or what else only its owner is to read; those above it as by the umask.
+
+    Raises: OSError.
+    """
+    make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def write_whole(path: Path, content: str | bytes) -> Path:
     """Write a file beside its place and move it there, so that nobody ever sees half of it.
 

@@ -244,3 +244,22 @@ def test_the_manifest_is_text(tmp_path):
     in_process(some_run, 2, tmp_path, 1)
     whole = json.loads((tmp_path / "step-00000001" / MANIFEST).read_text())
     assert json.loads(whole["manifest"])["step"] == 1
+
+
+def test_nobody_else_may_read_a_checkpoint(tmp_path):
+    """It holds the parameters; the folder that holds it has the permissions of the umask."""
+
+    def train(group):
+        model = torch.nn.Linear(2, 2)
+        with relaxcomm.attach(model, None, "bsp", process_group=group) as engine:
+            model(torch.ones(1, 2)).sum().backward()
+            checkpoint.save(engine, tmp_path / "runs")
+
+    before = os.umask(0o022)
+    try:
+        relaxcomm.simulate(train, 2)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o755
+    (saved,) = [one for one in (tmp_path / "runs").iterdir() if one.is_dir()]
+    assert saved.stat().st_mode & 0o777 == 0o700
