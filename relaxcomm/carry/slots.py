@@ -21,6 +21,25 @@ Held: TypeAlias = Mapping[str, Tensor]
 """The slots of one primitive on one rank."""
 
 
+def is_in_parts(task: Task) -> bool:
+    """Whether there is a set of the compressor's slots for each rank's part of a bucket."""
+    return task.rule.exchange.facts.coding in ("parts", "parts and mean")
+
+
+def policies(task: Task, role: str) -> Slots:
+    """What becomes of the slots of a primitive, which each rank has as a whole, with other ranks."""
+    known, exchange = _declared(task, role), task.rule.exchange.facts
+    if role != "compressor":
+        return known
+    return {**exchange.slots, **(nested(0, known) if exchange.coding == "inner" else known)}
+
+
+def _declared(task: Task, role: str) -> Slots:
+    facts = task.rule.primitives[role].facts
+    assert not isinstance(facts, ControllerFacts | PlannerFacts), "they are in no rule"
+    return facts.slots
+
+
 @dataclass(frozen=True)
 class Carrier:
     """Carries slots to one of the new ranks.
@@ -45,17 +64,11 @@ class Carrier:
         Raises: ConfigError for slots that cannot be carried.
         """
         kept = {slot: value for slot, value in fresh.items() if not is_buffer(slot)}
-        owner = task.rule.primitives[role]
-        assert not isinstance(owner.facts, ControllerFacts | PlannerFacts), "they are in no rule"
-        known, exchange = owner.facts.slots, task.rule.exchange.facts
-        if role != "compressor":
-            return self.wholes(repr(owner), known, olds, kept, same_result=exchange.same_result)
-        if exchange.coding in ("parts", "parts and mean"):
-            return self._parts(repr(owner), known, task.bucket.numel, olds, kept)
-        known = {**exchange.slots, **(nested(0, known) if exchange.coding == "inner" else known)}
-        return self.wholes(
-            f"{task.rule.exchange!r} and {owner!r}", known, olds, kept, same_result=exchange.same_result
-        )
+        owner, exchange = task.rule.primitives[role], task.rule.exchange
+        if role == "compressor" and is_in_parts(task):
+            return self._parts(repr(owner), _declared(task, role), task.bucket.numel, olds, kept)
+        who = f"{exchange!r} and {owner!r}" if role == "compressor" else repr(owner)
+        return self.wholes(who, policies(task, role), olds, kept, same_result=exchange.facts.same_result)
 
     def one(
         self, owner: str, slot: str, how: Carried | None, held: Sequence[Tensor], *, same_result: bool = True

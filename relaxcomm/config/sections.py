@@ -133,16 +133,30 @@ class SecretConfig(Section):
 
 
 class MembershipConfig(Section):
-    """What becomes of a run that loses ranks, and who may join it.
+    """What becomes of a run that loses workers, and whether others may join it.
 
     Args:
-        elastic: those that are left go on without them; else the run ends.
+        elastic: others go on without those that are lost, and more may join; else the run ends.
+        quorum: the least number of workers that go on.
+        grace_seconds: how long a worker that is late is waited for before the others go on without it, in the
+            place of timeout_seconds. One that comes later joins again.
         secret: where each worker finds the secret that all share; with None whoever reaches the store may
             join.
+
+    Raises: ConfigError for a quorum or a grace period in a run that is not elastic.
     """
 
     elastic: bool = False
+    quorum: Count = 1
+    grace_seconds: Rate | None = None
     secret: SecretConfig | None = None
+
+    @model_validator(mode="after")
+    def _check_elastic(self) -> MembershipConfig:
+        for key in ("quorum", "grace_seconds"):
+            if key in self.model_fields_set and not self.elastic:
+                raise ConfigError(f"membership.{key} is of elastic runs; set elastic: true, or leave it out")
+        return self
 
     def read_secret(self) -> Secret | None:
         """The secret, if one is asked for.

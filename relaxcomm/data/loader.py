@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from relaxcomm.data.clients import ClientSampler
 from relaxcomm.data.position import Place, Progress, Reading
 from relaxcomm.data.sampler import ShareSampler
+from relaxcomm.network.transport import Membership
 
 
 def _nothing(*facts: Any) -> None:
@@ -47,14 +49,20 @@ class _Loader(DataLoader[Any]):
         self.progress.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # an iterator is all that loops need
+        batches, reading = self._begin()
+        given_out = self._given_out(batches, reading)
+        self._live = ref(given_out)
+        self.progress.follow(given_out, reading)
+        return given_out
+
+    def _begin(self) -> tuple[Iterator[Any], Reading]:
+        """The batches of the next epoch, or of the rest of one."""
         reading = self._reader.reading = self.progress.begin()
         seed = np.random.SeedSequence([*self._seed, reading.epoch]).generate_state(1)[0]
         self.generator.manual_seed(int(seed))
         batches = super().__iter__()  # takes the reading
         self._reader.reading = None
-        given_out = self._given_out(batches, reading)
-        self.progress.follow(given_out, reading)
-        return given_out
+        return batches, reading
 
     def _given_out(self, batches: Iterator[Any], reading: Reading) -> Generator[Any, None, None]:
         raise NotImplementedError
@@ -85,12 +93,33 @@ class ShareLoader(_Loader):
         super().__init__(dataset, sampler, sampler.progress, seed, **options)
         self.sizes = sampler
         self.on_epoch_end: Callable[[], None] = _nothing
+        self._shared_anew = False
+
+    def share_among(self, membership: Membership, *, at_once: bool) -> None:
+        """Share with other ranks.
+
+        Args:
+            membership: of this rank among them.
+            at_once: from the next batch on, where `progress` was told to go on; else from the next epoch on.
+        """
+        self.sizes.share_among(membership)
+        self._shared_anew = at_once
 
     def _given_out(self, batches: Iterator[Any], reading: Reading) -> Generator[Any, None, None]:
-        for batch in batches:
-            size, reading.place = reading.drawn.popleft()
-            self.on_batch(size)
-            yield batch
+        self._shared_anew = False
+        while True:
+            for batch in batches:
+                size, reading.place = reading.drawn.popleft()
+                self.on_batch(size)
+                yield batch
+                if self._shared_anew:
+                    break
+            else:
+                break
+            self._shared_anew = False
+            batches, reading = self._begin()
+            if (live := self._live()) is not None:
+                self.progress.follow(live, reading)
         self.on_epoch_end()
 
 

@@ -73,7 +73,7 @@ class ShareSampler(Sampler[list[int]]):
         check_batch_size(batch_size)
         self._first_batch_size = batch_size
         self._size, self._drop_last = size, drop_last
-        self._membership = self._next_membership = membership
+        self._membership = membership
         if size < self._unit:
             raise ConfigError(
                 f"the data set has {size} samples, too few for {membership.world_size} workers"
@@ -145,8 +145,9 @@ class ShareSampler(Sampler[list[int]]):
         return min(self._per_epoch, sum(shares) // self._membership.world_size)
 
     def share_among(self, membership: Membership) -> None:
-        """Share with other ranks from the next epoch on; what lost ranks had left of this one is not read."""
-        self._next_membership = membership
+        """Share with other ranks, in iterations that begin from now on."""
+        self._membership = membership
+        self._parts = self._make_parts()
 
     def _make_parts(self) -> list[Indices]:
         if self._partition.reshuffles:
@@ -180,9 +181,6 @@ class ShareSampler(Sampler[list[int]]):
 
     def _read(self, begun: Reading | None) -> Iterator[list[int]]:
         reading = begun or self.progress.begin()  # not before it is drawn from: DataLoaders ask twice
-        if self._membership != self._next_membership:
-            self._membership = self._next_membership
-            self._parts = self._make_parts()
         for batch, place in self._batches(reading):
             reading.drawn.append((len(batch), place))
             yield batch

@@ -67,6 +67,10 @@ class AlgorithmSchedule:
             self._choose(Measured(**measured))
         self._first_steps.resume(saved["step_times"])
 
+    def begin_at(self, saved: EngineState) -> None:
+        """Be where the ranks are that this one has joined."""
+        self._num_begun, self._measured = saved.phase, saved.measured
+
     def algorithm_of(self, saved: EngineState) -> Algorithm:
         """The algorithm that ran when something was saved, if that was a run like this one.
 

@@ -17,24 +17,25 @@ from torch.optim import Optimizer
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, load, registry
 from relaxcomm.config.unread_keys import check_workers, warn_of_unread
-from relaxcomm.engine.consistency import compare, share
+from relaxcomm.engine.consistency import compare, fingerprint, share
 from relaxcomm.engine.elastic import Elastic, check_elastic
 from relaxcomm.engine.engine import Engine
+from relaxcomm.engine.joining import join
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
 from relaxcomm.engine.session import Session, attached
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.monitoring.statistics import Statistics
-from relaxcomm.network import InProcessGroup, TorchTransport, Transport, single
+from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic_store, single
 from relaxcomm.network.default_group import is_launched, make_default_group
 from relaxcomm.network.secret import Secret
-from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.world import World
+from relaxcomm.system.environment import address_to_join
 
 
 def attach(
@@ -49,7 +50,8 @@ def attach(
 
     Broadcasts parameters and buffers from rank 0, then follows the loop through hooks. Without a
     process group it trains alone; under torchrun it initialises the default group itself, unless
-    that was done.
+    that was done. With RELAXCOMM_JOIN=HOST:PORT in the environment it joins the elastic run whose store is
+    there, and takes over its model.
 
     Args:
         model: on its device, with its parameters frozen or not as they will be.
@@ -95,6 +97,11 @@ def attach(
         _check(model, optimizers, settings)
     except Exception as error:  # the others are told, who would wait for this rank
         problem = error
+    if (address := address_to_join()) and process_group is None and not dist.is_initialized():
+        if problem is not None:
+            raise problem
+        assert settings is not None
+        return join(model, optimizers, scaler, settings, address)
     with ExitStack() as undo:
         try:
             owned = _initialise(process_group, (settings or _plain()).timeout_seconds, secret)
@@ -113,7 +120,7 @@ def attach(
                 size = transport.membership.world_size
                 check_workers(settings, size)
                 settings.check_world_size(size)
-                facts = _fingerprint(model, settings, size)
+                facts = fingerprint(model, settings, size)
                 if settings.membership.elastic:
                     for algorithm in settings.algorithms:
                         check_elastic(algorithm, transport)
@@ -132,7 +139,9 @@ def attach(
         undo.callback(metering.close, "failed: attach did not succeed")
         elastic = None
         if settings.membership.elastic and isinstance(transport, TorchTransport):
-            elastic = Elastic(transport, settings.timeout_seconds)
+            elastic = Elastic.begin(transport.place, settings)
+            if not world.rank:
+                elastic_store.publish(transport.place, facts, metering.name)
         engine = Engine(Session(bound, settings, metering, elastic), owns_default_group=owned)
         undo.pop_all()
     if not isinstance(config, Config) and not isinstance(process_group, Transport | InProcessGroup):
@@ -238,20 +247,5 @@ def _connect(model: nn.Module, settings: Config | None, group: Any, secret: Secr
         debug=options.debug,
         elastic=options.membership.elastic,
         secret=secret,
+        grace_seconds=options.membership.grace_seconds,
     )
-
-
-def _fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[str, str]:
-    """What must be the same on all ranks, as readable text."""
-    facts = {"algorithm": repr(settings.algorithm), "phases": repr(settings.phases)}
-    facts |= {"bucket_bytes": str(settings.bucket_bytes)}
-    facts["drift_guard"] = str(settings.drift_guard)
-    facts["membership"] = str(settings.membership.model_copy(update={"secret": None}))  # its place may differ
-    facts["metrics"] = "off" if settings.metrics is None else "on"  # the rest may differ between hosts
-    facts |= settings.describe_topologies(world_size)
-    for name, p in named_parameters(model):
-        kind = "trainable" if p.requires_grad else "frozen"
-        facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"
-    for name, b in model.named_buffers():
-        facts[f"buffer {name}"] = f"{list(b.shape)} {b.dtype}"
-    return facts

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
+from torch import nn
+
 from relaxcomm import errors
+from relaxcomm.config import Config
 from relaxcomm.errors import CommunicationError, ConfigError, RelaxcommError
 from relaxcomm.network import Transport
+from relaxcomm.replica.named_parameters import named_parameters
 
 T = TypeVar("T")
 
@@ -55,3 +59,19 @@ def compare(
                     f"ranks disagree on {key}: rank 0 has {first.get(key, 'none')}, rank {rank} has "
                     f"{theirs.get(key, 'none')}; {advice}"
                 )
+
+
+def fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[str, str]:
+    """What must be the same on all ranks, as readable text."""
+    facts = {"algorithm": repr(settings.algorithm), "phases": repr(settings.phases)}
+    facts |= {"bucket_bytes": str(settings.bucket_bytes)}
+    facts["drift_guard"] = str(settings.drift_guard)
+    facts["membership"] = str(settings.membership.model_copy(update={"secret": None}))  # its place may differ
+    facts["metrics"] = "off" if settings.metrics is None else "on"  # the rest may differ between hosts
+    facts |= settings.describe_topologies(world_size)
+    for name, p in named_parameters(model):
+        kind = "trainable" if p.requires_grad else "frozen"
+        facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"
+    for name, b in model.named_buffers():
+        facts[f"buffer {name}"] = f"{list(b.shape)} {b.dtype}"
+    return facts

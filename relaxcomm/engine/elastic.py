@@ -1,4 +1,4 @@
-"""Ranks that are lost: those who are left agree to go on, in a world of their own."""
+"""Ranks come and go: those who train agree on who goes on, in a world of their own."""
 
 from __future__ import annotations
 
@@ -6,61 +6,114 @@ import sys
 from dataclasses import replace
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.errors import ConfigError, RankLostError
+from relaxcomm.config import Config
+from relaxcomm.errors import CommunicationError, ConfigError, RankLostError
 from relaxcomm.network import TorchTransport, Transport
-from relaxcomm.network.generations import Generations
+from relaxcomm.network.generations import Generation, Generations
+from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.step.world import World
+from relaxcomm.tensors import buffer_pool
 
 
 class Elastic:
     """Makes the world of the next generation.
 
     Args:
-        transport: of the first one.
-        timeout_seconds: how long a rank is waited for that may still come.
+        generations: on which the workers agree.
+        timeout_seconds: how long a worker waits to be admitted.
+        quorum: the least number of ranks that go on.
     """
 
-    def __init__(self, transport: TorchTransport, timeout_seconds: float) -> None:
-        self._generations = Generations(transport.place, timeout_seconds)
+    def __init__(self, generations: Generations, timeout_seconds: float, quorum: int) -> None:
+        self._generations, self._timeout_seconds, self._quorum = generations, timeout_seconds, quorum
+
+    @classmethod
+    def begin(cls, place: MeetingPlace, settings: Config) -> Elastic:
+        """In generation 0.
+
+        Args:
+            place: where its ranks have met.
+            settings: of the run.
+        """
+        membership, limit = settings.membership, settings.timeout_seconds
+        patience = membership.grace_seconds or limit
+        return cls(Generations(place, place.membership.world_size, patience), limit, membership.quorum)
 
     @property
-    def number(self) -> int:
-        """Of the generation that trains now."""
-        return self._generations.current.number
+    def generation(self) -> Generation:
+        """The one that trains now."""
+        return self._generations.current
 
-    @property
-    def lost(self) -> dict[int, str]:
-        """What became of those that were left behind with the last change, by their first rank."""
-        return self._generations.current.lost
-
-    def next_world(self, world: World) -> World:
+    def next_world(self, world: World, newest: int) -> World:
         """Agree on who goes on, and meet them.
 
-        Raises: CommunicationError if this rank is not among them.
+        Args:
+            world: before.
+            newest: newcomers up to this one are admitted.
+
+        Raises: GivenUpError if this rank is not among them; CommunicationError if they are too few.
         """
-        transport = world.transport
-        assert isinstance(transport, TorchTransport), "other networks lose no ranks"
-        transport.give_up()
         while True:
-            place = self._generations.follow()
+            place = self._generations.follow(newest)
+            self._check_quorum()
             try:
-                return replace(world, transport=transport.at(place))
+                return self.at(world, place)
             except RankLostError:  # another is lost: those who are left agree anew
                 continue
+
+    def at(self, world: World, place: MeetingPlace) -> World:
+        """The same among those who meet at a place."""
+        assert isinstance(world.transport, TorchTransport), "other networks lose no ranks"
+        return replace(world, transport=world.transport.at(place))
+
+    def join(self) -> MeetingPlace:
+        """Ask to be admitted as a new worker; where all meet then.
+
+        Raises: CommunicationError or ConfigError if it is not admitted.
+        """
+        self._generations.ask()
+        return self._generations.wait_for_admission(self._timeout_seconds)
+
+    def newest(self) -> int:
+        """The last worker that has asked to be admitted, if it is not yet; else -1."""
+        newest = self._generations.newest()
+        return newest if newest > self.generation.newest else -1
+
+    def refuse(self, newest: int, why: str, *, says: bool) -> None:
+        """Do not admit those who have asked; every rank calls it, and one says so to them."""
+        self._generations.refuse(newest, why, says=says)
+
+    def give_up(self, world: World) -> None:
+        """Let go of operations that will never end."""
+        assert isinstance(world.transport, TorchTransport), "other networks lose no ranks"
+        world.transport.give_up()
+        buffer_pool.release()  # an operation that was given up may still write to what it was handed
 
     def leave(self, status: str) -> None:
         """This rank takes part no more."""
         self._generations.leave(status)
 
-    def say(self, step: int, size: int) -> None:
-        """Say who is lost, and how many go on."""
-        who = "; ".join(f"rank {rank} {how}" for rank, how in self.lost.items())
+    def say(self, step: int) -> None:
+        """Say who was lost and who has joined, and how many go on."""
+        now = self.generation
+        changes = [f"rank {rank} {how}" for rank, how in now.lost.items()]
+        changes += [f"worker {worker} joins" for worker in now.joined]
+        size = len(now.workers)
         ranks = "1 rank goes" if size == 1 else f"{size} ranks go"
-        print(f"relaxcomm: {who}: {ranks} on from step {step}", file=sys.stderr, flush=True)
+        print(f"relaxcomm: {'; '.join(changes)}: {ranks} on from step {step}", file=sys.stderr, flush=True)
+
+    def _check_quorum(self) -> None:
+        size = len(self.generation.workers)
+        if size < self._quorum:
+            lost = "; ".join(f"rank {rank} {how}" for rank, how in self.generation.lost.items())
+            raise CommunicationError(
+                f"{size} of the workers are left, fewer than membership.quorum: {self._quorum} ({lost}); "
+                "start the run again from a checkpoint"
+            )
 
 
 def check_elastic(algorithm: Algorithm, transport: Transport) -> None:
-    """Refuse what could not go on without a rank.
+    """Refuse what could not go on with other ranks.
 
     Raises: ConfigError.
     """

@@ -78,6 +78,24 @@ class Engine:
         return self._session.bound.algorithm
 
     @property
+    def step(self) -> int:
+        """Steps of the run so far, the same on all ranks; of one that has joined, too.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> with attach(model, optimizer, "bsp") as engine:
+            ...     while engine.step < 3:  # however often ranks are lost or join
+            ...         model(torch.ones(1, 2)).sum().backward()
+            ...         optimizer.step()
+            ...     engine.step
+            3
+        """
+        return self._session.world.statistics.steps
+
+    @property
     def choice(self) -> str | None:
         """What an algorithm such as `auto` chose after the first steps, and why, in one line; else None.
 

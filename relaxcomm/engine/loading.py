@@ -95,10 +95,17 @@ class Loaders:
             loader.on_batch = given
         return loader
 
-    def share_among(self, membership: Membership) -> None:
-        """Have the data read by other ranks from the next epoch on."""
+    def share_among(self, membership: Membership, saved: Sequence[Mapping[str, Any]] | None) -> None:
+        """Have other ranks read the data.
+
+        Args:
+            membership: of this rank among them.
+            saved: from where on, for data sets that are read now or later; None where each reads on.
+        """
+        if saved is not None:
+            self.restore(saved)
         for loader in self._sharing:
-            loader.sizes.share_among(membership)
+            loader.share_among(membership, at_once=saved is not None)
 
     def export(self) -> list[dict[str, Any]]:
         """What a checkpoint keeps."""

@@ -66,6 +66,9 @@ class Survivors(Protocol):
             in_step: whether the loop is in a step, which is given up.
         """
 
+    def step_ends(self) -> None:
+        """A step was closed, and another may have other ranks."""
+
 
 class Loop:
     """One step of an algorithm for each optimizer step.
@@ -96,6 +99,8 @@ class Loop:
         self._stepped: list[Optimizer] = []
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
         self._given_up = False  # this step exchanges nothing more
+        self.tells_of_steps = False
+        """Whether survivors want to know when a step has ended."""
 
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""
@@ -285,6 +290,8 @@ class Loop:
             self.step.tick()
         if self._between is not None:
             self._between.step_ends()
+        if self.tells_of_steps:
+            self._survivors.step_ends()
 
     def give_up_step(self, error: RankLostError) -> None:
         """Go on without ranks that are lost; raises the error where that cannot be."""

@@ -12,12 +12,13 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor
 
 from relaxcomm.errors import MetricsWarning, UsageError
-from relaxcomm.monitoring.addresses import name_run, open_exporters
+from relaxcomm.monitoring.addresses import name_run, open_exporter, open_exporters
 from relaxcomm.monitoring.collector import Labelled, RunCollector, check_name
 from relaxcomm.monitoring.exporter import Exporter
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.monitoring.run_log import RunLog, log_path
 from relaxcomm.monitoring.snapshot import Snapshot
+from relaxcomm.network.generations import Generation
 from relaxcomm.network.transport import EVALUATION
 from relaxcomm.step.bound import Bound
 
@@ -29,9 +30,17 @@ class Metering:
         bound: what is shown.
         settings: None for neither.
         folder: of the run log, or None.
+        joined: of a worker that has joined later, its number and the run's name; None for the others.
     """
 
-    def __init__(self, bound: Bound, settings: MetricsConfig | None, folder: str | None) -> None:
+    def __init__(
+        self,
+        bound: Bound,
+        settings: MetricsConfig | None,
+        folder: str | None,
+        *,
+        joined: tuple[int, str] | None = None,
+    ) -> None:
         self._bound = bound
         self._membership = bound.world.membership  # which a closed transport has no more
         self.registry = CollectorRegistry(auto_describe=False)
@@ -40,22 +49,32 @@ class Metering:
         self._exporter: Exporter | None = None
         self._log: RunLog | None = None
         self.url: str | None = None
+        self.name = ""
+        """The value of the label `run`."""
         if settings is None:
             return
         bound.norms.enable()
-        membership = self._membership
-        name = str(bound.world.gather(name_run(settings, bound.algorithm.name), "attach()")[0])
-        # Ranks whose settings differ in this must not leave the others waiting.
-        ports = bound.world.gather(settings.port, "attach()")
-        if None not in ports:
-            shown = CollectorRegistry(auto_describe=False)
-            labels = {"rank": str(membership.rank), "run": name}
-            shown.register(Labelled(self.registry, labels))
-            self._exporter = open_exporters(settings, bound.world.transport, shown, name)
-            if self._exporter is not None:
-                self.url = self._exporter.url
+        if joined is not None:
+            number, self.name = joined
+            if settings.port is not None:
+                self._exporter = open_exporter(settings, number, self._labelled(number), self.name)
+        else:
+            number = self._membership.rank
+            self.name = str(bound.world.gather(name_run(settings, bound.algorithm.name), "attach()")[0])
+            # Ranks whose settings differ in this must not leave the others waiting.
+            if None not in bound.world.gather(settings.port, "attach()"):
+                shown = self._labelled(number)
+                self._exporter = open_exporters(settings, bound.world.transport, shown, self.name)
+        if self._exporter is not None:
+            self.url = self._exporter.url
         if settings.log and folder is not None:
-            self._open_log(log_path(folder, name, membership.rank), name, settings.log_bytes)
+            self._open_log(log_path(folder, self.name, number), self.name, settings.log_bytes)
+
+    def _labelled(self, number: int) -> CollectorRegistry:
+        """All metrics, as those of a rank of this run."""
+        shown = CollectorRegistry(auto_describe=False)
+        shown.register(Labelled(self.registry, {"rank": str(number), "run": self.name}))
+        return shown
 
     def _open_log(self, path: Path, name: str, limit_bytes: int) -> None:
         try:
@@ -89,11 +108,16 @@ class Metering:
                 {"switched_to": bound.algorithm.name, "composition": repr(bound.algorithm), **switched}
             )
 
-    def go_on_with(self, bound: Bound, generation: int, lost: Mapping[int, str]) -> None:
-        """Show the same algorithm among other ranks, when some are lost."""
+    def go_on_with(self, bound: Bound, generation: Generation) -> None:
+        """Show the same algorithm among other ranks, when some are lost or have joined."""
         self._bound, self._membership = bound, bound.world.membership
         if self._log is not None:
-            ranks = {"generation": generation, "lost": lost, "world_size": bound.world.size}
+            ranks = {
+                "generation": generation.number,
+                "lost": generation.lost,
+                "joined": generation.joined,
+                "world_size": bound.world.size,
+            }
             self._log.write({"time": time.time(), "step": bound.clock.step, **ranks})
 
     def observe(self, values: Mapping[str, float | Tensor]) -> None:

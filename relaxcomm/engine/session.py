@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
@@ -12,7 +13,8 @@ from torch import nn
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
-from relaxcomm.engine import engine_state, idle, survival, switching
+from relaxcomm.engine import engine_state, idle, next_generation, survival, switching
+from relaxcomm.engine.admission import Newcomers
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.elastic import Elastic
@@ -20,9 +22,11 @@ from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
+from relaxcomm.engine.next_generation import Going, Standing
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import parse
 from relaxcomm.errors import RankLostError, RelaxcommError
+from relaxcomm.network.generations import GivenUpError
 from relaxcomm.network.transport import EVALUATION, Membership
 from relaxcomm.step import replicas, served
 from relaxcomm.step.bound import Bound
@@ -63,6 +67,8 @@ class Session:
         self._hooks = Hooks(self.replica.model, self.replica.parameters, self.replica.optimizers)
         self.loop = Loop(self._hooks, self.step, self)
         self.loaders = Loaders()
+        self._newcomers: Newcomers | None = None
+        self._has_synchronised = False
         try:
             self._hooks.hang()
             if self.replica.scaler is not None:
@@ -71,6 +77,7 @@ class Session:
         except BaseException:
             self.detach()
             raise
+        self._look_for_newcomers()
         with _attaching:
             _attached.add(self.replica.model)
 
@@ -111,28 +118,91 @@ class Session:
             error: what became of them; raised where this rank cannot go on.
             in_step: whether the training loop is in a step.
         """
-        before = self.step
-        if self._elastic is None or before.inputs.active:
+        if self._elastic is None or self.step.inputs.active:
             raise error
         _forget_locals(error)
+        self._change_ranks(None, in_step=in_step)
+
+    def step_ends(self) -> None:
+        """A step has ended: where something was exchanged in it, workers that ask are admitted."""
+        if self._newcomers is None or not self._has_synchronised:
+            return
+        self._has_synchronised = False
+        if self.step.inputs.active:  # some ranks have run out of batches
+            return
+        newest = self._newcomers.synchronised()
+        if newest < 0 or not self._newcomers.fit(newest, self.settings):
+            return
+        try:
+            late = next_generation.results_on_their_way(self.step)
+        except RankLostError as error:  # those who ask are admitted by those who are left
+            _forget_locals(error)
+            late = None
+        self._change_ranks(late, in_step=False, newest=newest)
+
+    def join(self) -> None:
+        """Go on as a rank that was not there before, among those whom the world holds."""
+        self._enter(self.bound, self.world, in_step=False)
+
+    def _change_ranks(self, late: Mapping[str, Any] | None, *, in_step: bool, newest: int = -1) -> None:
+        """Go on among other ranks.
+
+        Args:
+            late: results that were on their way; None where they are lost.
+            in_step: whether the training loop is in a step.
+            newest: newcomers up to this one are admitted.
+        """
+        before, elastic = self.step, self._elastic
+        assert elastic is not None, "ranks stay the same without"
+        world, generation, in_order = self.world, elastic.generation, late is not None
+        loaders, digest = self.loaders.export(), survival.shared_digest(before.bound)
         before.give_up()
-        buffer_pool.release()  # an operation that was given up may still write to what it was handed
-        world = before.bound.world
+        if not in_order:
+            elastic.give_up(world)
         while True:
-            world = self._elastic.next_world(world)
-            self.settings.check_world_size(world.size)
             try:
-                bound = survival.follow(before.bound, world, in_step=in_step)
+                following = elastic.next_world(world, newest)
+            except GivenUpError as error:
+                print(f"relaxcomm: {error}; it asks to join them", file=sys.stderr, flush=True)
+                following = elastic.at(world, elastic.join())
+                self._enter(before.bound, following, in_step=in_step)
+                return
+            self.settings.check_world_size(following.size)
+            if in_order:
+                world.transport.close()  # the others have left it, too
+            standing = Standing(before.bound.clock.step + in_step, digest, in_order, loaders)
+            going = Going(before, following, standing, generation, elastic.generation)
+            try:
+                step, dealt = next_generation.stay(going, self._make_step, late, self.schedule.export())
                 break
-            except RankLostError:  # one more is lost
-                continue
-        self.step = self._make_step(bound)
-        self.loop.go_on_with(self.step)
-        self.schedule.go_on_with(self.step)
-        self.metering.go_on_with(bound, self._elastic.number, self._elastic.lost)
-        self.loaders.share_among(world.membership)
-        if world.rank == 0:
-            self._elastic.say(bound.clock.step, world.size)
+            except RankLostError as error:  # one more is lost
+                _forget_locals(error)
+                world, in_order, late = following, False, None
+                elastic.give_up(world)
+        self._go_on_with(step, dealt)
+        if self.world.rank == 0:
+            elastic.say(step.bound.clock.step)
+
+    def _enter(self, fresh: Bound, world: World, *, in_step: bool) -> None:
+        step, saved = next_generation.join(
+            fresh, world, self._make_step, self.schedule.algorithm_of, in_step=in_step
+        )
+        self.schedule.begin_at(saved)
+        self._go_on_with(step, [one.model_dump() for one in saved.loaders])
+
+    def _go_on_with(self, step: Step, loaders: Sequence[Mapping[str, Any]] | None) -> None:
+        assert self._elastic is not None, "ranks stay the same without"
+        self.step = step
+        self.loop.go_on_with(step)
+        self.schedule.go_on_with(step)
+        self.metering.go_on_with(step.bound, self._elastic.generation)
+        self.loaders.share_among(step.bound.world.membership, loaders)
+        self._look_for_newcomers()
+
+    def _look_for_newcomers(self) -> None:
+        if self._elastic is not None:
+            self._newcomers, self._has_synchronised = Newcomers(self._elastic, self.world), False
+            self.loop.tells_of_steps = True
 
     def together(self, event: Callable[[], T]) -> T:
         """Have all ranks do something, and those that are left once more where others are lost meanwhile."""
@@ -225,7 +295,11 @@ class Session:
 
     def _make_step(self, bound: Bound) -> Step:
         settings = self.settings
-        return Step(bound, settings.drift_guard, self.metering.synchronised, debug=settings.debug)
+        return Step(bound, settings.drift_guard, self._synchronised, debug=settings.debug)
+
+    def _synchronised(self) -> None:
+        self._has_synchronised = True
+        self.metering.synchronised()
 
 
 def _forget_locals(error: BaseException | None) -> None:

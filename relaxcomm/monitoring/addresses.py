@@ -36,7 +36,7 @@ def open_exporters(
     """Start this rank's exporter and tell rank 0 of all; None if it cannot be had. On every rank."""
     rank = transport.membership.rank
     hosts = [str(host) for host in transport.gather_objects(_network(), "attach()")]
-    exporter = _listen(settings, hosts[:rank].count(hosts[rank]), registry, run)
+    exporter = open_exporter(settings, hosts[:rank].count(hosts[rank]), registry, run)
     mine = None if exporter is None else (_host(settings), exporter.port)
     try:
         places = transport.gather_objects(mine, "attach()")
@@ -57,7 +57,7 @@ def open_exporters(
     return exporter
 
 
-def _listen(
+def open_exporter(
     settings: MetricsConfig, local_rank: int, registry: CollectorRegistry, run: str
 ) -> Exporter | None:
     """An exporter on the port of this rank, or on another one if that is taken."""

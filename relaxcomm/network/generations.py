@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
 
-from relaxcomm.errors import CommunicationError
+from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import without_frames
 from relaxcomm.network.meeting_place import MeetingPlace
-from relaxcomm.network.processes import ENDED, condition_of
+from relaxcomm.network.processes import ENDED, condition_of, this_process
 from relaxcomm.network.store_thread import BoundedStore
 
 _LOOK_SECONDS = 0.01
 _MAKING = timedelta(seconds=10)  # of groups, among those who have all just said that they are here
+_NEWCOMERS = "newcomers"
+
+
+class GivenUpError(CommunicationError):
+    """The others have gone on without this rank."""
 
 
 @dataclass(frozen=True)
@@ -27,56 +33,54 @@ class Generation:
 
     Args:
         number: from 0; none is used twice.
-        workers: the ranks that they had in generation 0, in the order of their ranks now.
+        workers: in the order of their ranks now; those of generation 0 have their ranks as numbers, and each
+            that comes later has a number of its own.
         lost: those of the generation before who are not among them, each with what became of it.
+        joined: those who were not in the generation before.
+        newest: the largest number that any worker has had; none is used twice.
     """
 
     number: int
     workers: tuple[int, ...]
-    lost: dict[int, str] = field(default_factory=dict)
+    lost: Mapping[int, str] = field(default_factory=dict)
+    joined: tuple[int, ...] = ()
+    newest: int = -1
 
 
 class Generations:
-    """Brings those who are left from one generation to the next.
+    """Brings a worker from one generation to the next.
 
     Each says that it is ready; when all others are ready or gone, the first to see so proposes who goes on,
     and what the store has kept first holds for all. So ranks that notice a failure at different times end
-    in the same generation.
+    in the same generation. A worker that asks to be admitted is part of a proposal when those who propose
+    were told to admit it.
 
     Args:
-        place: where the ranks of generation 0 meet; its store must not be held by one of them.
+        place: where the ranks of generation 0 meet, or met; its store must not be held by a worker.
+        size: the number of ranks in generation 0.
         patience_seconds: how long a rank is waited for that runs, or of which nothing can be known.
     """
 
-    def __init__(self, place: MeetingPlace, patience_seconds: float) -> None:
-        self._place, self._patience_seconds = place, patience_seconds
+    def __init__(self, place: MeetingPlace, size: int, patience_seconds: float) -> None:
+        self._place, self._size, self._patience_seconds = place, size, patience_seconds
         self._worker = place.membership.rank
-        self.current = Generation(0, tuple(range(place.membership.world_size)))
+        self.current = Generation(0, tuple(range(size)), newest=size - 1)
         """The one that trains now."""
         # Where `Peers` of generation 0 tell of processes.
         self._store = BoundedStore(PrefixStore(place.name, place.store), patience_seconds)
 
-    def follow(self) -> MeetingPlace:
+    def follow(self, newest: int = -1) -> MeetingPlace:
         """Agree on who goes on; where they meet.
 
-        Raises: CommunicationError if the others have gone on without this rank, or the store is gone.
+        Args:
+            newest: newcomers up to this one are admitted.
+
+        Raises: GivenUpError if the others have gone on without this rank; CommunicationError if the store
+            is gone.
         """
-        before = self.current
-        try:
-            lost = self._agree(before.workers, before.number + 1)
-        except RuntimeError as error:
-            raise CommunicationError(
-                f"rank {self._worker} cannot go on: the store in which those who are left would agree has "
-                f"ended with its process ({without_frames(error)}); let a process hold it that does not train"
-            ) from error
-        if self._worker in lost:
-            raise CommunicationError(
-                f"rank {self._worker} was given up by the others, who have gone on without it: "
-                f"{lost[self._worker]}"
-            )
-        workers = tuple(one for one in before.workers if one not in lost)
-        self.current = Generation(before.number + 1, workers, lost)
-        return self._place.of_generation(self.current.number, self.current.workers, _MAKING)
+        with self._store_needed("go on"):
+            decided = self._agree(newest)
+        return self._go_to(decided)
 
     def leave(self, words: str) -> None:
         """Say that this rank takes part no more, to those who would wait for it."""
@@ -84,29 +88,129 @@ class Generations:
             self._store.set(f"left/{self._worker}", words)
         self._store.close()
 
-    def _agree(self, workers: Sequence[int], number: int) -> dict[int, str]:
-        """What became of those who do not go on, the same on all who ask."""
-        self._store.set(f"{number}/ready/{self._worker}", "")
-        deadline, key = time.monotonic() + self._patience_seconds, f"{number}/workers"
-        while not self._store.check([key]):
-            lost = self._lost(workers, number, is_late=time.monotonic() > deadline)
-            if lost is not None:
-                self._store.compare_set(key, "", json.dumps(lost))
-            else:
-                time.sleep(_LOOK_SECONDS)
-        return {int(worker): how for worker, how in json.loads(self._store.get(key)).items()}
+    def newest(self) -> int:
+        """The last newcomer that has asked to be admitted; -1 where nobody ever has."""
+        count = self._store.add(_NEWCOMERS, 0)
+        return self._size + count - 1 if count else -1
 
-    def _lost(self, workers: Sequence[int], number: int, *, is_late: bool) -> dict[int, str] | None:
+    def refuse(self, newest: int, why: str, *, says: bool) -> None:
+        """Do not admit newcomers up to one; every rank calls it, and one says so in the store."""
+        if says:
+            for worker in range(self.current.newest + 1, newest + 1):
+                self._store.set(f"refused/{worker}", why)
+        self.current = replace(self.current, newest=newest)
+
+    def ask(self) -> None:
+        """Ask to be admitted, as a worker that was not there before."""
+        with self._store_needed("ask to be admitted"):
+            self._worker = self._size + self._store.add(_NEWCOMERS, 1) - 1
+            self._store.set(f"process/{self._worker}", this_process())
+
+    def wait_for_admission(self, seconds: float) -> MeetingPlace:
+        """Wait until the others admit this worker; where they meet.
+
+        Raises: CommunicationError if they do not within so many seconds, or have ended.
+        """
+        deadline = time.monotonic() + seconds
+        with self._store_needed("be admitted"):
+            while True:
+                key = _decision(self.current.number + 1)
+                if self._store.check([key]):
+                    decided = _parsed(self.current.number + 1, self._store.get(key))
+                    self.current = decided
+                    if self._worker in decided.workers:
+                        return self._go_to(decided)
+                    continue
+                if why := self._read(f"refused/{self._worker}"):
+                    raise ConfigError(f"the run does not admit this worker: {why}")
+                if not (left := self._left(self.current.workers)):
+                    self.leave("was not admitted")
+                    raise CommunicationError("the run has ended before this worker was admitted")
+                if time.monotonic() > deadline:
+                    self.leave("was not admitted")
+                    raise CommunicationError(
+                        f"this worker was not admitted within {seconds:g} s (timeout_seconds) by the {left} "
+                        "that train; workers are admitted when they synchronise"
+                    )
+                time.sleep(_LOOK_SECONDS)
+
+    def _left(self, workers: tuple[int, ...]) -> int:
+        """How many of them have not said, and are not known, to be gone."""
+        return sum(not self._gone(worker) for worker in workers)
+
+    def _go_to(self, decided: Generation) -> MeetingPlace:
+        if self._worker not in decided.workers:
+            raise GivenUpError(
+                f"rank {self._worker} was given up by the others, who have gone on without it: "
+                f"{decided.lost.get(self._worker, 'it has left')}"
+            )
+        self.current = decided
+        return self._place.of_generation(decided.number, self._worker, decided.workers, _MAKING)
+
+    def _agree(self, newest: int) -> Generation:
+        """Who goes on, the same on all who ask."""
+        before, number = self.current, self.current.number + 1
+        self._store.set(f"{number}/ready/{self._worker}", "")
+        deadline, key = time.monotonic() + self._patience_seconds, _decision(number)
+        while not self._store.check([key]):
+            lost = self._lost(before.workers, number, is_late=time.monotonic() > deadline)
+            if lost is None:
+                time.sleep(_LOOK_SECONDS)
+                continue
+            joined = [one for one in range(before.newest + 1, newest + 1) if not self._gone(one)]
+            proposed = {
+                "workers": [*(one for one in before.workers if one not in lost), *joined],
+                "lost": lost,
+                "joined": joined,
+                "newest": max(before.newest, newest),
+            }
+            self._store.compare_set(key, "", json.dumps(proposed))
+        return _parsed(number, self._store.get(key))
+
+    def _lost(self, workers: tuple[int, ...], number: int, *, is_late: bool) -> dict[int, str] | None:
         """What became of those who do not go on; None as long as some may still come."""
         lost = {}
         for worker in workers:
             if self._store.check([f"{number}/ready/{worker}"]):
                 continue
-            left, condition = self._read(f"left/{worker}"), condition_of(self._read(f"process/{worker}"))
-            if not (left or condition.startswith(ENDED) or is_late):
+            how = self._gone(worker)
+            if not (how or is_late):
                 return None
-            lost[worker] = left or condition or f"did not come within {self._patience_seconds:g} s"
+            lost[worker] = (
+                how or self._condition(worker) or f"did not come within {self._patience_seconds:g} s"
+            )
         return lost
+
+    def _gone(self, worker: int) -> str:
+        """What became of a worker that has left, or whose process has ended; nothing of others."""
+        condition = self._condition(worker)
+        return self._read(f"left/{worker}") or (condition if condition.startswith(ENDED) else "")
+
+    def _condition(self, worker: int) -> str:
+        return condition_of(self._read(f"process/{worker}"))
 
     def _read(self, key: str) -> str:
         return str(self._store.get(key).decode()) if self._store.check([key]) else ""
+
+    @contextmanager
+    def _store_needed(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except CommunicationError:
+            raise
+        except RuntimeError as error:
+            raise CommunicationError(
+                f"rank {self._worker} cannot {what}: the store in which the ranks would agree has ended with "
+                f"its process ({without_frames(error)}); let a process hold it that does not train"
+            ) from error
+
+
+def _decision(number: int) -> str:
+    return f"{number}/workers"
+
+
+def _parsed(number: int, text: Any) -> Generation:
+    decided = json.loads(text)
+    lost = {int(worker): how for worker, how in decided["lost"].items()}
+    joined, newest = tuple(decided["joined"]), decided["newest"]
+    return Generation(number, tuple(decided["workers"]), lost, joined, newest)

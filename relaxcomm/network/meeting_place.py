@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,7 +14,7 @@ from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.network.secret import Secret
-from relaxcomm.network.signed_store import signed
+from relaxcomm.network.signed_store import SignedStore, signed
 from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import restart_count
 
@@ -45,35 +46,47 @@ class MeetingPlace:
     secret: Secret | None = None
 
     @classmethod
-    def of(cls, process_group: Any, timeout_seconds: float, secret: Secret | None = None) -> MeetingPlace:
+    def of(
+        cls,
+        process_group: Any,
+        timeout_seconds: float,
+        secret: Secret | None = None,
+        *,
+        elastic: bool = False,
+    ) -> MeetingPlace:
         """Where the ranks of a group of torch's meet, on which nothing is sent.
 
         Args:
             process_group: None for the default one.
             timeout_seconds: the longest wait for another rank.
             secret: that all share, or None.
+            elastic: whether others may come who know nothing of the group.
         """
         ranks = tuple(dist.get_process_group_ranks(process_group or dist.group.WORLD))
         # The store may be the one of the attempt before.
         name = f"relaxcomm/{restart_count()}/{'-'.join(map(str, ranks))}/{next(_numbers)}"
         # The store of the default group has no public accessor.
         store = signed(dist.distributed_c10d._get_default_store(), secret)
-        limit = timedelta(seconds=timeout_seconds + _MARGIN_SECONDS)
         mine = Membership(ranks.index(dist.get_rank()), len(ranks))
+        if elastic:
+            store, name = _without_prefix(store, f"{name}/name", secret, is_first=mine.rank == 0)
+        limit = timedelta(seconds=timeout_seconds + _MARGIN_SECONDS)
         return cls(store, name, mine, ranks, limit, limit, secret)
 
-    def of_generation(self, number: int, workers: Sequence[int], making: timedelta) -> MeetingPlace:
+    def of_generation(
+        self, number: int, worker: int, workers: Sequence[int], making: timedelta
+    ) -> MeetingPlace:
         """Where those meet who go on, when others are gone.
 
         Args:
             number: of the generation, never used before.
-            workers: the ranks that they had here, in the order that they have from now on.
+            worker: this one.
+            workers: all of them, in the order of their ranks from now on.
             making: the longest wait for another rank while a group is made.
         """
-        mine = Membership(workers.index(self.membership.rank), len(workers))
-        ranks = tuple(self.ranks[worker] for worker in workers)
+        mine = Membership(workers.index(worker), len(workers))
         name = f"{self.name}/{number}"
-        return replace(self, name=name, membership=mine, ranks=ranks, making=making)
+        return replace(self, name=name, membership=mine, ranks=tuple(workers), making=making)
 
     def gloo(self, purpose: str) -> Any:
         """A Gloo group of all ranks, which must make the same ones in the same order."""
@@ -92,3 +105,13 @@ class MeetingPlace:
         return dist.new_group(
             list(self.ranks), backend="nccl", timeout=self.limit, use_local_synchronization=self.partial
         )
+
+
+def _without_prefix(store: Any, key: str, secret: Secret | None, *, is_first: bool) -> tuple[Any, str]:
+    """What can be reached without knowing the prefixes of the group's store, and a name of its own."""
+    if is_first:
+        store.set(key, f"relaxcomm/{secrets.token_hex(8)}")
+    name = store.get(key).decode()
+    while isinstance(store, PrefixStore | SignedStore):
+        store = store.underlying_store
+    return signed(store, secret), name

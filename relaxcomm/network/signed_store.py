@@ -76,6 +76,11 @@ class SignedStore(Store):
     def timeout(self) -> timedelta:
         return self._store.timeout  # type: ignore[no-any-return]  # a store of any kind
 
+    @property
+    def underlying_store(self) -> Any:
+        """The one that it signs for."""
+        return self._store
+
     def clone(self) -> SignedStore:
         made = SignedStore(self._store.clone(), self._secret)
         self._clones.append(made)

@@ -58,6 +58,7 @@ class TorchTransport(Transport):
         timeout_seconds: the longest wait for another rank.
         debug: compare labels, kinds, shapes and dtypes before every operation.
         elastic: whether others go on without ranks that are lost; then whoever waits looks often.
+        grace_seconds: the longest wait for a rank that has met the others before; None for `timeout_seconds`.
 
     Raises: ConfigError for NCCL without CUDA tensors.
     """
@@ -71,6 +72,7 @@ class TorchTransport(Transport):
         timeout_seconds: float,
         debug: bool,
         elastic: bool = False,
+        grace_seconds: float | None = None,
     ) -> None:
         chosen = {"auto": "nccl" if device.type == "cuda" else "gloo"}.get(backend, backend)
         if chosen == "nccl" and device.type != "cuda":
@@ -79,7 +81,8 @@ class TorchTransport(Transport):
         """Where the ranks meet."""
         self.backend = chosen
         self._device = device
-        self._timeout, self._debug = timeout_seconds, debug
+        self._timeout, self._debug = grace_seconds or timeout_seconds, debug
+        self._limit = "timeout_seconds" if grace_seconds is None else "membership.grace_seconds"
         self._look_seconds = _ELASTIC_SLICE_SECONDS if elastic else _SLICE_SECONDS
         self._broken = False
         self._under_way: WeakSet[_TorchPending] = WeakSet()
@@ -98,11 +101,17 @@ class TorchTransport(Transport):
 
     @classmethod
     def of(
-        cls, process_group: Any, *, timeout_seconds: float, secret: Secret | None = None, **settings: Any
+        cls,
+        process_group: Any,
+        *,
+        timeout_seconds: float,
+        secret: Secret | None = None,
+        elastic: bool = False,
+        **settings: Any,
     ) -> TorchTransport:
         """Between the ranks of a group of torch's, on which nothing is sent; None for the default one."""
-        place = MeetingPlace.of(process_group, timeout_seconds, secret)
-        return cls(place, timeout_seconds=timeout_seconds, **settings)
+        place = MeetingPlace.of(process_group, timeout_seconds, secret, elastic=elastic)
+        return cls(place, timeout_seconds=timeout_seconds, elastic=elastic, **settings)
 
     def at(self, place: MeetingPlace) -> TorchTransport:
         """One like this between other ranks, which goes on counting.
@@ -117,7 +126,7 @@ class TorchTransport(Transport):
             debug=self._debug,
             elastic=True,
         )
-        made.counters = self.counters
+        made.counters, made._limit = self.counters, self._limit
         return made
 
     def give_up(self) -> None:
@@ -300,7 +309,7 @@ class TorchTransport(Transport):
         return [asked], operation.reply
 
     def _late(self, at: object) -> CommunicationError:
-        said = f"not complete after {self._timeout:g} s (timeout_seconds): {self._peers.heard()}"
+        said = f"not complete after {self._timeout:g} s ({self._limit}): {self._peers.heard()}"
         if recorded := flight_recorder.dump(self.place.ranks[self.membership.rank]):
             said += f"; torch's Flight Recorder is in {recorded}"
         return self._failure(at, Missing(said, lost=True))

@@ -94,6 +94,11 @@ def address_towards(host: str) -> str | None:
         return None
 
 
+def address_to_join() -> str | None:
+    """HOST:PORT of the store of a run that this process joins, or None."""
+    return os.environ.get("RELAXCOMM_JOIN") or None
+
+
 def restart_count() -> int:
     """How often torchrun has started this job again.
 

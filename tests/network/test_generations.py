@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from relaxcomm.errors import CommunicationError
+from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.generations import Generations
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.transport import Membership
@@ -18,7 +18,7 @@ LIMIT = timedelta(seconds=5)
 
 def generations(store, rank, patience_seconds, size=3):
     place = MeetingPlace(store, "run", Membership(rank, size), tuple(range(size)), LIMIT, LIMIT)
-    return Generations(place, patience_seconds)
+    return Generations(place, size, patience_seconds)
 
 
 def test_a_rank_that_is_silent_is_given_up_and_hears_of_it():
@@ -44,3 +44,52 @@ def test_a_rank_that_has_left_is_not_waited_for():
     assert stays.current.lost == {1: "failed: KeyError: 'mine'"}
     again = stays.follow()  # alone
     assert again.name.endswith("/2")
+
+
+def newcomer(store, size=2):
+    place = MeetingPlace(store, "run", Membership(-1, size), tuple(range(size)), LIMIT, LIMIT)
+    return Generations(place, size, 60)
+
+
+def test_newcomers_are_admitted_when_all_others_have_come():
+    store = dist.HashStore()
+    ranks, late, joining = [generations(store, rank, 60, size=2) for rank in range(2)], newcomer(store), []
+    assert ranks[0].newest() == -1
+    late.ask()
+    assert ranks[0].newest() == 2
+    with ThreadPoolExecutor() as pool:
+        joining.append(pool.submit(late.wait_for_admission, 60))
+        places = list(pool.map(lambda one: one.follow(newest=2), ranks))
+    assert [place.membership for place in places] == [Membership(0, 3), Membership(1, 3)]
+    assert joining[0].result().membership == Membership(2, 3)
+    assert joining[0].result().name == places[0].name
+    assert ranks[0].current == late.current
+    assert ranks[0].current.joined == (2,)
+
+
+def test_numbers_are_never_used_twice():
+    store = dist.HashStore()
+    stays, gone, next_one = generations(store, 0, 60, size=1), newcomer(store, 1), newcomer(store, 1)
+    gone.ask()
+    gone.leave("failed")
+    assert stays.follow(newest=1).membership == Membership(0, 1)
+    next_one.ask()
+    assert stays.newest() == 2
+    assert stays.follow(newest=2).membership == Membership(0, 2)
+    assert next_one.wait_for_admission(60).membership == Membership(1, 2)
+    assert stays.current.workers == (0, 2)
+
+
+def test_who_is_not_admitted_hears_why():
+    store = dist.HashStore()
+    ranks, refused, late = generations(store, 0, 60, size=1), newcomer(store, 1), newcomer(store, 1)
+    refused.ask()
+    ranks.refuse(1, "a hypercube has 2, 4 or 8 workers", says=True)
+    with pytest.raises(ConfigError, match="does not admit this worker: a hypercube"):
+        refused.wait_for_admission(60)
+    late.ask()
+    with pytest.raises(CommunicationError, match=r"not admitted within 0 s \(timeout_seconds\)"):
+        late.wait_for_admission(0)
+    ranks.leave("closed at step 12")
+    with pytest.raises(CommunicationError, match="has ended before"):
+        late.wait_for_admission(60)

@@ -1,0 +1,129 @@
+"""Workers that join a run: those who train learn of them, and one hands each its own state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+
+from relaxcomm.carry.slots import is_in_parts, policies
+from relaxcomm.config import Config
+from relaxcomm.engine.elastic import Elastic
+from relaxcomm.engine.survival import RECOVERY, decoded, encoded, tasks_of
+from relaxcomm.errors import RankLostError, RelaxcommError
+from relaxcomm.network.operations import Agree, Label, Neighbors
+from relaxcomm.network.transport import Pending
+from relaxcomm.replica.replica import Replica
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.world import World, tensor_of
+
+_LOOK_SECONDS = 0.5
+_MOST = 1024
+
+
+class Newcomers:
+    """Learns at synchronisations, on all ranks at the same one, whether workers ask to be admitted.
+
+    Rank 0 looks into the store now and then; what it has seen travels with a number that all ranks share,
+    sent at one synchronisation and read at a later one, so that nobody waits for it.
+
+    Args:
+        elastic: who asks.
+        world: the ranks.
+    """
+
+    def __init__(self, elastic: Elastic, world: World) -> None:
+        self._elastic, self._world = elastic, world
+        self._pending: Pending | None = None
+        self._left = self._period = 1  # synchronisations until the next look, and between two
+        self._last = time.monotonic()
+
+    def synchronised(self) -> int:
+        """One more synchronisation is over; the last worker that is to be admitted now, or -1."""
+        self._left -= 1
+        if self._left:
+            return -1
+        found = -1
+        try:
+            if self._pending is not None:
+                newest, period = tensor_of(self._world.receive(self._pending)).tolist()
+                found, self._period = newest, period
+            self._send()
+        except RankLostError:  # the next step's exchange meets the same, where all know what to do
+            self._left, self._pending = _MOST, None
+            return -1
+        self._left = self._period
+        return found
+
+    def fit(self, newest: int, settings: Config) -> bool:
+        """Whether the run can have as many workers as ask; else they are told why not."""
+        try:
+            settings.check_world_size(self._world.size + newest - self._elastic.generation.newest)
+        except RelaxcommError as error:
+            self._elastic.refuse(newest, str(error), says=self._world.rank == 0)
+            return False
+        return True
+
+    def _send(self) -> None:
+        now = time.monotonic()
+        seconds, self._last = max(1e-6, (now - self._last) / self._period), now
+        wanted = min(_MOST, max(1, round(_LOOK_SECONDS / seconds)))
+        newest = self._elastic.newest() if self._world.rank == 0 else -1
+        numbers = torch.tensor([newest, wanted], dtype=torch.int64)
+        self._pending = self._world.issue(Agree(numbers, "max"), Label(0, RECOVERY))
+
+
+def hand_over(world: World, state: Mapping[str, Any], newcomers: Sequence[int]) -> None:
+    """Send a state to workers that have joined; every rank calls this or `take_over`.
+
+    Args:
+        world: the ranks now.
+        state: of this rank.
+        newcomers: ranks that have joined; each is served by one of the others.
+    """
+    others = [rank for rank in range(world.size) if rank not in newcomers]
+    mine = [one for index, one in enumerate(newcomers) if others[index % len(others)] == world.rank]
+    content = encoded(state) if mine else torch.empty(0, dtype=torch.uint8)
+    world.gather(len(content), RECOVERY)
+    world.receive(world.issue(Neighbors(dict.fromkeys(mine, content), {}), Label(0, RECOVERY, 1)))
+
+
+def take_over(world: World, newcomers: Sequence[int]) -> Any:
+    """The state that another rank hands to this one, which has joined."""
+    others = [rank for rank in range(world.size) if rank not in newcomers]
+    source = others[newcomers.index(world.rank) % len(others)]
+    sizes = cast("list[int]", world.gather(0, RECOVERY))
+    raw = torch.empty(sizes[source], dtype=torch.uint8)
+    received = world.receive(world.issue(Neighbors({}, {source: raw}), Label(0, RECOVERY, 1)))
+    return decoded(cast("Mapping[int, torch.Tensor]", received)[source])
+
+
+def exported_replica(replica: Replica) -> dict[str, Any]:
+    """Model, optimizers and scaler."""
+    return {
+        "model": replica.model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in replica.optimizers],
+        "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
+    }
+
+
+def restore_replica(replica: Replica, saved: Mapping[str, Any]) -> None:
+    """Take over model, optimizers and scaler."""
+    replica.model.load_state_dict(saved["model"])
+    for optimizer, state in zip(replica.optimizers, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(state)
+    if replica.scaler is not None:
+        replica.scaler.load_state_dict(saved["scaler"])
+
+
+def restore_slots(bound: Bound, slots: Mapping[tuple[int, int], Mapping[str, Any]]) -> None:
+    """Take over what all ranks have in common; a residual is another rank's, and this one has none yet."""
+    for task in tasks_of(bound):
+        state = bound.state.slots[task.place]
+        for role, saved in slots[task.place].items():
+            if role == "compressor" and is_in_parts(task):
+                continue
+            known = policies(task, role)
+            state[role].restore({name: saved[name] for name in saved if known[name] in ("equal", "mean")})

@@ -1,0 +1,93 @@
+"""A worker that joins a run which trains already."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from relaxcomm.config import Config
+from relaxcomm.engine.consistency import compare, fingerprint
+from relaxcomm.engine.elastic import Elastic
+from relaxcomm.engine.engine import Engine
+from relaxcomm.engine.metering import Metering
+from relaxcomm.engine.model_checks import fitted
+from relaxcomm.engine.session import Session
+from relaxcomm.errors import ConfigError
+from relaxcomm.monitoring.statistics import Statistics
+from relaxcomm.network import TorchTransport, elastic_store
+from relaxcomm.replica.replica import Replica
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.replica_norms import ReplicaNorms
+from relaxcomm.step.world import World
+
+
+def join(
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    scaler: GradScaler | None,
+    settings: Config,
+    address: str,
+) -> Engine:
+    """Take part in an elastic run, as one more rank; its model takes the place of this one's.
+
+    Args:
+        model, optimizers, scaler: as all ranks have them.
+        settings: as all ranks have them.
+        address: HOST:PORT of the store in which the ranks agree.
+
+    Raises: ConfigError for another model or configuration than the run has; CommunicationError if nobody
+        answers, or admits this worker within `timeout_seconds`.
+    """
+    _check(settings)
+    secret = settings.membership.read_secret()
+    store = elastic_store.connect(address, settings.timeout_seconds, secret)
+    run = elastic_store.find(store, address, settings.timeout_seconds)
+    mine = fingerprint(model, settings, run.size)
+    compare([run.facts, mine], "join with the run's model and configuration")
+    elastic = Elastic.begin(elastic_store.place_of(store, run, settings.timeout_seconds, secret), settings)
+    place = elastic.join()
+    with ExitStack() as undo:
+        undo.push(lambda kind, error, trace: elastic.leave(f"failed: {error}") if error else None)
+        transport = TorchTransport(
+            place,
+            device=next((p.device for p in model.parameters()), torch.device("cpu")),
+            backend=settings.backend,
+            timeout_seconds=settings.timeout_seconds,
+            debug=settings.debug,
+            elastic=True,
+            grace_seconds=settings.membership.grace_seconds,
+        )
+        undo.callback(transport.close)
+        replica = Replica(model, tuple(optimizers), scaler, settings.bucket_bytes)
+        world = World(transport, Statistics(transport.counters), settings.topology)
+        norms = ReplicaNorms(replica.parameters, world.statistics.latest)
+        bound = Bound(fitted(model, settings.algorithm), replica, world, norms)
+        worker = elastic.generation.workers[world.rank]
+        metering = Metering(bound, settings.metrics, settings.output, joined=(worker, run.shown_as))
+        undo.callback(metering.close, "failed: it has not joined")
+        session = Session(bound, settings, metering, elastic)
+        undo.callback(session.detach)
+        session.join()
+        undo.pop_all()
+    print(
+        f"relaxcomm: worker {worker} has joined as rank {world.rank} of {world.size}, "
+        f"{session.bound.algorithm.name}, from step {session.world.statistics.steps}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return Engine(session, owns_default_group=False)
+
+
+def _check(settings: Config) -> None:
+    if not settings.membership.elastic:
+        raise ConfigError(
+            f"RELAXCOMM_JOIN is {os.environ['RELAXCOMM_JOIN'][:100]!r}, but membership.elastic is false; "
+            "only elastic runs can be joined: set membership: {elastic: true}, or unset the variable"
+        )

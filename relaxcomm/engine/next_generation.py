@@ -1,0 +1,211 @@
+"""From one generation of ranks to the next: those who stay agree, and those who join are told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+from relaxcomm.carry.loaders import carried_loaders
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.engine import admission, engine_state, survival
+from relaxcomm.engine.state_fits import check_fits
+from relaxcomm.engine.state_schema import EngineState, parse
+from relaxcomm.errors import ConfigError, ConfigWarning
+from relaxcomm.network.generations import Generation
+from relaxcomm.network.transport import Membership
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.step import Step
+from relaxcomm.step.world import World
+
+Loaded: TypeAlias = "Sequence[Mapping[str, Any]]"
+"""How far data sets were read."""
+
+MakeStep: TypeAlias = Callable[[Bound], Step]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a rank stands when a generation begins.
+
+    Args:
+        next_step: the clock when its step is over; -1 for one that joins.
+        shared: a digest of what should be the same on all ranks.
+        is_whole: whether it has all results that were on their way.
+        loaders: how far it has read data sets.
+    """
+
+    next_step: int = -1
+    shared: str = ""
+    is_whole: bool = True
+    loaders: Loaded = ()
+
+    @property
+    def stays(self) -> bool:
+        """Whether it was there before."""
+        return self.next_step >= 0
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Where all ranks stand.
+
+    Args:
+        by_rank: of each.
+        joined: ranks that were not there before.
+        farthest: the rank that has come farthest.
+    """
+
+    by_rank: Sequence[Standing]
+    joined: Sequence[int] = field(init=False)
+    farthest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        ranks = range(len(self.by_rank))
+        object.__setattr__(self, "joined", [rank for rank in ranks if not self.by_rank[rank].stays])
+        object.__setattr__(self, "farthest", max(ranks, key=lambda rank: self.by_rank[rank].next_step))
+
+    @classmethod
+    def gather(cls, world: World, mine: Standing) -> Standings:
+        """Every rank gives its own."""
+        return cls(cast("list[Standing]", world.gather(mine, survival.RECOVERY)))
+
+    @property
+    def next_step(self) -> int:
+        """The clock when the step is over that nobody makes again."""
+        return self.by_rank[self.farthest].next_step
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether no rank has lost what was on its way."""
+        return all(one.is_whole for one in self.by_rank)
+
+    @property
+    def differ(self) -> bool:
+        """Whether those who stay have not all applied the same."""
+        return len({(one.next_step, one.shared) for one in self.by_rank if one.stays}) > 1
+
+
+@dataclass(frozen=True)
+class Going:
+    """A rank that goes on among others.
+
+    Args:
+        before: what was done in a step.
+        world: the ranks now.
+        standing: of this rank.
+        left: the generation that is over.
+        now: the one that begins.
+    """
+
+    before: Step
+    world: World
+    standing: Standing
+    left: Generation
+    now: Generation
+
+    def loaders(self, standings: Standings) -> Loaded | None:
+        """Where all go on reading: what is left of an epoch is dealt out among the ranks now.
+
+        A rank that is lost has read as far as the one that has come farthest. None where ranks read different
+        data, which nobody can deal out.
+        """
+        known = dict(zip(self.now.workers, standings.by_rank, strict=True))
+        farthest = standings.by_rank[standings.farthest]
+        try:
+            return carried_loaders([known.get(worker, farthest).loaders for worker in self.left.workers])
+        except ConfigError as error:
+            warnings.warn(f"each rank reads on in its own data: {error}", ConfigWarning, stacklevel=2)
+            return None
+
+
+def results_on_their_way(step: Step) -> dict[str, Any]:
+    """Waited for, as the next generation's step takes them."""
+    return {
+        "votes": step.bound.votes.export(),
+        "late_gradients": step.backward.export(),
+        "late_parameters": step.parameters.export(),
+    }
+
+
+def stay(
+    going: Going, make_step: MakeStep, late: Mapping[str, Any] | None, schedule: Mapping[str, Any]
+) -> tuple[Step, Loaded | None]:
+    """Go on among other ranks; the step, and where data sets are read on.
+
+    A result that some have applied and others have not is given to all: whoever has come farthest sends
+    what should be the same everywhere. The clock of a rank in a step stands so that the step, in which
+    nothing is exchanged any more, ends where the others' does.
+
+    Args:
+        going: where this rank comes from and goes to.
+        make_step: with the algorithm among the ranks now.
+        late: results that were on their way; None where they are lost.
+        schedule: of algorithms, for those who join.
+    """
+    old, world, mine = going.before.bound, going.world, going.standing
+    in_step = mine.next_step - old.clock.step
+    new = survival.rebound(old, world)
+    standings = Standings.gather(world, mine)
+    if standings.differ:
+        survival.send_shared(new, standings.farthest)
+    world.statistics.steps += standings.next_step - mine.next_step
+    new.clock.set(standings.next_step - in_step)
+    step, loaders = make_step(new), going.loaders(standings)
+    if late is not None and standings.are_whole and new.plan.buckets is not None:
+        _restore_late(step, late)
+    if standings.joined:
+        state = admission.exported_replica(new.replica)
+        engine = {**engine_state.export(step), **schedule, "loaders": loaders or []}
+        admission.hand_over(world, {**state, "engine": engine, "in_step": in_step}, standings.joined)
+    survival.begin_anew(new)
+    return step, loaders
+
+
+def join(
+    fresh: Bound,
+    world: World,
+    make_step: MakeStep,
+    algorithm_of: Callable[[EngineState], Algorithm],
+    *,
+    in_step: bool,
+) -> tuple[Step, EngineState]:
+    """Go on as a rank that was not there before, from what another one hands over; the step, and its state.
+
+    Args:
+        fresh: bound to the same model; nothing of it is taken.
+        world: the ranks now.
+        make_step: with the algorithm among them.
+        algorithm_of: the one that runs, by the state of those who run it.
+        in_step: whether the training loop is in a step, which is given up.
+
+    Raises: ConfigError for a state that is not of this model.
+    """
+    standings = Standings.gather(world, Standing())
+    if standings.differ:
+        survival.receive_shared(world, standings.farthest)
+    state = admission.take_over(world, standings.joined)
+    saved = parse(state["engine"])
+    algorithm = algorithm_of(saved)
+    check_fits(saved, algorithm, fresh, Membership(saved.rank, saved.world_size))
+    new = Bound(algorithm, fresh.replica, world, fresh.norms)
+    admission.restore_replica(new.replica, state)
+    if saved.layout is not None:
+        new.lay_out_as(saved.layout)
+        admission.restore_slots(new, {(rule, unit): slots for rule, unit, slots in saved.slots})
+    new.state.rounds.update({(rule, unit): count for rule, unit, count in saved.rounds})
+    new.controllers.restore(saved.values)
+    new.clock.set(saved.step + state["in_step"] - in_step)
+    world.statistics.steps = saved.statistics.steps + state["in_step"] - in_step
+    step = make_step(new)
+    if saved.layout is not None:
+        _restore_late(step, state["engine"])
+    survival.begin_anew(new)
+    return step, saved
+
+
+def _restore_late(step: Step, late: Mapping[str, Any]) -> None:
+    step.bound.votes.restore(late["votes"])
+    step.backward.restore(late["late_gradients"])
+    step.parameters.restore(late["late_parameters"])

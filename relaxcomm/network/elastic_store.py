@@ -1,0 +1,95 @@
+"""What a run tells in its store to workers that want to join it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.network.liveness import without_frames
+from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.secret import Secret
+from relaxcomm.network.signed_store import signed
+from relaxcomm.network.transport import Membership
+from relaxcomm.system.environment import address_towards
+from relaxcomm.system.network_interface import use_interface_of
+
+_KEY = "relaxcomm/run"
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Run:
+    """An elastic run.
+
+    Args:
+        name: of where its ranks have met first.
+        size: how many they were.
+        facts: of model and configuration, which must be the same on all ranks.
+        shown_as: its name among metrics.
+    """
+
+    name: str
+    size: int
+    facts: Mapping[str, str]
+    shown_as: str
+
+
+def publish(place: MeetingPlace, facts: Mapping[str, str], shown_as: str) -> None:
+    """Let workers join; rank 0 calls it."""
+    run = Run(place.name, place.membership.world_size, dict(facts), shown_as)
+    place.store.set(_KEY, json.dumps(asdict(run)))
+
+
+def connect(address: str, seconds: float, secret: Secret | None) -> Any:
+    """The store at HOST:PORT.
+
+    Args:
+        address: HOST:PORT.
+        seconds: the longest wait for it.
+        secret: that all share, or None.
+
+    Raises: ConfigError for what is no address; CommunicationError if nothing answers there.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"RELAXCOMM_JOIN is {address[:100]!r}; give the HOST:PORT of a run's store")
+    host, limit = host.strip("[]"), timedelta(seconds=seconds)
+    if (own := address_towards(host)) is not None:
+        use_interface_of(own)
+    try:
+        store = dist.TCPStore(host, int(port), None, False, timeout=limit)  # type: ignore[attr-defined]  # documented, though not exported by name
+    except RuntimeError as error:
+        raise CommunicationError(
+            f"no store answers at {address}: {without_frames(error).splitlines()[0]}; give the HOST:PORT "
+            "that the run has printed, of a run that has not ended"
+        ) from error
+    return signed(store, secret)
+
+
+def find(store: Any, address: str, seconds: float) -> Run:
+    """The elastic run that was begun last with this store; waits until its workers have met.
+
+    Raises: CommunicationError if there is none in so many seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while not store.check([_KEY]):
+        if time.monotonic() > deadline:
+            raise CommunicationError(
+                f"the store at {address} has told of no run that can be joined for {seconds:g} s "
+                "(timeout_seconds); start one with membership: {elastic: true}"
+            )
+        time.sleep(_LOOK_SECONDS)
+    return Run(**json.loads(store.get(_KEY)))
+
+
+def place_of(store: Any, run: Run, timeout_seconds: float, secret: Secret | None) -> MeetingPlace:
+    """Where the run's ranks have met, for a worker that has no rank yet."""
+    limit, ranks = timedelta(seconds=timeout_seconds), tuple(range(run.size))
+    return MeetingPlace(store, run.name, Membership(-1, run.size), ranks, limit, limit, secret)

@@ -1,0 +1,162 @@
+"""Workers join a run that trains already: they get its state, and from then on they are ranks like others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+import torch
+
+from tests.faults.test_survivors import ALGORITHMS
+from tests.ranks import free_port
+
+pytestmark = pytest.mark.ranks
+
+SIZE, MORE = 3, 40
+
+SCRIPT = """
+import json, os, signal, sys, time, torch, relaxcomm
+
+CONFIG, PORT, SIZE, MORE, STOP_AT = json.loads(sys.argv[1])
+torch.set_num_threads(1)
+joins = "RELAXCOMM_JOIN" in os.environ
+if not joins:
+    store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+torch.manual_seed(7 * joins)  # who joins has other parameters at first
+sizes = [(20, 60), (60, 60), (60, 1)]
+model = torch.nn.Sequential(*(layer for a, b in sizes for layer in (torch.nn.Linear(a, b), torch.nn.Tanh())))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+x = torch.randn(240, 20, generator=torch.Generator().manual_seed(3))
+data = torch.utils.data.TensorDataset(x, torch.tanh(x[:, :1]), torch.arange(len(x)))
+
+def loss_on(x, y):
+    return torch.nn.functional.mse_loss(model(x), y)
+
+first, seen, changed = loss_on(x, torch.tanh(x[:, :1])).item(), [], False
+with relaxcomm.attach(model, optimizer, CONFIG) as engine:
+    begin, loader = engine.step, engine.loader(data, batch_size=4)
+    since = begin if joins and engine.world.size > SIZE else None
+    while since is None or engine.step < since + MORE:
+        epoch = loader.epoch
+        for inputs, targets, places in loader:
+            if STOP_AT and not joins and rank == STOP_AT[0] and engine.step == STOP_AT[1]:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            before = engine.step
+            optimizer.zero_grad()
+            loss_on(inputs, targets).backward()
+            optimizer.step()
+            seen.append((epoch, places.tolist()))
+            time.sleep(0.01)
+            changed = changed or engine.world.size < SIZE or engine.step > before + 1 or not STOP_AT
+            if since is None and changed and engine.world.size == (SIZE if STOP_AT else SIZE + 1):
+                since = engine.step
+            if since is not None and engine.step >= since + MORE:
+                break
+    with engine.averaged():
+        last = loss_on(x, torch.tanh(x[:, :1])).item()
+    found = {"begin": begin, "steps": engine.statistics["steps"], "ranks": engine.world.size, "first": first}
+flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+print(json.dumps({**found, "last": last, "sum": flat.double().sum().item(), "seen": seen}))
+"""
+
+
+class Job:
+    """An elastic run, whose store is in the test's own process, as a launcher's is."""
+
+    def __init__(self, name: str, *, stop_at: tuple[int, int] | None = None, **membership: object) -> None:
+        port = free_port()
+        self.store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+        more = {"bucket_bytes": 8_000, "timeout_seconds": 30, "drift_guard": {"every_steps": 3}}
+        config = {**ALGORITHMS[name], **more, "membership": {"elastic": True, **membership}}
+        self.command = [sys.executable, "-c", SCRIPT, json.dumps([config, port, SIZE, MORE, stop_at])]
+        self.address = f"127.0.0.1:{port}"
+        self.ranks = [self.start({"RANK": str(rank), "WORLD_SIZE": str(SIZE)}) for rank in range(SIZE)]
+
+    def start(self, more: dict[str, str]) -> subprocess.Popen[str]:
+        env = {**os.environ, **more, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            self.command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def join(self) -> None:
+        self.ranks.append(self.start({"RELAXCOMM_JOIN": self.address}))
+
+    def end(self, *, killed: int | None = None):
+        try:
+            with ThreadPoolExecutor() as pool:  # what is not read holds its process up
+                said = list(pool.map(lambda rank: rank.communicate(timeout=120), self.ranks))
+        finally:
+            for rank in self.ranks:
+                rank.kill()
+        errors = "\n".join(error for _, error in said)
+        ended = [rank.returncode for index, rank in enumerate(self.ranks) if index != killed]
+        assert ended == [0] * len(ended), errors
+        assert "terminate called" not in errors
+        found = [json.loads(out) for index, (out, _) in enumerate(said) if index != killed]
+        assert len({one["sum"] for one in found}) == 1, "close() ends with the same model everywhere"
+        assert len({one["steps"] for one in found}) == 1
+        assert all(one["last"] < 0.5 * one["first"] for one in found), found
+        return found, errors
+
+
+def read_once(found) -> None:
+    """No sample comes twice in an epoch; all come but those of the last epoch, which was left."""
+    epochs: dict[int, list[int]] = {}
+    for one in found:
+        for epoch, places in one["seen"]:
+            epochs.setdefault(epoch, []).extend(places)
+    for epoch, places in epochs.items():
+        assert max(Counter(places).values()) == 1, epoch
+        assert epoch == max(epochs) or len(places) == 240, (epoch, len(places))
+
+
+@pytest.mark.parametrize(
+    "name", ["bsp", *(pytest.param(name, marks=pytest.mark.faults) for name in ALGORITHMS if name != "bsp")]
+)
+def test_a_worker_joins(name):
+    job = Job(name)
+    job.join()
+    found, errors = job.end()
+    assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
+    assert found[-1]["begin"] > 0
+    assert found[-1]["begin"] + len(found[-1]["seen"]) == found[0]["steps"]
+    assert f"worker {SIZE} joins: {SIZE + 1} ranks go on from step" in errors
+    read_once(found)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ["bsp", "local_sgd", "diloco", "gaussiank_sgd", "d_psgd"])
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_worker_that_was_stopped_joins_again(name, stopped):
+    job = Job(name, stop_at=(stopped, 15), grace_seconds=2)
+    while psutil.Process(job.ranks[stopped].pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.1)
+    time.sleep(6)
+    job.ranks[stopped].send_signal(signal.SIGCONT)
+    found, errors = job.end()
+    assert [one["ranks"] for one in found] == [SIZE] * SIZE
+    assert f"rank {stopped} is stopped" in errors
+    assert f"worker {SIZE} joins" in errors
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ["bsp", "streaming_diloco"])
+def test_two_join_and_one_is_killed(name):
+    job = Job(name)
+    time.sleep(8)
+    job.ranks[0].kill()
+    job.join()
+    job.join()
+    found, errors = job.end(killed=0)
+    assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
+    assert "has ended without a message" in errors
