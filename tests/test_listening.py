@@ -43,7 +43,7 @@ def while_training(folder: Path, algorithm: str, metrics: str = "") -> set[str]:
     job = subprocess.Popen([sys.executable, "-m", "relaxcomm", "train", str(path)], stdout=log, stderr=log)
     found: set[str] = set()
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while not re.search(r"step \d", (folder / "log").read_text()):
             assert job.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, (folder / "log").read_text()

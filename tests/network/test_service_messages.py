@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 import torch
 
+from relaxcomm.errors import ForgeryError
 from relaxcomm.network.seal import Seal
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.service_messages import Arrivals, Header, RefusedError, Trailers, as_bytes
@@ -90,8 +92,6 @@ def test_each_message_counts_once_and_one_warning_is_given(caplog):
 
 def train(world, monkeypatched):
     """Rank 1 forges one request before it trains; what rank 0 has taken in, and the parameters."""
-    import os
-
     taken = []
     os.environ["RELAXCOMM_TEST_SECRET"] = "s" * 32
     model = torch.nn.Linear(4, 1, bias=False)
@@ -127,3 +127,30 @@ def test_a_forged_request_is_not_applied():
     """Were it taken in, rank 1's clock would be ahead, or the shard would hold what nobody has sent."""
     forged = on_gloo(train, 2, open_services)
     assert forged == [[[pytest.approx(-0.1)] * 4]] * 2
+
+
+def meet(world):
+    """Rank 1 sends an object that it has not signed as the others do; what each rank gets or raises."""
+    os.environ["RELAXCOMM_TEST_SECRET"] = "s" * 32
+    config = {"algorithm": "bsp", "membership": {"secret": {"env": "RELAXCOMM_TEST_SECRET"}}}
+    with world.attach(torch.nn.Linear(2, 2), None, config) as engine:
+        transport = engine.world.transport
+        honest = transport.gather_objects(world.rank, "a test")
+        seal = transport._seal
+        if world.rank == 1:
+            transport._seal = Seal(Secret(b"f" * 32), seal.session)
+        try:
+            transport.gather_objects(world.rank, "another test")
+        except ForgeryError as error:
+            return honest, str(error)
+        finally:
+            transport._seal = seal
+    return honest, "taken"
+
+
+@pytest.mark.ranks
+def test_an_object_that_is_not_signed_is_not_unpickled():
+    (first, zero), (second, one) = on_gloo(meet, 2)
+    assert first == second == [0, 1]
+    assert zero == "what came from rank 1 at another test was not made with membership.secret"
+    assert one == "what came from rank 0 at another test was not made with membership.secret"
