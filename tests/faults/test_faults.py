@@ -51,6 +51,7 @@ ALGORITHMS = {
     "selsync": "selsync",
     "ssp": {"name": "ssp", "staleness": 1},
     "async": "async_model_average",
+    "decoupled": {"name": "decoupled_diloco", "steps": 2, "quorum": 2, "grace_seconds": 0.1},
     "delayed": DELAYED,
 }
 
