@@ -37,15 +37,15 @@ def decoupled_diloco(
         steps: local steps from one report to the next, in optimizer steps.
         lr: outer learning rate.
         momentum: outer momentum, in [0, 1).
-        fragments: parts of the model that take turns, at most `steps`.
+        fragments: parts of the model that take turns, at most `steps`; 1 if `delay` is a number.
         delay: how late the moved model is taken in, in optimizer steps, or "unbounded": when it has come, and
             until then nothing more is reported.
         compressor: of the reports; full precision unless given. Each rank's part is coded on its own.
 
     Returns: the algorithm.
 
-    Raises: CompositionError for more fragments than steps; TopologyError, when it is attached, for a
-        quorum of more workers than there are.
+    Raises: CompositionError for more fragments than steps, or several with a number for `delay`;
+        TopologyError, when it is attached, for a quorum of more workers than there are.
 
     Example:
         >>> from relaxcomm import trajectory

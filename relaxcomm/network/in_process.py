@@ -106,8 +106,7 @@ class InProcessTransport(Transport):
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
         desk = (self._number, *place)
-        service.now = lambda: self._world.now
-        self._world.services[self._rank, desk] = service
+        self._world.serve(self._rank, desk, service)
         self._world.counters[self._rank, desk] = self.counters
         self._desks.append(desk)
         self.gather_objects(None, "the beginning of services")  # nobody asks before all serve

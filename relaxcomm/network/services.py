@@ -136,6 +136,7 @@ class _Served:
         self._is_ending = False
         self._ended: set[int] = set()  # without the others; they wake nobody
         self._alarm = Alarm(service.now, self._expire)
+        self._alarm.set(service.due())
         self._waking: list[Any] = []
         self._others = [rank for rank in range(home.world_size) if rank != home.rank]
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"relaxcomm-service-{tag}")

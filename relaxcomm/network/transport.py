@@ -138,7 +138,7 @@ class Service(ABC):
         """A rank asks nothing any more; the answers that can now be given."""
 
     def due(self) -> float | None:
-        """When `expire` is to be called, unless another call comes before and changes it; None for never."""
+        """When `expire` is to be called, None for never; asked when serving begins and after each call."""
         return None
 
     def expire(self) -> Sequence[tuple[int, Tensor]]:

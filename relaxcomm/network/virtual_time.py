@@ -120,6 +120,13 @@ class World:
             self._deliver(server, desk, self.services[server, desk].answer(rank, row), arrives)
         return slot
 
+    def serve(self, rank: int, desk: Desk, service: Service) -> None:
+        """Have a rank's service answer at a desk, on its own clock."""
+        self.services[rank, desk] = service
+        self.now = self.clocks[rank]
+        service.now = lambda: self.now
+        self._watch(rank, desk)
+
     def leave(self, rank: int, desk: Desk) -> None:
         """A rank asks nothing more at a desk."""
         self.now = self.clocks[rank]
@@ -137,6 +144,9 @@ class World:
             asked.slot.ready_at[client] = max(asked.slot.ready_at.get(client, 0.0), ready)
             if len(asked.slot.posts) == len(asked.rows):
                 asked.slot.results[client] = asked.into
+        self._watch(server, desk)
+
+    def _watch(self, server: int, desk: Desk) -> None:
         due = self.services[server, desk].due()
         if due is not None:
             heapq.heappush(self._alarms, (due, server, desk))

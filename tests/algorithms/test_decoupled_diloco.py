@@ -54,9 +54,11 @@ def test_with_everybody_it_is_diloco_on_gloo(debug):
 
 
 def test_fragments_with_everybody_are_streaming_diloco():
-    config = settings(**{**EVERYBODY, "steps": 9, "fragments": 3})
-    expected = references.streaming_diloco(simulated_workers(3), STEPS, 9, THIRDS, 0, 0.6, 0.8, 0.0)
-    assert_histories_agree(in_process(train, 3, config, STEPS), expected)
+    """Where all take as long, each has the moved fragment before its next update."""
+    config = settings(quorum=3, steps=9, fragments=3)
+    found = in_process(timed, 3, config, STEPS, (1.0, 1.0, 1.0))
+    expected = references.streaming_diloco(simulated_workers(3, "plain"), STEPS, 9, THIRDS, 1, 0.6, 0.8, 0.0)
+    assert_histories_agree([[*history, last] for history, _, _, last, _ in found], expected)
 
 
 def timed(world: World, config, steps, seconds, samples=None):
@@ -241,9 +243,11 @@ def test_what_is_no_quorum_is_refused(quorum):
         relaxcomm.config.load(settings(quorum=quorum))
 
 
-def test_more_fragments_than_steps_are_refused():
+def test_fragments_that_cannot_take_turns_are_refused():
     with pytest.raises(CompositionError, match="use at most 4 fragments"):
         relaxcomm.config.load(settings(fragments=5))
+    with pytest.raises(CompositionError, match="2 rules, each of which has a quorum of its own"):
+        relaxcomm.config.load(settings(fragments=2, delay=1))
 
 
 @pytest.mark.parametrize(

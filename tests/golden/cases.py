@@ -27,7 +27,6 @@ CASES: dict[str, dict[str, Any]] = {
     "decoupled_diloco parts": {
         "name": "decoupled_diloco",
         "steps": 4,
-        "fragments": 2,
         "delay": 1,
         "compressor": "minmax_uint8",
     },

@@ -28,8 +28,21 @@ def check_rules(rules: Sequence[RuleParts]) -> None:
                     f"{one!r} lets every worker go on alone, but {other!r} has all wait for each other; give "
                     "them disjoint active ranges, or use one kind of exchange"
                 )
+    _check_quorums(rules)
     check_together([rule for rule in rules if rule.select is None], "all parameters")
     _warn_of_drift(rules)
+
+
+def _check_quorums(rules: Sequence[RuleParts]) -> None:
+    """Refuse to wait at several places for those that could wait at another."""
+    several = [rule for rule in rules if rule.exchange.facts.applies_outer]
+    for rule in several if len(several) > 1 else ():
+        if rule.delay != "unbounded":
+            raise CompositionError(
+                f"{rule!r} waits for other workers, and they could wait for this one by another of "
+                f"{len(several)} rules, each of which has a quorum of its own; use the delay 'unbounded', or "
+                "one rule"
+            )
 
 
 def check_controllers(controllers: Sequence[Controller], rules: Sequence[RuleParts]) -> None:

@@ -36,7 +36,8 @@ class quorum_average(ParameterServer):
     `delta = sum_n s_n delta_n / sum_n s_n`, over those that have pushed, and gives them the new x. The
     weight s_n is the number of samples that worker n has trained on since its last push. A later push is in
     the next move, with its own weight, so none is lost. Nobody waits for workers that have finished: once
-    those that are left have all pushed, x is moved, quorum or not.
+    those that are left have all pushed, x is moved, quorum or not. Nor for workers that have not pushed for
+    twice the longest time that one has taken so far, and 10 s: they wait for another shard, or have stopped.
 
     Args:
         quorum: number of workers; more than half of them unless given.

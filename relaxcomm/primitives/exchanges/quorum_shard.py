@@ -14,6 +14,8 @@ from relaxcomm.roles.exchange import OUTER
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 
+_LEAST_SECONDS = 10.0  # that a quorum is waited for
+_PATIENCE = 2  # times the longest that a client has taken so far, for a quorum
 RESTS = 0  # in the place of a number of samples: a client pushes nothing until all others rest, too
 
 
@@ -65,6 +67,10 @@ class QuorumShard(Service):
         self._resting: set[int] = set()
         self._pushed: dict[int, tuple[int, Tensor]] = {}
         self._due: float | None = None
+        self._begin: float | None = None
+        self._answered: dict[int, float] = {}  # when each client was, last
+        self._longest = 0.0  # that a client has taken to push, from its last answer or the beginning on
+        self._last = 0.0  # when a client has pushed
 
     def answer(self, client: int, request: Tensor) -> list[tuple[int, Tensor]]:
         samples, _ = read_header(request)
@@ -75,6 +81,9 @@ class QuorumShard(Service):
         if not is_finite(delta):  # of which nothing is kept; its sender learns it from the answer
             return [(client, self._reply(torch.full_like(self.model.values, torch.nan)))]
         self._pushed[client] = samples, delta.clone()  # the request is not ours to keep
+        self._last = self.now()
+        took = self._last - self._answered.get(client, self._began())
+        self._longest = max(self._longest, took)
         return self._answers()
 
     def leave(self, client: int) -> list[tuple[int, Tensor]]:
@@ -83,10 +92,21 @@ class QuorumShard(Service):
         return self._answers()
 
     def due(self) -> float | None:
-        return self._due
+        self._began()  # it is asked for when serving begins
+        if self._due is not None or not self._pushed:
+            return self._due
+        # Shards see pushes in another order, and so move by other ones: each of those who could make up a
+        # quorum here may wait for an answer of another shard, and push nothing until it has come.
+        patience = max(_LEAST_SECONDS, _PATIENCE * self._longest)
+        return self._last + patience + self._grace_seconds
 
     def expire(self) -> list[tuple[int, Tensor]]:
         return self._move()
+
+    def _began(self) -> float:
+        if self._begin is None:
+            self._begin = self.now()
+        return self._begin
 
     def part(self) -> Tensor:
         return self.model.values
@@ -121,6 +141,7 @@ class QuorumShard(Service):
         self.model.move(self._mean([self._pushed[client] for client in clients]))
         self._pushed.clear()
         self._due = None
+        self._answered.update(dict.fromkeys(clients, self.now()))
         reply = self._reply(self.model.values, len(clients))
         return [(client, reply) for client in clients]
 
