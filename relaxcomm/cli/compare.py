@@ -14,7 +14,7 @@ import typer
 from relaxcomm.cli import report
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, make_job
-from relaxcomm.cli.launcher import launch
+from relaxcomm.cli.local_run import run
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import link_in_words, show
 from relaxcomm.cli.train import provenance
@@ -89,7 +89,7 @@ def train_all(
     for name, job in jobs.items():
         settings = loaded[name]
         try:
-            results.append(launch(job.train, settings.workers, verbose=verbose))
+            results.append(run(job, settings, verbose=verbose))
             if settings.output is not None:
                 path = results[-1].write(settings.output, provenance(settings))
                 print(f"relaxcomm: result: {path}", file=sys.stderr)

@@ -76,7 +76,7 @@ class Job:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the command has said what there is to say of the configuration
             loaded = self.load()
-        return trainer.train(loaded, self.link)
+        return trainer.train(loaded, self.link).result
 
 
 def make_job(

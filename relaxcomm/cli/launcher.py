@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import threading
-import time
-import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,14 +19,15 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from relaxcomm.cli import signals
-from relaxcomm.cli.exit_codes import BAD_INPUT, RunFailed, describe
-from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.cli.exit_codes import RunFailed
+from relaxcomm.cli.worker_reports import first_failure, reporting
+from relaxcomm.errors import ConfigError
 from relaxcomm.network.store_server import serve_store
-from relaxcomm.system.files import write_whole
 
 T = TypeVar("T")
 
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
+"""Where this host alone reaches a store."""
 _WORKER_BYTES = 150_000_000  # of memory that a worker does not share with others, at the very least
 _LAUNCHER_LOGGERS = (
     "torch.distributed.elastic",
@@ -52,13 +50,11 @@ def launch(
     Raises: ConfigError for more workers than memory holds; RunFailed with the message of the worker that
         failed first, or that not all began in time.
     """
-    _check_memory(workers)
-    # Without it each worker takes all cores, and they fight.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
+    prepare(workers)
     if not verbose:
         _silence_launcher()
     with TemporaryDirectory(prefix="relaxcomm-") as folder, signals.signals(), signals.no_child_left():
-        store = serve_store(_LOOPBACK)  # the launcher's own would listen on all addresses
+        store = serve_store(LOOPBACK)  # the launcher's own would listen on all addresses
         settings = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -78,22 +74,24 @@ def launch(
         except ChildFailedError as error:
             if any(failure.exitcode == -signal.SIGINT for failure in error.failures.values()):
                 signals.await_interrupt()
-            raise _first_failure(Path(folder), error, workers) from None
+            exit_codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            raise first_failure(Path(folder), exit_codes, workers) from None
     return results[0]
 
 
-def _check_memory(workers: int) -> None:
-    """Refuse what would bring the machine to its knees before it says a word."""
+def prepare(workers: int) -> None:
+    """Share the cores out, and refuse what would bring the machine to its knees before it says a word.
+
+    Raises: ConfigError for more workers than memory holds.
+    """
     needed, available = workers * _WORKER_BYTES, psutil.virtual_memory().available
     if needed > available:
         raise ConfigError(
             f"{workers} workers need at least {needed / 1e9:.2g} GB of memory, and this machine has "
             f"{available / 1e9:.2g} GB left; start {max(1, available // _WORKER_BYTES)} at most"
         )
-
-
-def _raise(number: int, frame: object) -> None:
-    raise SignalException("ended", signal.Signals(number))
+    # Without it each worker takes all cores, and they fight.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
 
 
 @contextmanager
@@ -112,7 +110,7 @@ def _deadline(folder: Path, workers: int, seconds: float | None) -> Iterator[Non
     timer = threading.Timer(seconds or 0.0, look)
     timer.daemon = True
     if seconds is not None:
-        signal.signal(signal.SIGTERM, _raise)  # until the launcher has a handler of its own
+        signal.signal(signal.SIGTERM, signals.raise_signal)  # until the launcher has a handler of its own
         timer.start()
     try:
         yield
@@ -136,52 +134,12 @@ def _work(work: Callable[[], T], folder: str, launcher: int) -> T:
         raise SystemExit(1)
     rank = int(os.environ["RANK"])
     Path(folder, f"begun-{rank}").touch()
-    try:
+    with reporting(Path(folder), rank):
         return work()
-    except Exception as error:
-        report = {
-            "rank": rank,
-            "time": time.time(),
-            "message": describe(error),
-            "details": traceback.format_exc(),
-            "bad_input": isinstance(error, BAD_INPUT),
-            "consequence": _is_consequence(error),
-        }
-        write_whole(Path(folder, f"failure-{rank}.json"), json.dumps(report))
-        raise SystemExit(1) from None
-
-
-def _is_consequence(error: Exception) -> bool:
-    """Whether the network failed: then another rank, which ended without waiting, is the likely cause."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return isinstance(error, CommunicationError) or (
-        isinstance(error, RuntimeError) and any("/torch/distributed/" in frame.filename for frame in frames)
-    )
-
-
-def _first_failure(folder: Path, error: ChildFailedError, workers: int) -> RunFailed:
-    """The cause: what failed first, and not because another rank had failed."""
-    reports = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("failure-*.json")]
-    silent = sorted(set(range(workers)) - {report["rank"] for report in reports})
-    causes = [report for report in reports if not report["consequence"]]
-    if not causes:
-        for rank in silent:
-            failure = error.failures.get(rank)
-            # SIGTERM is how the launcher ends the others.
-            if failure is not None and failure.exitcode != -signal.SIGTERM:
-                how = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
-                return RunFailed(f"rank {rank} ended without a message: {how}")
-    if not reports:
-        return RunFailed("the workers were ended from outside")
-    first = min(causes or reports, key=lambda report: report["time"])
-    message = first["message"] if first["bad_input"] else f"rank {first['rank']}: {first['message']}"
-    if not causes and silent:
-        message += f" (no message from rank {', '.join(map(str, silent))})"
-    return RunFailed(message, first["details"], bad_input=first["bad_input"])
 
 
 def _silence_launcher() -> None:
-    """The launcher logs each failure at length; the one message comes from `_first_failure`."""
+    """The launcher logs each failure at length; the one message comes from `first_failure`."""
     for name in list(logging.root.manager.loggerDict):
         if name.startswith(_LAUNCHER_LOGGERS):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import NoReturn
 
+from torch.distributed.elastic.multiprocessing import SignalException
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -32,6 +34,14 @@ def signals() -> Iterator[None]:
         done.set()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def raise_signal(number: int, frame: object) -> NoReturn:
+    """A handler that ends what is under way.
+
+    Raises: SignalException.
+    """
+    raise SignalException("ended", signal.Signals(number))
 
 
 def end_at_interrupt() -> None:

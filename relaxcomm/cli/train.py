@@ -11,10 +11,9 @@ import typer
 
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import ConfigPath, Sets, Traceback, Workers, check_world_size, is_worker, make_job
-from relaxcomm.cli.launcher import launch
+from relaxcomm.cli.local_run import run
 from relaxcomm.cli.table import show
 from relaxcomm.config import Config
-from relaxcomm.system.environment import launched
 from relaxcomm.training import trainer
 from relaxcomm.training.results import Result
 
@@ -34,19 +33,21 @@ def train(
             job = make_job(config, workers, sets, algorithm)
             loaded = job.load_for_training()
             check_world_size(loaded)
-            result = trainer.train(loaded)
-            if launched().rank == 0:
-                finish(loaded, result)
+            outcome = trainer.train(loaded)
+            if outcome.rank == 0:
+                finish(loaded, outcome.result)
         return
     with readable(traceback):
         job = make_job(config, workers, sets, algorithm)
         loaded = job.load_for_training()
-        finish(loaded, launch(job.train, loaded.workers, verbose=traceback))
+        finish(loaded, run(job, loaded, verbose=traceback))
 
 
 def finish(loaded: Config, result: Result) -> None:
     """Show the result, and write it to the output folder if there is one."""
     show([result])
+    for change in result.changes:
+        print(change.words)
     if loaded.output is not None:
         print(f"result: {result.write(loaded.output, provenance(loaded))}")
 

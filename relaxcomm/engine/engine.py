@@ -32,6 +32,7 @@ from relaxcomm.engine.shadow import Shadow
 from relaxcomm.errors import UsageError
 from relaxcomm.monitoring.snapshot import Snapshot
 from relaxcomm.monitoring.statistics import Statistics
+from relaxcomm.network.generations import Generation
 from relaxcomm.network.transport import EVALUATION
 from relaxcomm.step import replicas, served
 from relaxcomm.step.world import World
@@ -62,7 +63,7 @@ class Engine:
 
     def __init__(self, session: Session, *, owns_default_group: bool) -> None:
         self._session, self._owns_default_group = session, owns_default_group
-        self._closed = False
+        self._closed = self._finished = False
 
     @property
     def algorithm(self) -> Algorithm:
@@ -107,6 +108,19 @@ class Engine:
             True
         """
         return self._session.schedule.choice
+
+    @property
+    def generation(self) -> Generation:
+        """The workers that train now; it changes in an elastic run that loses workers, or gets more.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+            ...     engine.generation.number, engine.generation.workers
+            (0, (0,))
+        """
+        return self._session.generation
 
     @property
     def statistics(self) -> Statistics:
@@ -644,13 +658,41 @@ class Engine:
         """
         if self._closed:
             return
+        if not self._finished:
+            self.finish(average=average)
+        elif average is not None:
+            raise UsageError("finish() has ended the run; say there whether it averages")
         self._closed = True
+        self._release(f"closed at step {self._session.bound.clock.step}")
+
+    def finish(self, *, average: bool | None = None) -> None:
+        """Do all that `close` does, but let the ranks do more `together` until it is called.
+
+        Every rank must call it.
+
+        Args:
+            average: as `close` has it.
+
+        Raises: as `close`, and the engine is closed then.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> with attach(model, torch.optim.SGD(model.parameters()), "bsp") as engine:
+            ...     engine.finish()
+            ...     engine.together(lambda: engine.world.gather(engine.statistics["steps"], "the end"))
+            [0]
+        """
+        self._check_open()
+        if self._finished:
+            raise UsageError("finish() was called before; it ends the run")
+        self._finished = True
         try:
             self._session.finish(average=average)
         except BaseException as error:
             self._fail(error)
             raise
-        self._release(f"closed at step {self._session.bound.clock.step}")
 
     def __enter__(self) -> Engine:
         return self

@@ -26,7 +26,7 @@ from relaxcomm.engine.next_generation import Going, Standing
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import parse
 from relaxcomm.errors import RankLostError, RelaxcommError
-from relaxcomm.network.generations import GivenUpError
+from relaxcomm.network.generations import Generation, GivenUpError
 from relaxcomm.network.transport import EVALUATION, Membership
 from relaxcomm.step import replicas, served
 from relaxcomm.step.bound import Bound
@@ -85,6 +85,13 @@ class Session:
     def world(self) -> World:
         """The ranks now."""
         return self.bound.world
+
+    @property
+    def generation(self) -> Generation:
+        """Who these are."""
+        if self._elastic is None:
+            return Generation(0, tuple(range(self.world.size)))
+        return self._elastic.generation
 
     @property
     def bound(self) -> Bound:

@@ -18,7 +18,7 @@ class Display(ABC):
 
     Args:
         title: shown in front.
-        steps: optimizer steps of the whole run.
+        steps: optimizer steps of the whole run; set them where they change.
         metric: name of the held-out measure.
     """
 
@@ -108,7 +108,8 @@ class Bar(Display):
         self._update(step)
 
     def _update(self, step: int) -> None:
-        self._progress.update(self._task, completed=step, note=f"{self._speed}{self._measure}")
+        note = f"{self._speed}{self._measure}"
+        self._progress.update(self._task, completed=step, total=self.steps, note=note)
 
     def close(self) -> None:
         self._progress.stop()

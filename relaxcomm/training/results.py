@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,32 @@ class Point:
     seconds: float
     bytes_sent: int
     measure: float
+
+
+@dataclass(frozen=True)
+class Change:
+    """Other ranks than before, in an elastic run.
+
+    Args:
+        generation: that begins.
+        step: optimizer steps of the run until then.
+        seconds: training time until then, without evaluations.
+        workers: number of ranks from then on.
+        lost: what became of those that are gone, by the rank that they had at the beginning.
+    """
+
+    generation: int
+    step: int
+    seconds: float
+    workers: int
+    lost: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """In one line."""
+        who = [f"worker {one} {how}" for one, how in self.lost.items()]
+        left = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
+        return f"step {self.step}: {'; '.join(who)}: {left} from then on"
 
 
 @dataclass(frozen=True)
@@ -58,7 +84,7 @@ class Result:
         metric: name of the held-out measure.
         higher_is_better: whether more of it is better.
         measure: held-out measure of the model at the end.
-        workers: number of ranks.
+        workers: number of ranks at the end; sums and means are over these.
         seed: of the task.
         seconds: training time of the slowest rank, without evaluations.
         steps: optimizer steps of each rank.
@@ -74,6 +100,7 @@ class Result:
         bytes_by_primitive: sent, summed over the ranks, by exchange primitive or purpose.
         history: the evaluations; seconds are the slowest rank's, bytes are summed over the ranks.
         link: what was simulated between the ranks, such as "100 Mbit/s, 5 ms"; None for nothing.
+        changes: of the ranks, while it ran.
     """
 
     algorithm: str
@@ -98,6 +125,7 @@ class Result:
     bytes_by_primitive: Mapping[str, int]
     history: tuple[Point, ...]
     link: str | None = None
+    changes: tuple[Change, ...] = ()
 
     @property
     def heading(self) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -22,16 +23,29 @@ from relaxcomm.system.environment import launched
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.task_loader import find_task
 from relaxcomm.tasks.user_calls import checked_loss, checked_measure, named
-from relaxcomm.training.job_group import gather, process_group, wait_for_all
+from relaxcomm.training.job_group import process_group
 from relaxcomm.training.progress_bar import Display, make_display
-from relaxcomm.training.results import Point, RankRecord, Result, merge
+from relaxcomm.training.results import Change, Point, RankRecord, Result, merge
+
+T = TypeVar("T")
 
 
-def train(config: Config, link: Link | None = None) -> Result:
+class Outcome(NamedTuple):
+    """What came of a run on this rank.
+
+    Args:
+        result: the same on every rank; holds the bytes of all that were there at the end.
+        rank: of this one, at the end.
+    """
+
+    result: Result
+    rank: int
+
+
+def train(config: Config, link: Link | None = None) -> Outcome:
     """Train the configured task on this rank, together with the other ranks of the environment.
 
     Rank and world size come from torchrun's environment variables; without them this is the only rank.
-    The result, the same on every rank, holds the bytes of all ranks.
 
     Args:
         config: the configuration.
@@ -39,10 +53,10 @@ def train(config: Config, link: Link | None = None) -> Result:
 
     Raises: ConfigError for a task or device that is not there; CommunicationError if a peer fails.
     """
-    if config.membership.elastic:
+    if config.membership.elastic and "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigError(
-            "membership.elastic: the launcher of `relaxcomm train`, and torchrun, end all workers when one "
-            "ends, so nobody would go on; leave it out, or attach in your own script, see docs/failures.md"
+            "membership.elastic: torchrun ends all workers when one ends, so nobody would go on; start with "
+            "`relaxcomm train` alone, see docs/failures.md, or leave it out"
         )
     place = launched()
     rank = place.rank
@@ -54,9 +68,10 @@ def train(config: Config, link: Link | None = None) -> Result:
     task.model.to(device)
     torch.manual_seed(config.seed + rank)  # every rank its own dropout
     with process_group(config.timeout_seconds, config.membership.read_secret()):
-        record = _Run(config, task, device, rank, link).run()
-        return merge(
-            gather(record),
+        run = _Run(config, task, device, link)
+        records = run.run()
+        result = merge(
+            records,
             algorithm=config.algorithm.name,
             composition=repr(config.algorithm),
             task=factory.name,
@@ -64,7 +79,9 @@ def train(config: Config, link: Link | None = None) -> Result:
             higher_is_better=task.higher_is_better,
             seed=config.seed,
             link=None if link is None else link.words,
+            changes=tuple(run.changes),
         )
+        return Outcome(result, run.rank)
 
 
 def throttled(config: Config, device: torch.device, link: Link) -> ThrottledTransport:
@@ -98,23 +115,21 @@ def choose_device(config: Config, local_workers: int) -> torch.device:
 class _Run:
     """The state of one training run on one rank."""
 
-    def __init__(
-        self, config: Config, task: Task, device: torch.device, rank: int, link: Link | None
-    ) -> None:
-        self.task = task
-        self.device = device
+    def __init__(self, config: Config, task: Task, device: torch.device, link: Link | None) -> None:
+        self.config, self.task, self.device = config, task, device
         self.clock = Clock(device)
         self.history: list[Point] = []
+        self.changes: list[Change] = []
         transport = None if link is None else throttled(config, device, link)
         self.engine: Engine = relaxcomm.attach(task.model, task.optimizer, config, process_group=transport)
         self.loader = self.engine.loader(
             task.train_data, batch_size=config.data.batch_size or task.batch_size
         )
+        self.rank, self.generation = self.engine.world.rank, self.engine.generation
         self.step = 0
         self.steps = task.epochs * len(self.loader)
-        if (
-            rank == 0 and launched().world_size > 1 and self.engine.algorithm.round_plan is None
-        ):  # with clients, steps differ
+        by_round = self.engine.algorithm.round_plan is not None  # with clients, steps differ
+        if self.rank == 0 and self.engine.world.size > 1 and not by_round:
             warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
         self.checkpoints: Checkpoints | None = None
         if config.checkpoint is not None:
@@ -123,11 +138,12 @@ class _Run:
                 others["scheduler"] = task.scheduler
             self.checkpoints = Checkpoints(self.engine, config.checkpoint, others)
         self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
-        self.display: Display = make_display(config.algorithm.name, self.steps, task.metric, rank=rank)
+        self.display: Display = self._make_display()
 
-    def run(self) -> RankRecord:
+    def run(self) -> list[RankRecord]:
+        """Train to the end; the records of all ranks that are there then, in rank order."""
         with ExitStack() as stack:
-            stack.callback(self.display.close)
+            stack.callback(lambda: self.display.close())
             stack.enter_context(self.engine)
             if self.checkpoints is not None:
                 self.checkpoints.resume()
@@ -135,9 +151,14 @@ class _Run:
             self._train()
             if self.checkpoints is not None:
                 self.checkpoints.finish()
-            self.engine.close()
+            self.engine.finish()
             self.clock.stop()
             self._evaluate()  # the model that is left to the user
+            records = self._gather(self._record(), "the end of the run")
+            self._follow_ranks()
+        return records
+
+    def _record(self) -> RankRecord:
         return RankRecord(
             history=tuple(self.history),
             seconds=self.clock.seconds,
@@ -151,19 +172,51 @@ class _Run:
         # Workers that play clients make different numbers of steps, but the same number of rounds.
         by_round = self.engine.algorithm.round_plan is not None
         for epoch in range(self.loader.epoch, self.task.epochs):
+            if self.generation.number:
+                self._expect(self.step + (self.task.epochs - epoch) * len(self.loader))
             for batch in self.loader:
                 self.task.model.train()
                 loss = self._train_step(batch)
-                self.step += 1
+                self.step = self.engine.step
+                self._follow_ranks()
                 self.display.step(self.step, loss)
-                if not by_round and self.step % self.task.evaluate_every_steps == 0:
-                    self._evaluate_average(self.step < self.steps)
-                if not by_round and self.checkpoints is not None:
-                    self.checkpoints.step()
+                if not by_round:
+                    self._after_step()
             if by_round:
                 self._evaluate_average(epoch + 1 < self.task.epochs)
                 if self.checkpoints is not None:
                     self.checkpoints.round()
+
+    def _after_step(self) -> None:
+        if self.step % self.task.evaluate_every_steps == 0:
+            # Among ranks that come and go nobody knows the last step, after which all evaluate anyway.
+            self._evaluate_average(self.config.membership.elastic or self.step < self.steps)
+        if self.checkpoints is not None:
+            self.checkpoints.step()
+
+    def _follow_ranks(self) -> None:
+        """Take note of ranks that are lost."""
+        before, now = self.generation, self.engine.generation
+        if now.number == before.number:
+            return
+        self.generation, self.rank = now, self.engine.world.rank
+        self.steps = self.step + round((self.steps - self.step) * len(before.workers) / len(now.workers))
+        lost = {one: now.lost.get(one, "was lost") for one in before.workers if one not in now.workers}
+        self.changes.append(Change(now.number, self.step, self.clock.seconds, len(now.workers), lost))
+        self.display.close()
+        self.display = self._make_display()
+
+    def _gather(self, value: T, event: str) -> list[T]:
+        """A value of every rank, in rank order; of those that are left, where some are lost meanwhile."""
+        return cast("list[T]", self.engine.together(lambda: self.engine.world.gather(value, event)))
+
+    def _expect(self, steps: int) -> None:
+        """Show that the run has so many steps: an epoch has fewer where more ranks share it."""
+        self.steps = self.display.steps = steps
+
+    def _make_display(self) -> Display:
+        """Rank 0 shows the run, whoever that is."""
+        return make_display(self.engine.algorithm.name, self.steps, self.task.metric, rank=self.rank)
 
     def state_dict(self) -> dict[str, Any]:
         """What a result tells of the run so far."""
@@ -218,7 +271,8 @@ class _Run:
         """Keep an evaluation out of the training time."""
         self.clock.stop()
         yield
-        wait_for_all()  # a rank that starts its clock first would count the others' evaluation
+        # A rank that starts its clock first would count the others' evaluation.
+        self._gather(None, "the end of an evaluation")
         self.clock.start()
 
 

@@ -21,17 +21,22 @@ T = TypeVar("T")
 
 TASK = """\
 import os
+import signal
+import time
 from dataclasses import replace
 from relaxcomm.tasks.digits import make as digits
 
 
-def make(seed: int, what: str = "nothing"):
-    task = digits(seed, epochs=2, hidden=[16])
+def make(seed: int, what: str = "nothing", rank: int = 1, epochs: int = 2, pause: float = 0.0):
+    task = digits(seed, epochs=epochs, hidden=[16])
     calls = []
 
     def loss(model, batch):
         calls.append(1)
-        if os.environ.get("RANK") == "1" and len(calls) == 5:
+        time.sleep(pause)
+        if os.environ.get("RANK") == str(rank) and len(calls) == 5:
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
             if what == "raise":
                 raise ValueError("the disk is full")
             if what == "nan":
@@ -39,7 +44,7 @@ def make(seed: int, what: str = "nothing"):
             if what == "exit":
                 os._exit(7)
             if what == "hang":
-                import pathlib, time
+                import pathlib
                 pathlib.Path("hangs").touch()
                 time.sleep(1000)
         return task.loss(model, batch)

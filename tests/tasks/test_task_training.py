@@ -100,7 +100,7 @@ def test_a_measure_of_nan_is_an_error_with_its_place(calls, tmp_path, monkeypatc
 
 
 def test_one_rank_trains_and_the_same_seed_gives_the_same_run():
-    first, second = (train(config.load(SMALL | {"seed": 4})) for _ in range(2))
+    first, second = (train(config.load(SMALL | {"seed": 4})).result for _ in range(2))
     assert first.measure == second.measure > 0.6
     assert first.steps == 3 * 45
     assert [point.step for point in first.history] == [20, 40, 60, 80, 100, 120, 135]
@@ -110,7 +110,7 @@ def test_one_rank_trains_and_the_same_seed_gives_the_same_run():
 
 
 def test_batch_size_of_the_configuration_wins():
-    assert train(config.load(SMALL | {"data": {"batch_size": 480}})).steps == 3 * 3
+    assert train(config.load(SMALL | {"data": {"batch_size": 480}})).result.steps == 3 * 3
 
 
 def test_clock_leaves_out_what_is_between_stop_and_start():

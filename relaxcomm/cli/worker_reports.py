@@ -1,0 +1,97 @@
+"""What workers leave behind when they fail, and which of them failed first."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from relaxcomm.cli.exit_codes import BAD_INPUT, RunFailed, describe
+from relaxcomm.errors import CommunicationError
+from relaxcomm.system.files import write_whole
+
+
+@contextmanager
+def reporting(folder: Path, rank: int) -> Iterator[None]:
+    """In a worker: leave a report of an error in a folder, and end.
+
+    Args:
+        folder: of the launcher.
+        rank: with which the worker began.
+    """
+    try:
+        yield
+    except Exception as error:
+        report = {
+            "rank": rank,
+            "time": time.time(),
+            "message": describe(error),
+            "details": traceback.format_exc(),
+            "bad_input": isinstance(error, BAD_INPUT),
+            "consequence": _is_consequence(error),
+        }
+        write_whole(_path(folder, rank), json.dumps(report))
+        raise SystemExit(1) from None
+
+
+def report_of(folder: Path, rank: int) -> RunFailed | None:
+    """What a worker has said of its failure, if it has."""
+    path = _path(folder, rank)
+    if not path.exists():
+        return None
+    report = json.loads(path.read_text(encoding="utf-8"))
+    return RunFailed(report["message"], report["details"], bad_input=report["bad_input"])
+
+
+def in_words(exit_code: int) -> str:
+    """How a process ended."""
+    return f"exit code {exit_code}" if exit_code >= 0 else signal_name(-exit_code)
+
+
+def signal_name(number: int) -> str:
+    """Such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time one
+        return f"signal {number}"
+
+
+def first_failure(folder: Path, exit_codes: Mapping[int, int], workers: int) -> RunFailed:
+    """The cause: what failed first, and not because another rank had failed.
+
+    Args:
+        folder: in which workers have left reports.
+        exit_codes: of workers that ended badly, by rank.
+        workers: how many there were.
+    """
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("failure-*.json")]
+    silent = sorted(set(range(workers)) - {report["rank"] for report in reports})
+    causes = [report for report in reports if not report["consequence"]]
+    if not causes:
+        for rank in silent:
+            # SIGTERM is how the launcher ends the others.
+            if exit_codes.get(rank, -signal.SIGTERM) != -signal.SIGTERM:
+                return RunFailed(f"rank {rank} ended without a message: {in_words(exit_codes[rank])}")
+    if not reports:
+        return RunFailed("the workers were ended from outside")
+    first = min(causes or reports, key=lambda report: report["time"])
+    message = first["message"] if first["bad_input"] else f"rank {first['rank']}: {first['message']}"
+    if not causes and silent:
+        message += f" (no message from rank {', '.join(map(str, silent))})"
+    return RunFailed(message, first["details"], bad_input=first["bad_input"])
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"failure-{rank}.json"
+
+
+def _is_consequence(error: Exception) -> bool:
+    """Whether the network failed: then another rank, which ended without waiting, is the likely cause."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, CommunicationError) or (
+        isinstance(error, RuntimeError) and any("/torch/distributed/" in frame.filename for frame in frames)
+    )
