@@ -11,7 +11,7 @@ BENCH_VENV := .venv-bench
 BENCH := $(BENCH_VENV)/bin
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: demo test test-slow test-faults prometheus check bench bench-compare clean FORCE
+.PHONY: demo test test-slow test-faults prometheus check bench bench-compare soak clean FORCE
 
 demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd --link 100mbit,5ms
@@ -43,6 +43,10 @@ bench: $(BENCH_STAMP)
 	RUST_LOG=error $(BENCH)/python -m benchmarks.lab $(BENCH_ARGS)
 	$(BENCH)/python -m benchmarks.lab.scaling $(SCALING_ARGS)
 	$(BENCH)/python -m benchmarks.lab.overview
+
+# An hour of training in which a worker is killed, ended or stopped every minute.
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.goodput.soak
 
 # make bench-compare BEFORE=benchmarks/results/lab-….jsonl AFTER=…
 bench-compare: $(STAMP)
