@@ -1,4 +1,4 @@
-"""Local workers that may end one by one: the others go on."""
+"""Local workers that may end one by one: the others go on, and a newcomer takes the place of each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import pickle
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -17,36 +19,102 @@ from rich.console import Console
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented
 from torch.multiprocessing.spawn import spawn
 
-from relaxcomm.cli import signals
+from relaxcomm.cli import invitation, signals
 from relaxcomm.cli.launcher import LOOPBACK, prepare
 from relaxcomm.cli.worker_reports import first_failure, in_words, report_of, reporting
+from relaxcomm.errors import ConfigError
+from relaxcomm.fields.validation import shown
 from relaxcomm.network.store_server import serve_store
+from relaxcomm.system.environment import JOIN, RANK_VARIABLES
 from relaxcomm.system.files import write_whole
 
 T = TypeVar("T")
 
+RESTARTS = 3
+"""How often a worker begins again, unless it was told otherwise."""
 _LOOK_SECONDS = 0.2  # between two looks at what was interrupted
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0  # before a restart: doubled where a process did not last
+_LONG_LIFE_SECONDS = 60.0
 
 
-def launch_elastic(work: Callable[[], T], workers: int) -> T:
+def launch_elastic(
+    work: Callable[[], T],
+    workers: int,
+    *,
+    configuration: Mapping[str, object],
+    restarts: int = RESTARTS,
+    address: str = LOOPBACK,
+) -> T:
     """Run `work` on local worker processes that find each other in a store which this process holds.
 
-    It goes on as long as a worker lives.
+    It goes on as long as a worker lives. A worker that ends badly begins again, as a newcomer that the others
+    admit, until one has come to the end of the run.
 
     Args:
         work: picklable, since each worker is a fresh process.
         workers: how many processes.
+        configuration: of the run, for those that join it.
+        restarts: of each worker, at most.
+        address: of this host, with or without a port, where newcomers join.
 
     Returns: what the first worker that came to the end has returned.
 
-    Raises: ConfigError for more workers than memory holds; RunFailed with the message of the worker that
-        failed first, if none came to the end.
+    Raises: ConfigError for more workers than memory holds, or an address that is not this host's; RunFailed
+        with the message of the worker that failed first, if none came to the end.
     """
     prepare(workers)
     with TemporaryDirectory(prefix="relaxcomm-") as folder, signals.signals(), signals.no_child_left():
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signals.raise_signal)
-        return _Launcher(work, workers, serve_store(LOOPBACK), Path(folder)).run()
+        store, place = listen(address)
+        invitation.invite(store, configuration)
+        print(f"relaxcomm: to add a worker: relaxcomm join {place}", file=sys.stderr, flush=True)
+        launcher = _Launcher(work, workers, place, Path(folder), restarts)
+        try:
+            return launcher.run()
+        finally:
+            invitation.end(store)
+
+
+def listen(address: str) -> tuple[TCPStore, str]:
+    """A store that this process holds, and its HOST:PORT; it listens at that address alone.
+
+    Args:
+        address: HOST, for a free port, or HOST:PORT.
+
+    Raises: ConfigError for one where it cannot listen.
+    """
+    is_host = ":" not in address or address.endswith("]")
+    host, port = (address.strip("[]"), 0) if is_host else invitation.split_address(address)
+    try:
+        store = serve_store(host, port)
+    except OSError as error:
+        raise ConfigError(
+            f"--address {shown(address)}: cannot listen there ({error.strerror}); give an address of this "
+            "machine that the others reach, as HOST or HOST:PORT"
+        ) from None
+    return store, f"[{host}]:{store.port}" if ":" in host else f"{host}:{store.port}"
+
+
+@dataclass
+class _Worker:
+    """A place for one process after another.
+
+    Args:
+        rank: with which the first one began.
+        process: the present one, or None.
+        lives: how many there were before it.
+        began: when it did.
+        short_lives: how many in a row did not last.
+        due: when the next one begins, or None.
+    """
+
+    rank: int
+    process: BaseProcess | None
+    lives: int = 0
+    began: float = field(default_factory=time.monotonic)
+    short_lives: int = 0
+    due: float | None = None
 
 
 class _Launcher(Generic[T]):
@@ -55,13 +123,15 @@ class _Launcher(Generic[T]):
     Args:
         work: of each.
         size: how many.
-        store: in which they find each other.
+        place: HOST:PORT of the store.
         folder: in which they leave results and reports.
+        restarts: of each, at most.
     """
 
-    def __init__(self, work: Callable[[], T], size: int, store: TCPStore, folder: Path) -> None:
-        self._work, self._size, self._store, self._folder = work, size, store, folder
-        self._failed: dict[int, int] = {}  # exit codes, by rank
+    def __init__(self, work: Callable[[], T], size: int, place: str, folder: Path, restarts: int) -> None:
+        self._work, self._size, self._place = work, size, place
+        self._folder, self._restarts = folder, restarts
+        self._failed: dict[int, int] = {}  # exit codes of the last failures, by rank
         self._console = Console(stderr=True)
         self._done: Path | None = None  # the result of the first that came to the end
 
@@ -70,36 +140,60 @@ class _Launcher(Generic[T]):
 
         Raises: RunFailed if none came to the end.
         """
-        living = {rank: self._start(rank) for rank in range(self._size)}
-        while living:
-            wait([process.sentinel for process in living.values()], _LOOK_SECONDS)
-            for rank in [rank for rank, process in living.items() if process.exitcode is not None]:
-                self._ended(rank, living.pop(rank))
+        workers = [_Worker(rank, self._start(rank, 0)) for rank in range(self._size)]
+        while living := [(one, one.process) for one in workers if one.process is not None]:
+            wait([process.sentinel for _, process in living], _LOOK_SECONDS)
+            for worker, process in living:
+                if process.exitcode is not None:
+                    self._ended(worker, process, others=len(living) > 1)
+            if self._done is None and any(worker.process is not None for worker, _ in living):
+                self._begin_again(workers)
         if self._done is None:
             raise first_failure(self._folder, self._failed, self._size)
         result: T = pickle.loads(self._done.read_bytes())  # a worker of this process wrote it
         return result
 
-    def _start(self, rank: int) -> BaseProcess:
-        own = _environment(rank, self._size, self._store)
-        begin = (self._work, str(self._folder), rank, own, os.getpid())
+    def _begin_again(self, workers: list[_Worker]) -> None:
+        """Start those whose pause is over."""
+        for worker in workers:
+            if worker.due is not None and time.monotonic() >= worker.due:
+                worker.due, worker.lives = None, worker.lives + 1
+                worker.process, worker.began = self._start(worker.rank, worker.lives), time.monotonic()
+
+    def _start(self, rank: int, life: int) -> BaseProcess:
+        own = _environment(rank, self._size, self._place) if life == 0 else {JOIN: self._place}
+        begin = (self._work, str(self._folder), rank, life, own, os.getpid())
         # PyTorch binds the process's life to this one's.
         context = spawn(_run, begin, nprocs=1, join=False)  # type: ignore[no-untyped-call]
         process: BaseProcess = context.processes[0]
         return process
 
-    def _ended(self, rank: int, process: BaseProcess) -> None:
-        """Take note of how a process ended."""
-        exit_code = process.exitcode
-        assert exit_code is not None, "it has ended"
+    def _ended(self, worker: _Worker, process: BaseProcess, *, others: bool) -> None:
+        """Take note of how a process ended, and when another takes its place."""
+        worker.process, exit_code = None, process.exitcode
         if exit_code == 0:
-            self._done = self._done or _result(self._folder, rank)
+            self._done = self._done or _result(self._folder, worker.rank, worker.lives)
             return
         if exit_code == -signal.SIGINT:
             signals.await_interrupt()
-        self._failed[rank] = exit_code
-        report = report_of(self._folder, rank)
-        self._say(f"process {process.pid} ended: {in_words(exit_code) if report is None else report}")
+        assert exit_code is not None, "it has ended"
+        self._failed.setdefault(worker.rank, exit_code)
+        report = report_of(self._folder, worker.rank, worker.lives)
+        how = in_words(exit_code) if report is None else str(report)
+        then = ""
+        if others and self._done is None and not (report is not None and report.bad_input):
+            then = self._plan_restart(worker)
+        self._say(f"process {process.pid} ended: {how}{then}")
+
+    def _plan_restart(self, worker: _Worker) -> str:
+        """What becomes of a place, in words."""
+        if worker.lives >= self._restarts:
+            return f"; no other takes its place, after {worker.lives} restarts"
+        now = time.monotonic()
+        worker.short_lives = 0 if now - worker.began > _LONG_LIFE_SECONDS else worker.short_lives + 1
+        pause = min(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS * 2 ** max(0, worker.short_lives - 1))
+        worker.due = now + pause
+        return f"; another takes its place in {pause:g} s, restart {worker.lives + 1} of {self._restarts}"
 
     def _say(self, words: str) -> None:
         """One line, in the place of a bar that a worker shows, or has left without a cursor."""
@@ -109,31 +203,40 @@ class _Launcher(Generic[T]):
         print(f"relaxcomm: {words}", file=sys.stderr, flush=True)
 
 
-def _environment(rank: int, size: int, store: TCPStore) -> dict[str, str]:
-    """What a worker must know, as torchrun says it."""
+def _environment(rank: int, size: int, place: str) -> dict[str, str]:
+    """What a worker that begins with the others must know, as torchrun says it."""
+    host, port = invitation.split_address(place)
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": store.host,
-        "MASTER_PORT": str(store.port),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # no rank holds the store
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
 
 
 def _run(
-    index: int, work: Callable[[], T], folder: str, rank: int, own: Mapping[str, str], launcher: int
+    index: int,
+    work: Callable[[], T],
+    folder: str,
+    rank: int,
+    life: int,
+    own: Mapping[str, str],
+    launcher: int,
 ) -> None:
     """What each worker process does."""
     signals.end_at_interrupt()
     if os.getppid() != launcher:  # it was killed before PyTorch bound this process's life to it
         raise SystemExit(1)
+    for name in RANK_VARIABLES:
+        os.environ.pop(name, None)
     os.environ.update(own)
-    with reporting(Path(folder), rank):
-        write_whole(_result(Path(folder), rank), pickle.dumps(work()))
+    with reporting(Path(folder), rank, life):
+        write_whole(_result(Path(folder), rank, life), pickle.dumps(work()))
 
 
-def _result(folder: Path, rank: int) -> Path:
-    return folder / f"result-{rank}"
+def _result(folder: Path, rank: int, life: int) -> Path:
+    return folder / f"result-{rank}-{life}"

@@ -11,9 +11,10 @@ import typer
 
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import ConfigPath, Sets, Traceback, Workers, check_world_size, is_worker, make_job
-from relaxcomm.cli.local_run import run
+from relaxcomm.cli.local_run import Address, Restarts, run
 from relaxcomm.cli.table import show
 from relaxcomm.config import Config
+from relaxcomm.errors import ConfigError
 from relaxcomm.training import trainer
 from relaxcomm.training.results import Result
 
@@ -25,11 +26,17 @@ def train(
     ] = None,
     workers: Workers = None,
     sets: Sets = None,
+    max_restarts: Restarts = None,
+    address: Address = None,
     traceback: Traceback = False,
 ) -> None:
     """Train the configured task, on local workers or as one rank that torchrun has started."""
     if is_worker():
         with readable(traceback, prefix=f"rank {os.environ['RANK'][:10]}: "):
+            if max_restarts is not None or address is not None:
+                raise ConfigError(
+                    "--max-restarts and --address are for workers that this command starts itself"
+                )
             job = make_job(config, workers, sets, algorithm)
             loaded = job.load_for_training()
             check_world_size(loaded)
@@ -40,7 +47,7 @@ def train(
     with readable(traceback):
         job = make_job(config, workers, sets, algorithm)
         loaded = job.load_for_training()
-        finish(loaded, run(job, loaded, verbose=traceback))
+        finish(loaded, run(job, loaded, restarts=max_restarts, address=address, verbose=traceback))
 
 
 def finish(loaded: Config, result: Result) -> None:

@@ -16,12 +16,13 @@ from relaxcomm.system.files import write_whole
 
 
 @contextmanager
-def reporting(folder: Path, rank: int) -> Iterator[None]:
+def reporting(folder: Path, rank: int, life: int = 0) -> Iterator[None]:
     """In a worker: leave a report of an error in a folder, and end.
 
     Args:
         folder: of the launcher.
         rank: with which the worker began.
+        life: how often it was started before.
     """
     try:
         yield
@@ -34,13 +35,13 @@ def reporting(folder: Path, rank: int) -> Iterator[None]:
             "bad_input": isinstance(error, BAD_INPUT),
             "consequence": _is_consequence(error),
         }
-        write_whole(_path(folder, rank), json.dumps(report))
+        write_whole(_path(folder, rank, life), json.dumps(report))
         raise SystemExit(1) from None
 
 
-def report_of(folder: Path, rank: int) -> RunFailed | None:
+def report_of(folder: Path, rank: int, life: int = 0) -> RunFailed | None:
     """What a worker has said of its failure, if it has."""
-    path = _path(folder, rank)
+    path = _path(folder, rank, life)
     if not path.exists():
         return None
     report = json.loads(path.read_text(encoding="utf-8"))
@@ -85,8 +86,8 @@ def first_failure(folder: Path, exit_codes: Mapping[int, int], workers: int) -> 
     return RunFailed(message, first["details"], bad_input=first["bad_input"])
 
 
-def _path(folder: Path, rank: int) -> Path:
-    return folder / f"failure-{rank}.json"
+def _path(folder: Path, rank: int, life: int) -> Path:
+    return folder / f"failure-{rank}-{life}.json"
 
 
 def _is_consequence(error: Exception) -> bool:

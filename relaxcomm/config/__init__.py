@@ -1,7 +1,16 @@
 """YAML to validated, frozen configuration."""
 
-from relaxcomm.config.configuration import Config, load
+from relaxcomm.config.configuration import Config, load, read_values
 from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, Phase
 from relaxcomm.config.yaml_text import parse_yaml
 
-__all__ = ["CheckpointConfig", "Config", "DataConfig", "DriftGuard", "Phase", "load", "parse_yaml"]
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "DriftGuard",
+    "Phase",
+    "load",
+    "parse_yaml",
+    "read_values",
+]

@@ -134,6 +134,23 @@ class Config(Section):
                 rule.exchange.check_graph(rule.exchange.topology_override() or self.topology, world_size)
 
 
+def read_values(
+    source: str | PathLike[str] | Mapping[str, Any] | Algorithm, overrides: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], str]:
+    """A configuration's keys, unchecked, as `load` takes them, and what errors call the place.
+
+    Args:
+        source: as `load` has it.
+        overrides: as `load` has them.
+
+    Raises: ConfigError where there is none.
+    """
+    values, origin = read(source)
+    for key, value in (overrides or {}).items():
+        put(values, key, value)
+    return values, origin
+
+
 def load(
     source: str | PathLike[str] | Mapping[str, Any] | Algorithm, overrides: Mapping[str, Any] | None = None
 ) -> Config:
@@ -151,9 +168,7 @@ def load(
         >>> load({"algorithm": "bsp"}).workers
         2
     """
-    values, origin = read(source)
-    for key, value in (overrides or {}).items():
-        put(values, key, value)
+    values, origin = read_values(source, overrides)
     if "algorithm" not in values:
         raise ConfigError(f"{origin}: 'algorithm' is missing; name one, such as algorithm: bsp")
     try:

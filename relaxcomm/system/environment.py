@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 from relaxcomm.errors import ConfigError
 
+JOIN = "RELAXCOMM_JOIN"
+"""HOST:PORT of the store of a run that this process joins; then it has no rank of a launcher's."""
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What a launcher tells a process of its place."""
 _MOST_DIGITS = 9
 _LAUNCHER = "a launcher such as torchrun sets it"
 
@@ -96,7 +100,7 @@ def address_towards(host: str) -> str | None:
 
 def address_to_join() -> str | None:
     """HOST:PORT of the store of a run that this process joins, or None."""
-    return os.environ.get("RELAXCOMM_JOIN") or None
+    return os.environ.get(JOIN) or None
 
 
 def restart_count() -> int:

@@ -39,7 +39,9 @@ class Change:
         step: optimizer steps of the run until then.
         seconds: training time until then, without evaluations.
         workers: number of ranks from then on.
-        lost: what became of those that are gone, by the rank that they had at the beginning.
+        lost: what became of those that are gone, by their number: a rank at the beginning has its rank, and
+            each that joins a number of its own.
+        joined: numbers of those that were not there before.
     """
 
     generation: int
@@ -47,11 +49,13 @@ class Change:
     seconds: float
     workers: int
     lost: Mapping[int, str] = field(default_factory=dict)
+    joined: tuple[int, ...] = ()
 
     @property
     def words(self) -> str:
         """In one line."""
         who = [f"worker {one} {how}" for one, how in self.lost.items()]
+        who += [f"worker {one} joined" for one in self.joined]
         left = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
         return f"step {self.step}: {'; '.join(who)}: {left} from then on"
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -19,7 +20,7 @@ from relaxcomm.engine.idle import warn_of_short_run
 from relaxcomm.engine.run_state import Stateful
 from relaxcomm.errors import ConfigError
 from relaxcomm.network import Link, Throttle, ThrottledTransport
-from relaxcomm.system.environment import launched
+from relaxcomm.system.environment import address_to_join, launched
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.task_loader import find_task
 from relaxcomm.tasks.user_calls import checked_loss, checked_measure, named
@@ -131,12 +132,12 @@ class _Run:
         by_round = self.engine.algorithm.round_plan is not None  # with clients, steps differ
         if self.rank == 0 and self.engine.world.size > 1 and not by_round:
             warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
+        self.others: dict[str, Stateful] = {"trainer": self}
+        if task.scheduler is not None:
+            self.others["scheduler"] = task.scheduler
         self.checkpoints: Checkpoints | None = None
         if config.checkpoint is not None:
-            others: dict[str, Stateful] = {"trainer": self}
-            if task.scheduler is not None:
-                others["scheduler"] = task.scheduler
-            self.checkpoints = Checkpoints(self.engine, config.checkpoint, others)
+            self.checkpoints = Checkpoints(self.engine, config.checkpoint, self.others)
         self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
         self.display: Display = self._make_display()
 
@@ -145,7 +146,9 @@ class _Run:
         with ExitStack() as stack:
             stack.callback(lambda: self.display.close())
             stack.enter_context(self.engine)
-            if self.checkpoints is not None:
+            if address_to_join() is not None:
+                self._take_part()
+            elif self.checkpoints is not None:
                 self.checkpoints.resume()
             self.clock.start()
             self._train()
@@ -194,17 +197,42 @@ class _Run:
         if self.checkpoints is not None:
             self.checkpoints.step()
 
+    def _take_part(self) -> None:
+        """Begin where the others are that have admitted this rank, which is after a step."""
+        torch.manual_seed(self.config.seed + self.generation.workers[self.rank])
+        self._tell_those_who_join(None)
+        self._after_step()
+
     def _follow_ranks(self) -> None:
-        """Take note of ranks that are lost."""
+        """Take note of ranks that are lost or have joined."""
         before, now = self.generation, self.engine.generation
         if now.number == before.number:
             return
         self.generation, self.rank = now, self.engine.world.rank
         self.steps = self.step + round((self.steps - self.step) * len(before.workers) / len(now.workers))
         lost = {one: now.lost.get(one, "was lost") for one in before.workers if one not in now.workers}
-        self.changes.append(Change(now.number, self.step, self.clock.seconds, len(now.workers), lost))
+        joined = tuple(one for one in now.workers if one not in before.workers)
+        change = Change(now.number, self.step, self.clock.seconds, len(now.workers), lost, joined)
+        self.changes.append(change)
+        if joined:
+            self._tell_those_who_join(self._standing())
         self.display.close()
         self.display = self._make_display()
+
+    def _standing(self) -> dict[str, Any]:
+        """What a rank must know that joins."""
+        others = {name: other.state_dict() for name, other in self.others.items()}
+        return {"others": others, "changes": self.changes, "steps": self.steps}
+
+    def _tell_those_who_join(self, mine: dict[str, Any] | None) -> None:
+        """Let ranks that have joined go on from what another knows; those have nothing to tell."""
+        told = next(filter(None, self._gather(mine, "the beginning of a generation")), None)
+        if mine is not None or told is None:
+            return
+        for name, other in self.others.items():
+            other.load_state_dict(told["others"][name])
+        self.history = [replace(point, bytes_sent=0) for point in self.history]  # by others
+        self.changes, self.steps = list(told["changes"]), told["steps"]
 
     def _gather(self, value: T, event: str) -> list[T]:
         """A value of every rank, in rank order; of those that are left, where some are lost meanwhile."""

@@ -1,15 +1,17 @@
-"""`relaxcomm train` with `membership: {elastic: true}`: workers are lost, and it ends well."""
+"""`relaxcomm train` with `membership: {elastic: true}`: workers are lost and join, and it ends well."""
 
 import json
 import os
 import re
 import signal
+import sys
 
 import pytest
 
 from relaxcomm import errors
 from relaxcomm.cli import elastic_launcher
 from relaxcomm.cli.exit_codes import RunFailed
+from tests.network_namespaces import hosts
 
 pytestmark = pytest.mark.ranks
 
@@ -25,14 +27,21 @@ def result_of(folder, algorithm="local_sgd"):
     return json.loads((folder / "out" / f"{algorithm}.json").read_text())
 
 
+def address_in(running):
+    """What the run says on how to join it."""
+    line = running.process.stderr.readline()
+    assert re.fullmatch(r"relaxcomm: to add a worker: relaxcomm join 127\.0\.0\.1:\d+\n", line), line
+    return line.split()[-1]
+
+
 def test_the_others_go_on_without_the_first(start, folder):
     """Rank 0 is killed, which shows the run and writes its result elsewhere."""
-    result = start("train", "quick.yaml", *options(what="kill", rank=0)).finish()
+    result = start("train", "quick.yaml", *options(what="kill", rank=0), "--max-restarts", "0").finish()
     assert (result.code, result.left_over) == (0, False), result.err
-    assert re.search(r"relaxcomm: process \d+ ended: SIGKILL\n", result.err)
+    assert re.search(r"relaxcomm: process \d+ ended: SIGKILL; no other takes its place", result.err)
     record = result_of(folder)
     (change,) = record["changes"]
-    assert (change["generation"], change["workers"]) == (1, 2)
+    assert (change["generation"], change["workers"], change["joined"]) == (1, 2, [])
     assert change["lost"]["0"].startswith("has ended without a message")
     assert 4 <= change["step"] <= 8
     assert record["workers"] == 2
@@ -45,33 +54,35 @@ def test_the_others_go_on_without_the_first(start, folder):
 @pytest.mark.parametrize(
     ("algorithm", "rank"), [("bsp", 0), ("local_sgd", 2), ("diloco", 1), ("gaussiank_sgd", 0)]
 )
-def test_the_others_come_to_a_good_end(start, folder, algorithm, rank):
-    task = options(what="kill", rank=rank, epochs=20)
-    guard = (
-        "--set",
-        "drift_guard={every_steps: 1}",
-        "--set",
-        f"checkpoint={{path: {algorithm}, every_steps: 7}}",
-    )
-    result = start("train", "quick.yaml", "--algorithm", algorithm, *guard, *task).finish()
+def test_another_takes_the_place_of_one_that_was_killed(start, folder, algorithm, rank):
+    task = options(what="kill", rank=rank, epochs=60, pause=0.02)
+    result = start(
+        "train", "quick.yaml", "--algorithm", algorithm, "--set", "drift_guard={every_steps: 1}", *task
+    ).finish()
     assert (result.code, result.left_over) == (0, False), result.err
+    assert "another takes its place in 1 s, restart 1 of 3" in result.err
     record = result_of(folder, algorithm)
-    (lost,) = record["changes"]
-    assert (list(lost["lost"]), lost["workers"], record["workers"]) == ([str(rank)], 2, 2)
+    lost, joined = record["changes"]
+    assert (list(lost["lost"]), lost["workers"]) == ([str(rank)], 2)
+    assert (joined["joined"], joined["workers"], record["workers"]) == ([3], 3, 3)
+    assert (
+        f"relaxcomm: worker 3 has joined as rank 2 of 3, {algorithm}, from step {joined['step']}"
+        in result.err
+    )
     assert record["measure"] > 0.9
     steps = [point["step"] for point in record["history"]]
     assert steps == sorted(steps)
     assert steps[-1] == record["steps"]
-    newest = sorted((folder / algorithm).glob("step-*"))[-1]
-    assert int(newest.name.split("-")[1]) > record["steps"] - 8, "checkpoints are made by those that are left"
 
 
 @pytest.mark.faults
-def test_a_worker_that_raises_is_told_of(start, folder):
-    result = start("train", "quick.yaml", *options(what="raise")).finish()
+def test_a_worker_that_raises_is_told_of_and_begins_again(start, folder):
+    result = start("train", "quick.yaml", *options(what="raise", epochs=40, pause=0.02)).finish()
     assert result.code == 0, result.err
-    assert re.search(r"process \d+ ended: ValueError: the disk is full \(at ", result.err)
-    assert result_of(folder)["changes"][0]["lost"] == {"1": "failed: ValueError: the disk is full"}
+    assert re.search(
+        r"process \d+ ended: ValueError: the disk is full \(at .*; another takes its place", result.err
+    )
+    assert result_of(folder)["workers"] == 3
 
 
 @pytest.mark.faults
@@ -94,6 +105,33 @@ def test_an_interrupt_ends_all(start, folder, number):
     result = running.finish()
     assert (result.code, result.left_over) == (128 + number, False)
     assert result.err.splitlines()[-1] == "relaxcomm: interrupted; all workers are ended"
+    assert "takes its place" not in result.err
+
+
+@pytest.mark.faults
+def test_one_more_joins_and_all_end_together(start, folder):
+    task = options(epochs=60, pause=0.02)
+    running = start("train", "quick.yaml", *task)
+    joining = start("join", address_in(running))
+    joined, result = joining.finish(), running.finish()
+    assert (joined.code, result.code) == (0, 0), joined.err + result.err
+    assert joined.out == "".join(result.out.splitlines(keepends=True)[:2]), "both show the same result"
+    record = result_of(folder)
+    (change,) = record["changes"]
+    assert (change["joined"], change["workers"], record["workers"]) == ([3], 4, 4)
+    assert record["history"][0]["step"] < change["step"]
+
+
+@pytest.mark.faults
+def test_a_worker_of_another_host_joins(folder):
+    arguments = ["train", "quick.yaml", *options(epochs=60, pause=0.02)]
+    with hosts(2) as (here, there):
+        command = [sys.executable, "-m", "relaxcomm"]
+        running = here.popen([*command, *arguments, "--address", f"{here.address}:29400"], {}, folder)
+        joining = there.popen([*command, "join", f"{here.address}:29400"], {}, folder)
+        said, joined = running.communicate(timeout=240)[0], joining.communicate(timeout=240)[0]
+    assert (running.returncode, joining.returncode) == (0, 0), said + joined
+    assert result_of(folder)["workers"] == 4
 
 
 def succeed():
@@ -106,8 +144,26 @@ def fail():
 
 
 @pytest.mark.faults
-def test_what_a_worker_returns_is_handed_over_and_what_it_raises_told():
-    assert elastic_launcher.launch_elastic(succeed, 2) in ("0", "1")
+def test_what_a_worker_returns_is_handed_over_and_what_it_raises_told(capfd):
+    assert elastic_launcher.launch_elastic(succeed, 2, configuration={}) in ("0", "1")
     with pytest.raises(RunFailed, match="this cannot be") as caught:
-        elastic_launcher.launch_elastic(fail, 2)
+        elastic_launcher.launch_elastic(fail, 2, configuration={})
     assert caught.value.bad_input
+    assert "takes its place" not in capfd.readouterr().err
+
+
+def test_pauses_grow_as_long_as_processes_do_not_last(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(elastic_launcher.time, "monotonic", lambda: now)
+    launcher = elastic_launcher._Launcher(succeed, 2, "127.0.0.1:1", tmp_path, restarts=8)
+    worker = elastic_launcher._Worker(0, None, began=now)
+    pauses = []
+    for lived in (5, 5, 59, 5, 5, 5, 90, 5):
+        now += lived
+        assert f"restart {worker.lives + 1} of 8" in launcher._plan_restart(worker)
+        pauses.append(worker.due - now)
+        worker.lives, worker.began = worker.lives + 1, now
+    assert pauses == [1, 2, 4, 8, 16, 30, 1, 1]
+    worker.due = None
+    assert launcher._plan_restart(worker) == "; no other takes its place, after 8 restarts"
+    assert worker.due is None

@@ -16,6 +16,7 @@ from relaxcomm.config import registry
 
 COMMANDS = {
     "train": ["nowhere.yaml"],
+    "join": ["127.0.0.1:29400"],
     "compare": ["nowhere.yaml", "--algorithms", "bsp"],
     "algorithms": [],
     "show": ["bsp"],
@@ -40,6 +41,7 @@ def broken(monkeypatch):
         monkeypatch.setattr(config, "load", fail)
         monkeypatch.setattr("relaxcomm.doctor.machine.findings", fail)
         monkeypatch.setattr("relaxcomm.cli.top.Reader", fail)
+        monkeypatch.setattr("relaxcomm.cli.invitation.reach", fail)
 
     return breaks
 

@@ -1,0 +1,127 @@
+"""What `relaxcomm train` leaves in the store of an elastic run for those that `relaxcomm join` it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented
+
+from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.fields.validation import shown
+from relaxcomm.network import elastic_store
+from relaxcomm.system.network_interface import use_interface_of
+
+_CONFIGURATION, _ENDED = "relaxcomm/configuration", "relaxcomm/ended"
+_SECONDS = 5.0
+_WHERE = "give the HOST:PORT that `relaxcomm train` has printed"
+
+
+def invite(store: Any, configuration: Mapping[str, Any]) -> None:
+    """Say what is trained."""
+    store.set(_CONFIGURATION, json.dumps(configuration))
+
+
+def end(store: Any) -> None:
+    """Say that nobody trains any more."""
+    store.set(_ENDED, "")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """The host and the port of HOST:PORT.
+
+    Raises: ConfigError.
+
+    Example:
+        >>> split_address("[::1]:29400")
+        ('::1', 29400)
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not port.isascii() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{shown(address)} is no HOST:PORT, such as 127.0.0.1:29400")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def await_begin(store: Any, address: str, seconds: float) -> None:
+    """Wait until the workers of a run have met, so that they can admit others.
+
+    Raises: ConfigError for a run that has ended, or does not begin in time.
+    """
+    if store.check([_ENDED]):
+        raise ConfigError(f"the run at {address} has ended")
+    try:
+        elastic_store.find(store, address, seconds)
+    except CommunicationError as error:
+        raise ConfigError(str(error)) from None
+
+
+def reach(address: str) -> Any:
+    """The store of a run; from now on Gloo listens where that store reaches this host.
+
+    Raises: ConfigError for an address at which there is none.
+    """
+    host, port = split_address(address)
+    try:
+        with socket.create_connection((host, port), timeout=_SECONDS) as connection:
+            use_interface_of(connection.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(
+            f"nobody answers at {address} ({error.strerror or error}): the run has ended, or the address is "
+            f"another; {_WHERE}"
+        ) from None
+    store = _connect(host, port)
+    if store is None:
+        raise ConfigError(f"what answers at {address} is not the store of a run; {_WHERE}")
+    return store
+
+
+def configuration_in(store: Any, address: str) -> dict[str, Any]:
+    """What is trained.
+
+    Raises: ConfigError for a run that `relaxcomm train` has not started, or that nobody can join.
+    """
+    if not store.check([_CONFIGURATION]):
+        raise ConfigError(
+            f"the run at {address} has left no configuration: `relaxcomm train` has not started it, or "
+            "without membership: {elastic: true}; with a script of your own: "
+            f"relaxcomm join {address} -- python script.py"
+        )
+    found: dict[str, Any] = json.loads(store.get(_CONFIGURATION))
+    return found
+
+
+def _connect(host: str, port: int) -> Any:
+    """The store there, or None if it is none, or silent."""
+    found: list[Any] = []
+
+    def connect() -> None:
+        try:
+            limit = timedelta(seconds=_SECONDS)
+            found.append(TCPStore(host, port, None, False, limit, wait_for_workers=False))
+        except RuntimeError:
+            return
+
+    with _no_frames():
+        thread = threading.Thread(target=connect, daemon=True, name="relaxcomm-join")  # silence has no limit
+        thread.start()
+        thread.join(2 * _SECONDS)
+    return found[0] if found else None
+
+
+@contextmanager
+def _no_frames() -> Iterator[None]:
+    """Keep what torch writes of its source, past Python, from the terminal."""
+    before, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nothing)

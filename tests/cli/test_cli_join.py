@@ -1,0 +1,117 @@
+"""`relaxcomm join`: what is said where there is no run to join, and a script of the user's own that joins."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from relaxcomm import ConfigError
+from relaxcomm.cli import invitation
+from relaxcomm.cli.app import app
+from relaxcomm.cli.elastic_launcher import listen
+from tests.faults.served import Liar
+from tests.ranks import free_port
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(invitation, "_SECONDS", 0.5)
+    monkeypatch.setattr("relaxcomm.cli.join._BEGIN_SECONDS", 0.5)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+@pytest.fixture
+def run():
+    """A store in which a run says that it trains, and its address."""
+    store, address = listen("127.0.0.1")
+    invitation.invite(store, {"algorithm": "bsp", "task": "digits", "timeout_seconds": 0.5})
+    return store, address
+
+
+def begin(store):
+    """Say what rank 0 says when the workers have met."""
+    store.set("relaxcomm/run", json.dumps({"name": "", "size": 1, "facts": {}, "shown_as": ""}))
+
+
+def said(*arguments: str) -> str:
+    """The one line of a refusal."""
+    done = CliRunner().invoke(app, ["join", *arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = [one for one in done.stderr.splitlines() if not one.startswith("relaxcomm: asks")]
+    assert line.startswith("relaxcomm: error: ")
+    return line
+
+
+@pytest.mark.parametrize("address", ["nonsense", ":5", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:x"])
+def test_what_is_no_address(address):
+    assert "is no HOST:PORT, such as 127.0.0.1:29400" in said(address)
+
+
+def test_nobody_is_there():
+    assert "(Connection refused): the run has ended, or the address is another" in said(
+        f"127.0.0.1:{free_port()}"
+    )
+    assert "nobody answers at nowhere.invalid:29400" in said("nowhere.invalid:29400")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b""])
+def test_another_program_is_there(answer, capfd):
+    liar = Liar()
+    liar.answer = answer
+    try:
+        assert "is not the store of a run; give the HOST:PORT that" in said(f"127.0.0.1:{liar.port}")
+    finally:
+        liar.close()
+    assert "frame #" not in capfd.readouterr().err, "torch writes there, past Python"
+
+
+def test_a_store_without_a_run_of_ours():
+    store = torch.distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    line = said(f"127.0.0.1:{store.port}")
+    assert "has left no configuration: `relaxcomm train` has not started it, or without membership" in line
+    assert f"relaxcomm join 127.0.0.1:{store.port} -- python script.py" in line
+
+
+def test_a_run_that_has_ended(run):
+    store, address = run
+    invitation.end(store)
+    assert said(address).endswith(f"the run at {address} has ended")
+
+
+def test_a_run_that_does_not_begin(run):
+    assert "has told of no run that can be joined" in said(run[1])
+
+
+def test_a_task_that_is_not_on_this_machine(run):
+    store, address = run
+    invitation.invite(store, {"algorithm": "bsp", "task": "elsewhere.job:make"})
+    assert "task 'elsewhere.job:make': no module 'elsewhere' in" in said(address)
+
+
+def test_a_configuration_that_is_not_elastic(run):
+    store, address = run
+    begin(store)
+    assert "only elastic runs can be joined" in said(address)
+
+
+def test_a_script_of_ones_own_takes_the_place_of_the_command(run):
+    store, address = run
+    begin(store)
+    script = "import os; print(os.environ['RELAXCOMM_JOIN'], os.environ.get('RANK'))"
+    command = [sys.executable, "-m", "relaxcomm", "join", address, "--", sys.executable, "-c", script]
+    environment = {**os.environ, "RANK": "3", "WORLD_SIZE": "4"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{address} None\n"), done.stderr
+    assert "cannot start 'no-such-program': No such file or directory" in said(
+        address, "--", "no-such-program"
+    )
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "nowhere.invalid"])
+def test_a_store_listens_only_where_this_machine_is(address):
+    with pytest.raises(ConfigError, match="cannot listen there"):
+        listen(address)
