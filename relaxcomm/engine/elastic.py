@@ -120,13 +120,6 @@ def check_elastic(algorithm: Algorithm, transport: Transport) -> None:
     # A simulated link would be left behind with the first generation.
     if type(transport) is not TorchTransport or transport.backend != "gloo":
         raise ConfigError("membership.elastic: ranks can be lost and go on over gloo alone; leave it out")
-    for index, rule in enumerate(algorithm.rules):
-        if not rule.exchange.facts.collective:
-            raise ConfigError(
-                f"membership.elastic: rule {index} of {algorithm.name} asks {rule.exchange!r}, and nobody "
-                "has a copy of what a lost rank has held for the others; choose an algorithm without, or "
-                "leave it out"
-            )
     if algorithm.round_plan is not None or algorithm.needs:
         raise ConfigError(
             f"membership.elastic: {algorithm.name} chooses the batches, which a loader follows from the "

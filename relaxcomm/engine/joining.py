@@ -86,6 +86,12 @@ def join(
 
 
 def _check(settings: Config) -> None:
+    alone = next((one.name for one in settings.algorithms if not one.keeps_step), None)
+    if alone is not None:
+        raise ConfigError(
+            f"nobody can join a run with {alone}: its workers have no step in common after which all could "
+            "take another one in; start the run again from a checkpoint, with more workers"
+        )
     if not settings.membership.elastic:
         raise ConfigError(
             f"RELAXCOMM_JOIN is {os.environ['RELAXCOMM_JOIN'][:100]!r}, but membership.elastic is false; "

@@ -12,10 +12,11 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.engine import admission, engine_state, survival
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import EngineState, parse
-from relaxcomm.errors import ConfigError, ConfigWarning
+from relaxcomm.errors import ConfigError, ConfigWarning, RankLostError
 from relaxcomm.network.generations import Generation
 from relaxcomm.network.transport import Membership
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.handover import Handover
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
 
@@ -144,14 +145,36 @@ def stay(
         late: results that were on their way; None where they are lost.
         schedule: of algorithms, for those who join.
     """
+    old = going.before.bound
+    in_step = going.standing.next_step - old.clock.step
+    handover = Handover(old, going.world, in_step=bool(in_step))
+    try:
+        handover.take()
+        new = survival.rebound(old, going.world)
+        handover.give(new)
+        return _stay(going, new, make_step, late, schedule)
+    except RankLostError:
+        handover.undo()
+        raise
+
+
+def _stay(
+    going: Going,
+    new: Bound,
+    make_step: MakeStep,
+    late: Mapping[str, Any] | None,
+    schedule: Mapping[str, Any],
+) -> tuple[Step, Loaded | None]:
     old, world, mine = going.before.bound, going.world, going.standing
     in_step = mine.next_step - old.clock.step
-    new = survival.rebound(old, world)
     standings = Standings.gather(world, mine)
-    if standings.differ:
-        survival.send_shared(new, standings.farthest)
-    world.statistics.steps += standings.next_step - mine.next_step
-    new.clock.set(standings.next_step - in_step)
+    if new.plan.keeps_step:
+        if standings.differ:
+            survival.send_shared(new, standings.farthest)
+        world.statistics.steps += standings.next_step - mine.next_step
+        new.clock.set(standings.next_step - in_step)
+    else:
+        new.clock.set(old.clock.step)
     step, loaders = make_step(new), going.loaders(standings)
     if late is not None and standings.are_whole and new.plan.buckets is not None:
         _restore_late(step, late)

@@ -135,7 +135,7 @@ class Session:
         if self._newcomers is None or not self._has_synchronised:
             return
         self._has_synchronised = False
-        if self.step.inputs.active:  # some ranks have run out of batches
+        if self.step.inputs.active or not self.bound.plan.keeps_step:  # there is no step of all
             return
         newest = self._newcomers.synchronised()
         if newest < 0 or not self._newcomers.fit(newest, self.settings):
@@ -170,6 +170,8 @@ class Session:
             try:
                 following = elastic.next_world(world, newest)
             except GivenUpError as error:
+                if not before.bound.plan.keeps_step:  # nobody is admitted
+                    raise
                 print(f"relaxcomm: {error}; it asks to join them", file=sys.stderr, flush=True)
                 following = elastic.at(world, elastic.join())
                 self._enter(before.bound, following, in_step=in_step)

@@ -95,7 +95,7 @@ def decoded(raw: Tensor) -> Any:
 
 def begin_anew(bound: Bound) -> None:
     """Make replicas equal, and begin anew what rules keep of neighbours or sums that are gone."""
-    if any(_begins_anew(rule) for rule in bound.algorithm.rules):
+    if any(_begins_anew(rule) and rule.exchange.facts.collective for rule in bound.algorithm.rules):
         replicas.equalise(bound, moments=False)
         bound.state.set_up(bound.plan, bound.clock.context)
 
@@ -108,7 +108,8 @@ def _begins_anew(rule: Rule) -> bool:
 def tasks_of(bound: Bound) -> Iterator[Task]:
     """Those that have slots which other ranks do not make meaningless."""
     for task in (one for tasks in bound.plan.tasks for one in tasks):
-        if task.place in bound.state.slots and not _begins_anew(task.rule):
+        is_served = not task.rule.exchange.facts.collective  # see `Handover`
+        if task.place in bound.state.slots and not (is_served or _begins_anew(task.rule)):
             yield task
 
 

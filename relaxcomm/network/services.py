@@ -96,6 +96,15 @@ class Services:
                 close_connections(group, self._membership)
         self._served.clear()
 
+    def give_up(self) -> None:
+        """Answer nobody any more, when ranks are lost; who waits for an answer is told so at once."""
+        for served in self._served.values():
+            served.give_up()
+        for group in self.groups:
+            close_connections(group, self._membership)
+        self._served.clear()
+        self.groups.clear()
+
     def destroy(self) -> None:
         """Let go of the groups when all ranks have left."""
         self.groups.clear()
@@ -133,7 +142,7 @@ class _Served:
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._goodbyes = ThreadedWork([], _FOR_EVER)
-        self._is_ending = False
+        self._ending = threading.Event()
         self._ended: set[int] = set()  # without the others; they wake nobody
         self._alarm = Alarm(service.now, self._expire)
         self._alarm.set(service.due())
@@ -168,8 +177,15 @@ class _Served:
             self._deliver(self._service.leave(self._home.rank))
         self._goodbyes = ThreadedWork(goodbyes, _FOR_EVER)  # a rank that is stopped takes none in
 
+    def give_up(self) -> None:
+        """Leave the service as it is now; the thread ends with the connections."""
+        with self._lock:
+            self._ending.set()
+            self._service.give_up()
+        self._alarm.set(None)
+
     def ask_to_be_woken(self) -> None:
-        self._is_ending = True
+        self._ending.set()
         self._alarm.set(None)
         if self._thread.is_alive():
             self._tell(_ENDING, self._others)
@@ -248,7 +264,7 @@ class _Served:
                 header = self._arrivals.take(trailer, payload, client)
                 if header is not None:
                     self._take_in(header, payload)
-                if self._is_ending:
+                if self._ending.is_set():
                     return
             for works in self._sending.values():
                 for work in works:
@@ -259,7 +275,7 @@ class _Served:
     def _expire(self, due: float) -> None:
         try:
             with self._lock:
-                if self._service.due() == due and not self._is_ending:
+                if self._service.due() == due and not self._ending.is_set():
                     self._deliver(self._service.expire())
         except Exception as error:  # handed to the rank's own thread
             self._error = error
@@ -270,9 +286,11 @@ class _Served:
         if header.kind == _ENDING:
             self._ended.add(client)
             self._tell(_WAKE, [client])
-        if self._is_ending or header.kind in (_ENDING, _WAKE):
+        if header.kind in (_ENDING, _WAKE):
             return
         with self._lock:
+            if self._ending.is_set():
+                return
             if header.kind == _GOODBYE:
                 self._left.add(client)
                 self._deliver(self._service.leave(client))

@@ -83,6 +83,7 @@ class TorchTransport(Transport):
         self._device = device
         self._timeout, self._debug = grace_seconds or timeout_seconds, debug
         self._limit = "timeout_seconds" if grace_seconds is None else "membership.grace_seconds"
+        self._is_elastic = elastic
         self._look_seconds = _ELASTIC_SLICE_SECONDS if elastic else _SLICE_SECONDS
         self._broken = False
         self._under_way: WeakSet[_TorchPending] = WeakSet()
@@ -138,6 +139,8 @@ class TorchTransport(Transport):
         self._broken = True
         for pending in self._under_way:
             pending.give_up()
+        if self._services is not None:
+            self._services.give_up()
         Burial(self._groups).start()
         self._peers.close()
 
@@ -160,6 +163,8 @@ class TorchTransport(Transport):
             if self._trail.count % _COMPARED_OPERATIONS == 0:
                 self._at_event(str(label), self._meetings.compare)
             self.counters.add(label.rule, *self.traffic(operation))
+        elif self._is_elastic:  # one that asks itself alone would never learn that others have gone on
+            self._look_for_missing(label, index)
         try:
             works, result = self._start(operation, label)
         except RuntimeError as error:
@@ -260,14 +265,18 @@ class TorchTransport(Transport):
         """Whether a work that was issued at `since` has ended, well or not."""
         if work.is_completed():
             return True
-        now = time.monotonic()
-        if now - since > self._timeout:
+        if time.monotonic() - since > self._timeout:
             raise self._late(label)
-        if now - self._asked >= _SLICE_SECONDS:  # whoever polls does so for each bucket in each step
+        self._look_for_missing(label, index)
+        return False
+
+    def _look_for_missing(self, label: Label, index: int | None) -> None:
+        """Look what became of the others, now and then: whoever polls does so for each bucket."""
+        now = time.monotonic()
+        if now - self._asked >= _SLICE_SECONDS:
             self._asked = now
             if missing := self._peers.missing(self._waiting(label, index), _SHORT_SLICE_SECONDS):
                 raise self._failure(label, missing)
-        return False
 
     def _waiting(self, label: Label, index: int | None) -> Status:
         state: State = "asks" if index is None else "waits"

@@ -149,6 +149,13 @@ class Service(ABC):
         """This rank's part of a model that all ranks' services hold together, or None."""
         return None
 
+    def taken(self, client: int) -> int:
+        """How many rounds of a client's pushes `part` holds; asked when ranks are lost."""
+        return 0
+
+    def give_up(self) -> None:  # noqa: B027  # most keep no requests
+        """Forget requests that were not answered: ranks are lost, and those who are left serve anew."""
+
     def rest(self) -> Tensor | None:
         """What is still to be added to this rank's parameters when all have left, or None."""
         return None

@@ -118,6 +118,7 @@ class State:
         self.rounds: dict[Place, int] = {}
         self._counted: dict[Place, int] = {}  # samples that had been trained on at the last exchange
         self.services: dict[Place, Service] = {}
+        self._has_exchanged = False
 
     def set_up(self, plan: Plan, context: Callable[[Rule], Context]) -> None:
         """Make the slots of every task anew, and its service if there is none."""
@@ -160,7 +161,11 @@ class State:
     @property
     def has_exchanged(self) -> bool:
         """Whether a rule has exchanged anything since this algorithm began."""
-        return any(self.rounds.values())
+        return self._has_exchanged or any(self.rounds.values())
+
+    def follow(self, before: State) -> None:
+        """The same rules have kept that among other ranks; the rounds of services are counted anew."""
+        self._has_exchanged = before.has_exchanged
 
     def take_rest(self, plan: Plan) -> None:
         """Add to the parameters what services still hold for this rank, when nobody asks them any more."""

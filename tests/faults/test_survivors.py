@@ -73,6 +73,10 @@ ALGORITHMS = {
     "d_psgd": {"algorithm": "d_psgd", "topology": "ring"},
     "choco_sgd": {"algorithm": "choco_sgd", "topology": "ring"},
     "bytegrad": {"algorithm": "bytegrad"},
+    "ssp": {"algorithm": {"name": "ssp", "staleness": 2}},
+    "async_model_average": {"algorithm": "async_model_average"},
+    "ad_psgd": {"algorithm": "ad_psgd"},
+    "decoupled_diloco": {"algorithm": {"name": "decoupled_diloco", "steps": 4}},
 }
 
 

@@ -106,6 +106,9 @@ class AveragingShard(Service):
         self._clients.discard(client)
         return self._answers()
 
+    def give_up(self) -> None:
+        self._pushed.clear()
+
     def export(self) -> dict[str, Tensor]:
         assert not self._pushed, "all rounds are complete before a checkpoint"
         return {"round": torch.tensor(self._round)}

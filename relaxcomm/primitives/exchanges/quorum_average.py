@@ -90,7 +90,7 @@ class quorum_average(ParameterServer):
             )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        replies = yield make_request(cx, tensor, compressor, state, (cx.samples, 0))
+        replies = yield make_request(cx, tensor, compressor, state, (cx.samples, cx.round))
         assert isinstance(replies, Tensor)
         cx.record("contributors", min(read_header(reply)[0] for reply in replies))
         read_replies(replies, tensor)

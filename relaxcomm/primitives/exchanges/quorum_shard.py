@@ -66,6 +66,8 @@ class QuorumShard(Service):
         self._clients = set(range(world_size))
         self._resting: set[int] = set()
         self._pushed: dict[int, tuple[int, Tensor]] = {}
+        self._rounds: dict[int, int] = {}  # of the latest push of each
+        self._taken: dict[int, int] = {}
         self._due: float | None = None
         self._begin: float | None = None
         self._answered: dict[int, float] = {}  # when each client was, last
@@ -73,13 +75,14 @@ class QuorumShard(Service):
         self._last = 0.0  # when a client has pushed
 
     def answer(self, client: int, request: Tensor) -> list[tuple[int, Tensor]]:
-        samples, _ = read_header(request)
+        samples, round = read_header(request)
         if samples == RESTS:
             self._resting.add(client)
             return [(client, self._reply(self.model.values)), *self._answers()]
         delta = self._decoder(request[HEADER_BYTES:])
         if not is_finite(delta):  # of which nothing is kept; its sender learns it from the answer
             return [(client, self._reply(torch.full_like(self.model.values, torch.nan)))]
+        self._rounds[client] = round + 1
         self._pushed[client] = samples, delta.clone()  # the request is not ours to keep
         self._last = self.now()
         took = self._last - self._answered.get(client, self._began())
@@ -111,6 +114,13 @@ class QuorumShard(Service):
     def part(self) -> Tensor:
         return self.model.values
 
+    def taken(self, client: int) -> int:
+        return self._taken.get(client, 0)
+
+    def give_up(self) -> None:
+        self._pushed.clear()
+        self._due = None
+
     def export(self) -> dict[str, Tensor]:
         assert not self._pushed, "what was pushed is in before a checkpoint"
         slots = {OUTER + name: value.clone() for name, value in self.model.slots.items()}
@@ -139,6 +149,7 @@ class QuorumShard(Service):
         """Move the model by what was pushed, and tell those who have."""
         clients = sorted(self._pushed)  # in the order of ranks, not of arrival: the sum is the same each time
         self.model.move(self._mean([self._pushed[client] for client in clients]))
+        self._taken |= {client: self._rounds[client] for client in clients}
         self._pushed.clear()
         self._due = None
         self._answered.update(dict.fromkeys(clients, self.now()))

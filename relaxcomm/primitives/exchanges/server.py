@@ -131,6 +131,9 @@ class Shard(Service):
     def part(self) -> Tensor:
         return self._values
 
+    def taken(self, client: int) -> int:
+        return 0 if math.isinf(self._clocks[client]) else int(self._clocks[client])
+
     def export(self) -> dict[str, Tensor]:
         return {"values": self._values.clone(), "clocks": torch.tensor(self._clocks, dtype=torch.float64)}
 

@@ -1,0 +1,136 @@
+"""What services hold for all ranks, when others take part from now on: put together, and shared out anew."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from relaxcomm.network.operations import AllReduce, Label
+from relaxcomm.network.transport import Service
+from relaxcomm.roles.exchange import OUTER
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.state import Place
+from relaxcomm.step.world import World
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.shards import shard_sizes, shards_of
+
+HANDOVER = "recovery"
+"""The label of what those who are left send."""
+
+
+class Handover:
+    """Brings what services hold from some ranks to those that are left of them.
+
+    The parts of a model on ranks that are lost are the mean of what each other rank has last read of them. Of
+    what else a lost rank has kept for its part, such as momentum, the part begins anew. What a rank has moved
+    and not pushed, or pushed to nobody who has taken it, it still has to push.
+
+    Args:
+        old: before; its services answer nobody any more.
+        world: those that are left.
+        in_step: whether this rank is in a step, in which it may have pushed.
+    """
+
+    def __init__(self, old: Bound, world: World, *, in_step: bool) -> None:
+        self._old, self._world = old, world
+        self._parameters: list[tuple[Bucket, Tensor]] = []
+        self._moved: list[tuple[Bucket, Tensor]] = []
+        self._others: dict[Place, dict[str, Tensor]] = {}
+        self._in_step = in_step
+        self._taken_by: dict[int, dict[Place, list[int]]] = {}
+
+    def take(self) -> None:
+        """Let the parameters be what services hold."""
+        old = self._old
+        if not old.state.services:
+            return
+        mine = old.world.rank, self._taken()
+        looks = self._world.gather(mine, HANDOVER)
+        self._taken_by = dict(cast("list[tuple[int, dict[Place, list[int]]]]", looks))
+        for place, service in old.state.services.items():
+            bucket = self._bucket(place)
+            self._parameters.append((bucket, bucket.copy()))
+            self._settle(place, bucket, service)
+
+    def give(self, new: Bound) -> None:
+        """Complete what the same algorithm keeps now; it was made of the parameters."""
+        new.state.follow(self._old.state)
+        for place, others in self._others.items():
+            service, bucket = new.state.services[place], self._bucket(place)
+            sizes = shard_sizes(bucket.numel, new.world.size)
+            cut = {
+                name: [piece for _, piece in shards_of(whole, sizes)][new.world.rank]
+                for name, whole in others.items()
+            }
+            service.restore({**service.export(), **cut})
+        for bucket, moved in self._moved:
+            bucket.add(moved)
+        if new.state.services:
+            new.world.meet(HANDOVER)  # nobody pushes to a service that is not complete
+
+    def undo(self) -> None:
+        """Leave the parameters as they were."""
+        for bucket, values in self._parameters:
+            bucket.scatter(values)
+
+    def _taken(self) -> dict[Place, list[int]]:
+        """How many rounds of each rank's pushes this rank's services have taken."""
+        services = self._old.state.services
+        return {
+            place: [one.taken(rank) for rank in range(self._old.world.size)]
+            for place, one in services.items()
+        }
+
+    def _bucket(self, place: Place) -> Bucket:
+        assert self._old.plan.buckets is not None, "services are made with the buckets"
+        return self._old.plan.buckets[place[1]]
+
+    def _settle(self, place: Place, bucket: Bucket, service: Service) -> None:
+        rest, part = service.rest(), service.part()
+        if rest is not None:
+            bucket.add(rest.to(bucket.device, bucket.dtype))
+        if part is None:
+            return
+        rule, slots = self._old.algorithm.rules[place[0]], self._old.state.slots[place]["payload"]
+        base = rule.payload.base(self._old.context(place[0]), bucket, slots)
+        assert base is not None, "where services hold a model, ranks move from it"
+        moved = bucket.gather(bucket.empty()).sub_(base)
+        if self._in_step:
+            self._forget_taken(place, moved)
+        whole = self._whole(place, part, base)
+        self._others[place] = {
+            name: self._whole(place, value, torch.zeros_like(base))
+            for name, value in service.export().items()
+            if name.startswith(OUTER)
+        }
+        bucket.scatter(whole.to(bucket.device, bucket.dtype))
+        self._moved.append((bucket, moved))
+
+    def _forget_taken(self, place: Place, moved: Tensor) -> None:
+        """Leave out what services have taken of the push that was under way."""
+        old = self._old
+        round = max(count for (rule, _), count in old.state.rounds.items() if rule == place[0])
+        shards = shards_of(moved, shard_sizes(moved.numel(), old.world.size))
+        for owner, (_, shard) in enumerate(shards):
+            if owner in self._taken_by and self._taken_by[owner][place][old.world.rank] == round:
+                shard.zero_()
+
+    def _whole(self, place: Place, part: Tensor, copy: Tensor) -> Tensor:
+        """All parts together; those of lost ranks are the mean of all copies.
+
+        Args:
+            part: of this rank's service.
+            copy: what this rank has of the whole.
+        """
+        old = self._old
+        mine = copy.to(part.device, part.dtype, copy=True)
+        for owner, (_, shard) in enumerate(shards_of(mine, shard_sizes(mine.numel(), old.world.size))):
+            if owner == old.world.rank:
+                shard.copy_(part)
+            elif owner in self._taken_by:
+                shard.zero_()
+            else:
+                shard.div_(len(self._taken_by))
+        return self._world.run(AllReduce(mine, "sum"), Label(0, HANDOVER, place[1]))
