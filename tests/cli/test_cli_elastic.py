@@ -128,6 +128,7 @@ def test_a_worker_of_another_host_joins(folder):
     with hosts(2) as (here, there):
         command = [sys.executable, "-m", "relaxcomm"]
         running = here.popen([*command, *arguments, "--address", f"{here.address}:29400"], {}, folder)
+        next(line for line in running.stdout if "to add a worker" in line)
         joining = there.popen([*command, "join", f"{here.address}:29400"], {}, folder)
         said, joined = running.communicate(timeout=240)[0], joining.communicate(timeout=240)[0]
     assert (running.returncode, joining.returncode) == (0, 0), said + joined
