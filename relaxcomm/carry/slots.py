@@ -28,13 +28,14 @@ def is_in_parts(task: Task) -> bool:
 
 def policies(task: Task, role: str) -> Slots:
     """What becomes of the slots of a primitive, which each rank has as a whole, with other ranks."""
-    known, exchange = _declared(task, role), task.rule.exchange.facts
+    known, exchange = declared(task, role), task.rule.exchange.facts
     if role != "compressor":
         return known
     return {**exchange.slots, **(nested(0, known) if exchange.coding == "inner" else known)}
 
 
-def _declared(task: Task, role: str) -> Slots:
+def declared(task: Task, role: str) -> Slots:
+    """What a primitive says of its own slots."""
     facts = task.rule.primitives[role].facts
     assert not isinstance(facts, ControllerFacts | PlannerFacts), "they are in no rule"
     return facts.slots
@@ -66,7 +67,7 @@ class Carrier:
         kept = {slot: value for slot, value in fresh.items() if not is_buffer(slot)}
         owner, exchange = task.rule.primitives[role], task.rule.exchange
         if role == "compressor" and is_in_parts(task):
-            return self._parts(repr(owner), _declared(task, role), task.bucket.numel, olds, kept)
+            return self._parts(repr(owner), declared(task, role), task.bucket.numel, olds, kept)
         who = f"{exchange!r} and {owner!r}" if role == "compressor" else repr(owner)
         return self.wholes(who, policies(task, role), olds, kept, same_result=exchange.facts.same_result)
 

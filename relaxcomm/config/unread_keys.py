@@ -21,6 +21,18 @@ def check_workers(settings: Config, world_size: int) -> None:
         )
 
 
+def check_quorum(settings: Config, world_size: int) -> None:
+    """Refuse a quorum that these workers cannot make up.
+
+    Raises: ConfigError.
+    """
+    if settings.membership.quorum > world_size:
+        raise ConfigError(
+            f"membership.quorum is {settings.membership.quorum}, but this run has {world_size} workers; give "
+            "a number of workers without which it should end, or start more"
+        )
+
+
 def warn_of_unread(settings: Config) -> None:
     """Name the keys that have no effect in a script."""
     task = {"task": settings.task, "data.micro_batch_size": settings.data.micro_batch_size}

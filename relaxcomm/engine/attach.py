@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, load, registry
-from relaxcomm.config.unread_keys import check_workers, warn_of_unread
+from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_unread
 from relaxcomm.engine.consistency import compare, fingerprint, share
 from relaxcomm.engine.elastic import Elastic, check_elastic
 from relaxcomm.engine.engine import Engine
@@ -121,6 +121,7 @@ def attach(
                 check_workers(settings, size)
                 settings.check_world_size(size)
                 facts = fingerprint(model, settings, size)
+                check_quorum(settings, size)
                 if settings.membership.elastic:
                     for algorithm in settings.algorithms:
                         check_elastic(algorithm, transport)

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias, cast
 
 from relaxcomm.carry.loaders import carried_loaders
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine import admission, engine_state, survival
+from relaxcomm.engine import admission, bucket_parts, engine_state, survival
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import EngineState, parse
-from relaxcomm.errors import ConfigError, ConfigWarning, RankLostError
+from relaxcomm.errors import CompositionWarning, ConfigError, ConfigWarning, RankLostError
 from relaxcomm.network.generations import Generation
 from relaxcomm.network.transport import Membership
 from relaxcomm.step.bound import Bound
@@ -35,12 +35,14 @@ class Standing:
         shared: a digest of what should be the same on all ranks.
         is_whole: whether it has all results that were on their way.
         loaders: how far it has read data sets.
+        rests: what it has left to send of the mean of its part.
     """
 
     next_step: int = -1
     shared: str = ""
     is_whole: bool = True
     loaders: Loaded = ()
+    rests: bucket_parts.Rests = field(default_factory=dict)
 
     @property
     def stays(self) -> bool:
@@ -106,16 +108,20 @@ class Going:
     left: Generation
     now: Generation
 
+    def before_change(self, standings: Standings) -> list[Standing | None]:
+        """Where the ranks of the generation that is over stand; None for those who are lost."""
+        known = dict(zip(self.now.workers, standings.by_rank, strict=True))
+        return [known.get(worker) for worker in self.left.workers]
+
     def loaders(self, standings: Standings) -> Loaded | None:
         """Where all go on reading: what is left of an epoch is dealt out among the ranks now.
 
         A rank that is lost has read as far as the one that has come farthest. None where ranks read different
         data, which nobody can deal out.
         """
-        known = dict(zip(self.now.workers, standings.by_rank, strict=True))
         farthest = standings.by_rank[standings.farthest]
         try:
-            return carried_loaders([known.get(worker, farthest).loaders for worker in self.left.workers])
+            return carried_loaders([(one or farthest).loaders for one in self.before_change(standings)])
         except ConfigError as error:
             warnings.warn(f"each rank reads on in its own data: {error}", ConfigWarning, stacklevel=2)
             return None
@@ -168,6 +174,7 @@ def _stay(
     old, world, mine = going.before.bound, going.world, going.standing
     in_step = mine.next_step - old.clock.step
     standings = Standings.gather(world, mine)
+    rests = [None if one is None else one.rests for one in going.before_change(standings)]
     if new.plan.keeps_step:
         if standings.differ:
             survival.send_shared(new, standings.farthest)
@@ -175,13 +182,15 @@ def _stay(
         new.clock.set(standings.next_step - in_step)
     else:
         new.clock.set(old.clock.step)
+    _cut_anew(new, old, rests)
     step, loaders = make_step(new), going.loaders(standings)
     if late is not None and standings.are_whole and new.plan.buckets is not None:
         _restore_late(step, late)
     if standings.joined:
         state = admission.exported_replica(new.replica)
         engine = {**engine_state.export(step), **schedule, "loaders": loaders or []}
-        admission.hand_over(world, {**state, "engine": engine, "in_step": in_step}, standings.joined)
+        state |= {"engine": engine, "in_step": in_step, "rests": rests}
+        admission.hand_over(world, state, standings.joined)
     survival.begin_anew(new)
     return step, loaders
 
@@ -217,6 +226,7 @@ def join(
     if saved.layout is not None:
         new.lay_out_as(saved.layout)
         admission.restore_slots(new, {(rule, unit): slots for rule, unit, slots in saved.slots})
+        _cut_anew(new, None, state["rests"])
     new.state.rounds.update({(rule, unit): count for rule, unit, count in saved.rounds})
     new.controllers.restore(saved.values)
     new.clock.set(saved.step + state["in_step"] - in_step)
@@ -226,6 +236,15 @@ def join(
         _restore_late(step, state["engine"])
     survival.begin_anew(new)
     return step, saved
+
+
+def _cut_anew(new: Bound, old: Bound | None, held: Sequence[bucket_parts.Rests | None]) -> None:
+    if dropped := bucket_parts.cut_anew(new, old, held):
+        warnings.warn(
+            f"{', '.join(sorted(dropped))} begins anew: nobody can cut it for other ranks",
+            CompositionWarning,
+            stacklevel=2,
+        )
 
 
 def _restore_late(step: Step, late: Mapping[str, Any]) -> None:

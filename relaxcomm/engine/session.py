@@ -13,7 +13,7 @@ from torch import nn
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
-from relaxcomm.engine import engine_state, idle, next_generation, survival, switching
+from relaxcomm.engine import bucket_parts, engine_state, idle, next_generation, survival, switching
 from relaxcomm.engine.admission import Newcomers
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.consistency import compare, share
@@ -179,7 +179,8 @@ class Session:
             self.settings.check_world_size(following.size)
             if in_order:
                 world.transport.close()  # the others have left it, too
-            standing = Standing(before.bound.clock.step + in_step, digest, in_order, loaders)
+            clock, rests = before.bound.clock, bucket_parts.rests(before.bound)
+            standing = Standing(clock.step + in_step, digest, in_order, loaders, rests)
             going = Going(before, following, standing, generation, elastic.generation)
             try:
                 step, dealt = next_generation.stay(going, self._make_step, late, self.schedule.export())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any, cast
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from relaxcomm.carry.slots import is_in_parts, policies
 from relaxcomm.composition.rule import Rule
-from relaxcomm.errors import CompositionWarning
 from relaxcomm.network.operations import Broadcast, Label
 from relaxcomm.roles import is_buffer
 from relaxcomm.step import replicas
@@ -32,15 +30,9 @@ def rebound(old: Bound, world: World) -> Bound:
     new = Bound(old.algorithm, old.replica, world, old.norms)
     if old.plan.buckets is not None:
         new.lay_out_as([bucket.names for bucket in old.plan.buckets])
-    dropped = _take_along(old, new)
+    _take_along(old, new)
     new.votes.take_along(old.votes)
     new.controllers.restore(old.controllers.export())
-    if dropped:
-        warnings.warn(
-            f"{', '.join(sorted(dropped))} begins anew, since it is kept in parts that other ranks have now",
-            CompositionWarning,
-            stacklevel=2,
-        )
     return new
 
 
@@ -113,30 +105,21 @@ def tasks_of(bound: Bound) -> Iterator[Task]:
             yield task
 
 
-def _take_along(old: Bound, new: Bound) -> set[str]:
-    """Keep the slots that mean the same among other ranks; names of those that do not."""
-    dropped = set()
-    grown = new.world.size / old.world.size
+def _take_along(old: Bound, new: Bound) -> None:
+    """Keep the slots that each rank has as a whole."""
+    grown = max(1.0, new.world.size / old.world.size)
     for task in tasks_of(new):
         state, before = new.state.slots[task.place], old.state.slots[task.place]
         for role, slots in state.roles.items():
-            names = _copy(task, role, before[role], slots, max(1.0, grown))
-            dropped |= {f"{name} of {role} {task.rule.primitives[role]!r}" for name in names}
+            if role == "compressor" and is_in_parts(task):
+                continue
+            known = policies(task, role)
+            for name in slots:
+                # Of a residual only the mean over the ranks counts, and those who join have none yet.
+                is_share = known.get(name) == "share" and grown > 1
+                slots[name] = before[role][name] * grown if is_share else before[role][name]
         state.commit(True)
         new.state.rounds[task.place] = old.state.rounds[task.place]
-    return dropped
-
-
-def _copy(task: Task, role: str, before: Slots, slots: Slots, grown: float) -> list[str]:
-    """Copy what has the same shape; the slots that have not."""
-    if {name: value.shape for name, value in before.items()} != {n: v.shape for n, v in slots.items()}:
-        return [name for name in before if not is_buffer(name)]
-    known = {} if role == "compressor" and is_in_parts(task) else policies(task, role)
-    for name in slots:
-        # Of a residual only the mean over the ranks counts, and those who join have none yet.
-        is_share = known.get(name) == "share" and grown > 1
-        slots[name] = before[name] * grown if is_share else before[name]
-    return []
 
 
 def _shared(bound: Bound) -> Iterator[Tensor]:
