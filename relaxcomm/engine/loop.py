@@ -76,7 +76,8 @@ class Loop:
     Several optimizers make one step: it begins with the first one's and ends when each has stepped.
     A step that a GradScaler skipped is closed by the next forward, which sees that the scale fell.
 
-    A step in which other ranks are lost is given up by all that are left: nothing more is exchanged in it.
+    A step in which other ranks are lost is given up by all that are left: nothing more is exchanged in it. A
+    rank that is behind gives up all steps that another one has given up.
 
     Args:
         hooks: that tell of the training loop.
@@ -99,6 +100,7 @@ class Loop:
         self._stepped: list[Optimizer] = []
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
         self._given_up = False  # this step exchanges nothing more
+        self._resumes_at = 0
         self.tells_of_steps = False
         """Whether survivors want to know when a step has ended."""
 
@@ -110,9 +112,16 @@ class Loop:
         needs_gradients = bound.algorithm.at("backward") or bound.votes or bound.algorithm.round_plan
         self._hooks.follow(self, gradients=bool(needs_gradients or bound.controllers.accumulation))
 
-    def go_on_with(self, step: Step) -> None:
-        """From now on do this in a step: the same algorithm, among other ranks."""
+    def go_on_with(self, step: Step, resumes_at: int) -> None:
+        """From now on do this in a step: the same algorithm, among other ranks.
+
+        Args:
+            step: what is done.
+            resumes_at: the first step in which something is exchanged again.
+        """
         self.step, self._accumulation = step, step.bound.controllers.accumulation
+        self._resumes_at = resumes_at
+        self._given_up = step.bound.clock.step < resumes_at
 
     def leave(self) -> None:
         """Follow the training loop no more."""
@@ -286,8 +295,8 @@ class Loop:
             except RankLostError as error:
                 self.give_up_step(error)
         if self._given_up:
-            self._given_up = False
             self.step.tick()
+            self._given_up = self.step.bound.clock.step < self._resumes_at
         if self._between is not None:
             self._between.step_ends()
         if self.tells_of_steps:
@@ -296,7 +305,7 @@ class Loop:
     def give_up_step(self, error: RankLostError) -> None:
         """Go on without ranks that are lost; raises the error where that cannot be."""
         self._survivors.go_on(error, in_step=True)
-        self._begun, self._given_up = False, True
+        self._begun = False
         self._discard_gradients()
 
     def _discard_gradients(self) -> None:

@@ -138,12 +138,11 @@ def results_on_their_way(step: Step) -> dict[str, Any]:
 
 def stay(
     going: Going, make_step: MakeStep, late: Mapping[str, Any] | None, schedule: Mapping[str, Any]
-) -> tuple[Step, Loaded | None]:
-    """Go on among other ranks; the step, and where data sets are read on.
+) -> tuple[Step, Loaded | None, int]:
+    """Go on among other ranks; the step, where data sets are read on, and when exchanges go on.
 
     A result that some have applied and others have not is given to all: whoever has come farthest sends
-    what should be the same everywhere. The clock of a rank in a step stands so that the step, in which
-    nothing is exchanged any more, ends where the others' does.
+    what should be the same everywhere. Whoever is behind exchanges nothing until it has come as far.
 
     Args:
         going: where this rank comes from and goes to.
@@ -170,18 +169,14 @@ def _stay(
     make_step: MakeStep,
     late: Mapping[str, Any] | None,
     schedule: Mapping[str, Any],
-) -> tuple[Step, Loaded | None]:
+) -> tuple[Step, Loaded | None, int]:
     old, world, mine = going.before.bound, going.world, going.standing
-    in_step = mine.next_step - old.clock.step
     standings = Standings.gather(world, mine)
     rests = [None if one is None else one.rests for one in going.before_change(standings)]
-    if new.plan.keeps_step:
-        if standings.differ:
-            survival.send_shared(new, standings.farthest)
-        world.statistics.steps += standings.next_step - mine.next_step
-        new.clock.set(standings.next_step - in_step)
-    else:
-        new.clock.set(old.clock.step)
+    if new.plan.keeps_step and standings.differ:
+        survival.send_shared(new, standings.farthest)
+    new.clock.set(old.clock.step)
+    resumes_at = standings.next_step if new.plan.keeps_step else mine.next_step
     _cut_anew(new, old, rests)
     step, loaders = make_step(new), going.loaders(standings)
     if late is not None and standings.are_whole and new.plan.buckets is not None:
@@ -189,10 +184,10 @@ def _stay(
     if standings.joined:
         state = admission.exported_replica(new.replica)
         engine = {**engine_state.export(step), **schedule, "loaders": loaders or []}
-        state |= {"engine": engine, "in_step": in_step, "rests": rests}
+        state |= {"engine": engine, "resumes_at": resumes_at, "rests": rests}
         admission.hand_over(world, state, standings.joined)
     survival.begin_anew(new)
-    return step, loaders
+    return step, loaders, resumes_at
 
 
 def join(
@@ -229,8 +224,8 @@ def join(
         _cut_anew(new, None, state["rests"])
     new.state.rounds.update({(rule, unit): count for rule, unit, count in saved.rounds})
     new.controllers.restore(saved.values)
-    new.clock.set(saved.step + state["in_step"] - in_step)
-    world.statistics.steps = saved.statistics.steps + state["in_step"] - in_step
+    new.clock.set(state["resumes_at"] - in_step)
+    world.statistics.steps = saved.statistics.steps + new.clock.step - saved.step
     step = make_step(new)
     if saved.layout is not None:
         _restore_late(step, state["engine"])

@@ -183,27 +183,30 @@ class Session:
             standing = Standing(clock.step + in_step, digest, in_order, loaders, rests)
             going = Going(before, following, standing, generation, elastic.generation)
             try:
-                step, dealt = next_generation.stay(going, self._make_step, late, self.schedule.export())
+                step, dealt, resumes_at = next_generation.stay(
+                    going, self._make_step, late, self.schedule.export()
+                )
                 break
             except RankLostError as error:  # one more is lost
                 _forget_locals(error)
                 world, in_order, late = following, False, None
                 elastic.give_up(world)
-        self._go_on_with(step, dealt)
+        self._go_on_with(step, dealt, resumes_at)
         if self.world.rank == 0:
-            elastic.say(step.bound.clock.step)
+            elastic.say(resumes_at)
 
     def _enter(self, fresh: Bound, world: World, *, in_step: bool) -> None:
         step, saved = next_generation.join(
             fresh, world, self._make_step, self.schedule.algorithm_of, in_step=in_step
         )
         self.schedule.begin_at(saved)
-        self._go_on_with(step, [one.model_dump() for one in saved.loaders])
+        resumes_at = step.bound.clock.step + in_step
+        self._go_on_with(step, [one.model_dump() for one in saved.loaders], resumes_at)
 
-    def _go_on_with(self, step: Step, loaders: Sequence[Mapping[str, Any]] | None) -> None:
+    def _go_on_with(self, step: Step, loaders: Sequence[Mapping[str, Any]] | None, resumes_at: int) -> None:
         assert self._elastic is not None, "ranks stay the same without"
         self.step = step
-        self.loop.go_on_with(step)
+        self.loop.go_on_with(step, resumes_at)
         self.schedule.go_on_with(step)
         self.metering.go_on_with(step.bound, self._elastic.generation)
         self.loaders.share_among(step.bound.world.membership, loaders)
