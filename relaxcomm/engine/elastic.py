@@ -75,9 +75,8 @@ class Elastic:
         return self._generations.wait_for_admission(self._timeout_seconds)
 
     def newest(self) -> int:
-        """The last worker that has asked to be admitted, if it is not yet; else -1."""
-        newest = self._generations.newest()
-        return newest if newest > self.generation.newest else -1
+        """The last worker that asks to be admitted, or -1."""
+        return self._generations.newest()
 
     def refuse(self, newest: int, why: str, *, says: bool) -> None:
         """Do not admit those who have asked; every rank calls it, and one says so to them."""
@@ -98,6 +97,8 @@ class Elastic:
         now = self.generation
         changes = [f"rank {rank} {how}" for rank, how in now.lost.items()]
         changes += [f"worker {worker} joins" for worker in now.joined]
+        if not changes:  # who has asked has ended before it joined
+            return
         size = len(now.workers)
         ranks = "1 rank goes" if size == 1 else f"{size} ranks go"
         print(f"relaxcomm: {'; '.join(changes)}: {ranks} on from step {step}", file=sys.stderr, flush=True)

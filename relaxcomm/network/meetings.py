@@ -123,6 +123,10 @@ class Meetings:
         self._settle("asks", mine)
         self._sent = *self._gather(_packed(mine), _HEADER_BYTES), self._trail.recent()
 
+    def let_go(self) -> None:
+        """Look no more at what `compare` has sent."""
+        self._sent = None
+
     def _settle(self, state: State, at: Header) -> None:
         """Look at what `compare` has sent."""
         if self._sent is not None:

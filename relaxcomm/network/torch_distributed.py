@@ -89,12 +89,16 @@ class TorchTransport(Transport):
         self._under_way: WeakSet[_TorchPending] = WeakSet()
         self._peers = Peers(place, is_watched=elastic)
         self._trail = Trail()
+        groups = None
         try:
             self._seal = agree(place.store, place.name, place.membership, place.secret, place.making)
-            self._groups = Groups(place, backend=chosen)
+            groups = Groups(place, backend=chosen)
             self._peers.meet()
         except RuntimeError as error:
+            if groups is not None:
+                Burial(groups).start()
             raise self._broke("attach()", error) from error
+        self._groups = groups
         self._meetings = Meetings(self._groups, self._trail, self._wait_at_event)
         self._asked = -math.inf  # when, in `look`, what became of the peers
         self._services: Services | None = None
@@ -137,8 +141,7 @@ class TorchTransport(Transport):
         those at the other end.
         """
         self._broken = True
-        for pending in self._under_way:
-            pending.give_up()
+        self._let_go()
         if self._services is not None:
             self._services.give_up()
         Burial(self._groups).start()
@@ -222,6 +225,7 @@ class TorchTransport(Transport):
     def close(self) -> None:
         if self._services is not None:
             self._services.abandon()  # nothing is left of them where all have left
+        self._let_go()
         if not self._broken:
             self._groups.destroy()
             if self._services is not None:
@@ -269,6 +273,12 @@ class TorchTransport(Transport):
             raise self._late(label)
         self._look_for_missing(label, index)
         return False
+
+    def _let_go(self) -> None:
+        """Nobody waits any more for what is under way, which would keep its group, and that its threads."""
+        for pending in self._under_way:
+            pending.give_up()
+        self._meetings.let_go()
 
     def _look_for_missing(self, label: Label, index: int | None) -> None:
         """Look what became of the others, now and then: whoever polls does so for each bucket."""

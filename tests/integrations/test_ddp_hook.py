@@ -25,6 +25,7 @@ COMPRESSORS = {
     "count_sketch": {"count_sketch": {"size": 100}},
     "power_sgd": {"error_feedback": {"power_sgd": {"matrix_rank": 2}}},
     "sign": {"error_feedback": "sign"},
+    "clip_norm": {"clip_norm": {"max_norm": 0.1}},
     "quantize": {"quantize": {"bits": 4, "block_size": 64}},
     "minmax_uint8": "minmax_uint8",
     "chain": {"error_feedback": {"chain": [{"top_k": {"density": 0.2}}, {"quantize": {"bits": 8}}]}},
