@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.world import World, tensor_of
 
 _LOOK_SECONDS = 0.5
-_MOST = 1024
+_MOST = 64  # synchronisations between two looks: steps may become slow
 
 
 class Newcomers:
@@ -38,7 +37,7 @@ class Newcomers:
         self._elastic, self._world = elastic, world
         self._pending: Pending | None = None
         self._left = self._period = 1  # synchronisations until the next look, and between two
-        self._last = time.monotonic()
+        self._last = world.transport.now()
 
     def synchronised(self) -> int:
         """One more synchronisation is over; the last worker that is to be admitted now, or -1."""
@@ -67,9 +66,10 @@ class Newcomers:
         return True
 
     def _send(self) -> None:
-        now = time.monotonic()
+        now = self._world.transport.now()
         seconds, self._last = max(1e-6, (now - self._last) / self._period), now
-        wanted = min(_MOST, max(1, round(_LOOK_SECONDS / seconds)))
+        # Twice as many at most: the first step of a generation says little.
+        wanted = min(_MOST, 2 * self._period, max(1, round(_LOOK_SECONDS / seconds)))
         newest = self._elastic.newest() if self._world.rank == 0 else -1
         numbers = torch.tensor([newest, wanted], dtype=torch.int64)
         self._pending = self._world.issue(Agree(numbers, "max"), Label(0, RECOVERY))

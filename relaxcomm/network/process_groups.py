@@ -57,6 +57,7 @@ class Groups:
     def __init__(self, place: MeetingPlace, *, backend: str) -> None:
         self._place, self.on_cpu = place, backend == "gloo"
         self.world_size = place.membership.world_size
+        self._is_aborted = False
         self._linked: Any = None
         self._host = place.gloo("host")
         self._main = self._host if self.on_cpu else place.nccl()
@@ -88,6 +89,7 @@ class Groups:
 
     def abort(self) -> None:
         """End all that is under way: else two ranks whose operations wait for each other's would wait on."""
+        self._is_aborted = True
         gloo = {self._host, self.control} | ({self._linked} if self.on_cpu else set())
         for group in gloo - {None}:
             close_connections(group, self._place.membership)
@@ -96,7 +98,7 @@ class Groups:
         """Let go of them: their threads end when nobody holds them."""
         # A locally synchronised group has its name from its ranks, so once destroyed it cannot be made
         # again: its name would find the old addresses in the store. Only whole-world groups are destroyed.
-        if not self.on_cpu and dist.is_initialized() and not self._place.partial:
+        if not (self.on_cpu or self._is_aborted) and dist.is_initialized() and not self._place.partial:
             for group in {self._main, self._linked} - {None}:
                 dist.destroy_process_group(group)
         self._main = self._host = self._linked = self.control = None

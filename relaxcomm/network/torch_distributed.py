@@ -226,7 +226,9 @@ class TorchTransport(Transport):
         if self._services is not None:
             self._services.abandon()  # nothing is left of them where all have left
         self._let_go()
-        if not self._broken:
+        if self._broken:
+            Burial(self._groups).start()
+        else:
             self._groups.destroy()
             if self._services is not None:
                 self._services.destroy()

@@ -78,6 +78,7 @@ ALGORITHMS = {
     "ad_psgd": {"algorithm": "ad_psgd"},
     "decoupled_diloco": {"algorithm": {"name": "decoupled_diloco", "steps": 4}},
 }
+SERVED = ("ssp", "async_model_average", "ad_psgd", "decoupled_diloco")
 
 
 def lose(name: str, *, lost: int = 1, how: str = "step"):
