@@ -16,8 +16,9 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd --link 100mbit,5ms
 
-# Three tests at a time: many wait, for processes to start or for a time limit to pass.
-TEST_ARGS ?= --numprocesses 3 --dist loadfile
+# Three tests at a time: many wait, for processes to start or for a time limit to pass. In the order of their
+# folders, since the files with the fewest tests, which would come last, have the longest.
+TEST_ARGS ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 test: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m "not slow and not faults" --durations=30 $(TEST_ARGS)
 

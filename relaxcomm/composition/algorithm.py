@@ -88,11 +88,14 @@ class Algorithm:
         return found
 
     @property
+    def is_collective(self) -> bool:
+        """Whether all workers take part in every exchange."""
+        return all(rule.exchange.facts.collective for rule in self.rules)
+
+    @property
     def keeps_step(self) -> bool:
         """Whether all workers take part in every exchange, in the same step."""
-        return all(
-            rule.exchange.facts.collective and rule.trigger.facts.known != "event" for rule in self.rules
-        )
+        return self.is_collective and all(rule.trigger.facts.known != "event" for rule in self.rules)
 
     @property
     def round_plan(self) -> RoundPlan | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaxcomm.data.partitions import Indices
+from relaxcomm.data.partitions import Indices, Partition, iid
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.network.transport import Membership
 
@@ -59,38 +59,53 @@ class ClientSampler:
     Client k is always played by rank k modulo the world size, so that its optimizer state stays there.
 
     Args:
-        parts: indices of each client's samples.
+        size: samples in the data set.
         plan: epochs and sampling.
         batch_size: samples a step.
         membership: which clients to play.
         seed: of sampling and shuffling; the same on all ranks.
+        partition: how the samples are divided over the clients; `iid()` if None.
+        labels: class of every sample, `[size]`, for partitions that need it.
 
     Example:
-        >>> import numpy
         >>> from relaxcomm.data import ClientSampler
         >>> from relaxcomm.plugin import Membership, RoundPlan
-        >>> parts = [numpy.arange(3), numpy.arange(3, 5)]
         >>> plan = RoundPlan(epochs=1, fraction=1.0, clients=2)
-        >>> sampler = ClientSampler(parts, plan, batch_size=2, membership=Membership(0, 1), seed=0)
+        >>> sampler = ClientSampler(5, plan, batch_size=2, membership=Membership(0, 1), seed=0)
         >>> [(batch.client, len(batch.indices), batch.ends) for batch in sampler.round(0)]
         [(0, 2, False), (0, 1, True), (1, 2, True)]
     """
 
     def __init__(
-        self, parts: list[Indices], plan: RoundPlan, *, batch_size: int, membership: Membership, seed: int
+        self,
+        size: int,
+        plan: RoundPlan,
+        *,
+        batch_size: int,
+        membership: Membership,
+        seed: int,
+        partition: Partition | None = None,
+        labels: Indices | None = None,
     ) -> None:
         self.batch_size = batch_size
-        self._parts, self._plan, self._membership, self._seed = parts, plan, membership, seed
+        self._size, self._plan, self._seed = size, plan, seed
+        self._partition, self._labels = partition or iid(), labels
+        self.share_among(membership)
+
+    def share_among(self, membership: Membership) -> None:
+        """Share the clients with other ranks, in rounds that begin from now on."""
+        count = self._plan.num_clients(membership.world_size)
+        self._membership = membership
+        self._parts = self._partition.parts(self._size, self._labels, count, self._seed)
 
     def round(self, index: int) -> Iterator[ClientBatch]:
         """The batches of a round."""
-        rank, size = self._membership.rank, self._membership.world_size
+        rank, size, parts = self._membership.rank, self._membership.world_size, self._parts
         for client in self._plan.sampled(size, index, self._seed):
             if client % size == rank:
-                yield from self._train(client, index)
+                yield from self._train(client, index, parts[client])
 
-    def _train(self, client: int, index: int) -> Iterator[ClientBatch]:
-        part = self._parts[client]
+    def _train(self, client: int, index: int, part: Indices) -> Iterator[ClientBatch]:
         for epoch in range(self._plan.epochs):
             order = np.random.default_rng([self._seed, index, client, epoch]).permutation(part).tolist()
             for at in range(0, len(order), self.batch_size):

@@ -153,9 +153,14 @@ class ClientLoader(_Loader):
         **options: Any,
     ) -> None:
         super().__init__(dataset, _Rounds(sampler, progress), progress, seed, **options)
+        self._clients = sampler
         self.on_client_begin: Callable[[int], None] = _nothing
         self.on_client_end: Callable[[int], None] = _nothing
         self.on_round_end: Callable[[], None] = _nothing
+
+    def share_among(self, membership: Membership) -> None:
+        """Share the clients with other ranks, from the next round on."""
+        self._clients.share_among(membership)
 
     def _given_out(self, batches: Iterator[Any], reading: Reading) -> Generator[Any, None, None]:
         playing: int | None = None
@@ -169,6 +174,7 @@ class ClientLoader(_Loader):
             if current.ends:
                 playing = None
                 self.on_client_end(current.samples)
+        self.progress.end()
         self.on_round_end()
 
 

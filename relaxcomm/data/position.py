@@ -82,6 +82,10 @@ class Progress:
         """Look at who gives the batches of an iteration out: one that was left counts as a whole epoch."""
         self._latest = ref(batches), reading
 
+    def end(self) -> None:
+        """All batches of an iteration were given out."""
+        self._latest = None
+
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps: the next batch's epoch and place."""
         epoch, place = self._epoch, self._place

@@ -97,8 +97,15 @@ def make_loader(
     if plan is not None:
         if injection is not None or drop_last:
             raise ConfigError("clients train on whole parts of their own: leave out injection and drop_last")
-        parts = chosen.parts(size, classes, plan.num_clients(membership.world_size), seed)
-        clients = ClientSampler(parts, plan, batch_size=batch_size, membership=membership, seed=seed)
+        clients = ClientSampler(
+            size,
+            plan,
+            batch_size=batch_size,
+            membership=membership,
+            seed=seed,
+            partition=chosen,
+            labels=classes,
+        )
         return ClientLoader(dataset, clients, progress, **options)
     sampler = ShareSampler(
         size,

@@ -121,8 +121,3 @@ def check_elastic(algorithm: Algorithm, transport: Transport) -> None:
     # A simulated link would be left behind with the first generation.
     if type(transport) is not TorchTransport or transport.backend != "gloo":
         raise ConfigError("membership.elastic: ranks can be lost and go on over gloo alone; leave it out")
-    if algorithm.round_plan is not None or algorithm.needs:
-        raise ConfigError(
-            f"membership.elastic: {algorithm.name} chooses the batches, which a loader follows from the "
-            "beginning to the end among the same ranks; choose another algorithm, or leave it out"
-        )

@@ -356,7 +356,7 @@ class Engine:
             progress=data.progress,
             **options,
         )
-        return self._session.loaders.attach(self._session.step, loader, data, batch_size)
+        return self._session.loaders.attach(self._session.bound, loader, data, batch_size)
 
     def micro_batches(self, batch: Any, size: int) -> Iterator[tuple[Any, float]]:
         """Parts of a batch, each with its share of the samples; only the last one's backward is exchanged.
@@ -411,7 +411,7 @@ class Engine:
         """
         self._check_open()
         self._session.loop.close_skipped_step()
-        self._session.step.event(event, facts)
+        self._session.event(event, facts)
 
     def switch(
         self,

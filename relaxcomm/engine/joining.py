@@ -86,10 +86,10 @@ def join(
 
 
 def _check(settings: Config) -> None:
-    alone = next((one.name for one in settings.algorithms if not one.keeps_step), None)
+    alone = next((one.name for one in settings.algorithms if not one.is_collective), None)
     if alone is not None:
         raise ConfigError(
-            f"nobody can join a run with {alone}: its workers have no step in common after which all could "
+            f"nobody can join a run with {alone}: its workers never exchange all together, when they could "
             "take another one in; start the run again from a checkpoint, with more workers"
         )
     if not settings.membership.elastic:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, Progress, ShareLoader
 from relaxcomm.errors import UsageError
-from relaxcomm.network import Membership
 from relaxcomm.primitives.controllers.norm_test import BATCH_SIZE
 from relaxcomm.replica.replica import Replica
-from relaxcomm.step.step import Step
+from relaxcomm.step.bound import Bound
+
+Event: TypeAlias = Callable[[str, Mapping[str, float]], None]
 
 
 @dataclass(eq=False)
@@ -38,13 +39,17 @@ class Loaders:
 
     The same data are the same object; or, where that one is gone, one of the same type and length, so
     that a data set may be made anew for each epoch, too.
+
+    Args:
+        event: told when a client and a round have ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, event: Event) -> None:
+        self._event = event
         self._known: list[Data] = []
         self._saved: list[Mapping[str, Any]] = []  # of data sets that no loader was made for yet
         self._followed: Data | None = None
-        self._sharing: weakref.WeakSet[ShareLoader] = weakref.WeakSet()
+        self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
 
     def find(self, dataset: Any, batch_size: int, options: Mapping[str, Any]) -> Data:
         """A data set that is to be read by another loader, or for the first time.
@@ -63,49 +68,37 @@ class Loaders:
         return Data(_finder(dataset), kind, batch_size)
 
     def attach(
-        self, step: Step, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
+        self, bound: Bound, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
     ) -> ShareLoader | ClientLoader:
         """Let a loader count samples, follow the batch size and report clients and rounds.
 
         Raises: UsageError for a loader of other data, or another first batch size, where one is followed.
         """
-        bound, algorithm = step.bound, step.bound.algorithm
-        if isinstance(loader, ClientLoader) or BATCH_SIZE in algorithm.needs:
-            self._follow(algorithm, data, batch_size)
-            bound.controllers.follow_loader()
+        if isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs:
+            self._follow(bound.algorithm, data, batch_size)
         data.find = _finder(loader.dataset)
         if data not in self._known:
             self._known.append(data)
             self._go_on(data)
-        loader.on_batch = bound.world.statistics.given
-        if isinstance(loader, ShareLoader):
-            self._sharing.add(loader)
-        if isinstance(loader, ClientLoader):
-            players = _Players(bound.replica)
-            loader.on_client_begin = players.begin
-            loader.on_client_end = lambda samples: step.event("client", {"samples": samples})
-            loader.on_round_end = lambda: step.event("round", {})
-        elif BATCH_SIZE in algorithm.needs:
-            bound.controllers.follow(BATCH_SIZE, batch_size, loader.sizes.resize)
-
-            def given(samples: int) -> None:
-                bound.world.statistics.given(samples)
-                bound.controllers.given(samples)
-
-            loader.on_batch = given
+        self._live.add(loader)
+        self._connect(bound, loader)
         return loader
 
-    def share_among(self, membership: Membership, saved: Sequence[Mapping[str, Any]] | None) -> None:
-        """Have other ranks read the data.
+    def go_on_with(self, bound: Bound, saved: Sequence[Mapping[str, Any]] | None) -> None:
+        """Follow the same algorithm among other ranks, who read the data from now on.
 
         Args:
-            membership: of this rank among them.
+            bound: the algorithm.
             saved: from where on, for data sets that are read now or later; None where each reads on.
         """
         if saved is not None:
             self.restore(saved)
-        for loader in self._sharing:
-            loader.share_among(membership, at_once=saved is not None)
+        for loader in self._live:
+            if isinstance(loader, ClientLoader):
+                loader.share_among(bound.world.membership)
+            else:
+                loader.share_among(bound.world.membership, at_once=saved is not None)
+            self._connect(bound, loader)
 
     def export(self) -> list[dict[str, Any]]:
         """What a checkpoint keeps."""
@@ -116,6 +109,24 @@ class Loaders:
         self._saved = list(saved)
         for data in self._known:
             self._go_on(data)
+
+    def _connect(self, bound: Bound, loader: ShareLoader | ClientLoader) -> None:
+        """Have a loader tell of what it gives out, and listen to what the algorithm chooses."""
+        loader.on_batch = bound.world.statistics.given
+        if isinstance(loader, ClientLoader):
+            bound.controllers.follow_loader()
+            loader.on_client_begin = _Players(bound.replica).begin
+            loader.on_client_end = lambda samples: self._event("client", {"samples": samples})
+            loader.on_round_end = lambda: self._event("round", {})
+        elif BATCH_SIZE in bound.algorithm.needs:
+            bound.controllers.follow_loader()
+            bound.controllers.follow(BATCH_SIZE, loader.sizes.batch_size, loader.sizes.resize)
+
+            def given(samples: int) -> None:
+                bound.world.statistics.given(samples)
+                bound.controllers.given(samples)
+
+            loader.on_batch = given
 
     def _go_on(self, data: Data) -> None:
         """Go on where the first of what was saved of such data stopped."""

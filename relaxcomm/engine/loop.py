@@ -58,7 +58,7 @@ class Between(Protocol):
 class Survivors(Protocol):
     """Who brings those who are left to go on when others are lost."""
 
-    def go_on(self, error: RankLostError, *, in_step: bool) -> None:
+    def go_on(self, error: RankLostError, *, in_step: bool) -> object:
         """Have another `Loop.step` afterwards, among those who are left; else raise the error.
 
         Args:

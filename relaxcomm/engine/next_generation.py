@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from relaxcomm.carry.loaders import carried_loaders
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine import admission, bucket_parts, engine_state, survival
+from relaxcomm.engine import admission, bucket_parts, client_states, engine_state, survival
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import EngineState, parse
 from relaxcomm.errors import CompositionWarning, ConfigError, ConfigWarning, RankLostError
@@ -32,6 +32,7 @@ class Standing:
 
     Args:
         next_step: the clock when its step is over; -1 for one that joins.
+        place: how far it has come, to compare with others: `next_step`, or rounds that are over.
         shared: a digest of what should be the same on all ranks.
         is_whole: whether it has all results that were on their way.
         loaders: how far it has read data sets.
@@ -39,6 +40,7 @@ class Standing:
     """
 
     next_step: int = -1
+    place: int = -1
     shared: str = ""
     is_whole: bool = True
     loaders: Loaded = ()
@@ -67,7 +69,7 @@ class Standings:
     def __post_init__(self) -> None:
         ranks = range(len(self.by_rank))
         object.__setattr__(self, "joined", [rank for rank in ranks if not self.by_rank[rank].stays])
-        object.__setattr__(self, "farthest", max(ranks, key=lambda rank: self.by_rank[rank].next_step))
+        object.__setattr__(self, "farthest", max(ranks, key=lambda rank: self.by_rank[rank].place))
 
     @classmethod
     def gather(cls, world: World, mine: Standing) -> Standings:
@@ -87,7 +89,28 @@ class Standings:
     @property
     def differ(self) -> bool:
         """Whether those who stay have not all applied the same."""
-        return len({(one.next_step, one.shared) for one in self.by_rank if one.stays}) > 1
+        return len({(one.place, one.shared) for one in self.by_rank if one.stays}) > 1
+
+    def is_behind(self, mine: Standing) -> bool:
+        """Whether others have come farther."""
+        return mine.place < self.by_rank[self.farthest].place
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A rank that is among others now.
+
+    Args:
+        step: what is done in a step.
+        loaders: where data sets are read on; None where each rank reads on in its own.
+        resumes_at: the clock when exchanges go on.
+        is_behind: whether others have finished what it has not, and brought it along.
+    """
+
+    step: Step
+    loaders: Loaded | None
+    resumes_at: int
+    is_behind: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,9 +139,11 @@ class Going:
     def loaders(self, standings: Standings) -> Loaded | None:
         """Where all go on reading: what is left of an epoch is dealt out among the ranks now.
 
-        A rank that is lost has read as far as the one that has come farthest. None where ranks read different
-        data, which nobody can deal out.
+        A rank that is lost has read as far as the one that has come farthest. None where each reads on: where
+        clients are played, or ranks read different data, which nobody can deal out.
         """
+        if self.before.bound.algorithm.round_plan is not None:
+            return None
         farthest = standings.by_rank[standings.farthest]
         try:
             return carried_loaders([(one or farthest).loaders for one in self.before_change(standings)])
@@ -138,8 +163,8 @@ def results_on_their_way(step: Step) -> dict[str, Any]:
 
 def stay(
     going: Going, make_step: MakeStep, late: Mapping[str, Any] | None, schedule: Mapping[str, Any]
-) -> tuple[Step, Loaded | None, int]:
-    """Go on among other ranks; the step, where data sets are read on, and when exchanges go on.
+) -> Gone:
+    """Go on among other ranks.
 
     A result that some have applied and others have not is given to all: whoever has come farthest sends
     what should be the same everywhere. Whoever is behind exchanges nothing until it has come as far.
@@ -169,12 +194,15 @@ def _stay(
     make_step: MakeStep,
     late: Mapping[str, Any] | None,
     schedule: Mapping[str, Any],
-) -> tuple[Step, Loaded | None, int]:
+) -> Gone:
     old, world, mine = going.before.bound, going.world, going.standing
     standings = Standings.gather(world, mine)
     rests = [None if one is None else one.rests for one in going.before_change(standings)]
-    if new.plan.keeps_step and standings.differ:
+    is_behind = standings.is_behind(mine)
+    if new.algorithm.is_collective and standings.differ:
         survival.send_shared(new, standings.farthest)
+    if is_behind:
+        survival.forget_moves(new)
     new.clock.set(old.clock.step)
     resumes_at = standings.next_step if new.plan.keeps_step else mine.next_step
     _cut_anew(new, old, rests)
@@ -183,11 +211,13 @@ def _stay(
         _restore_late(step, late)
     if standings.joined:
         state = admission.exported_replica(new.replica)
-        engine = {**engine_state.export(step), **schedule, "loaders": loaders or []}
+        engine = {**engine_state.export(step), **schedule, "loaders": loaders or mine.loaders}
+        engine["client_states"] = {}
         state |= {"engine": engine, "resumes_at": resumes_at, "rests": rests}
         admission.hand_over(world, state, standings.joined)
+    _share_out_clients(new, old.world.rank)
     survival.begin_anew(new)
-    return step, loaders, resumes_at
+    return Gone(step, loaders, resumes_at, is_behind)
 
 
 def join(
@@ -224,6 +254,7 @@ def join(
         _cut_anew(new, None, state["rests"])
     new.state.rounds.update({(rule, unit): count for rule, unit, count in saved.rounds})
     new.controllers.restore(saved.values)
+    _share_out_clients(new, -1)
     new.clock.set(state["resumes_at"] - in_step)
     world.statistics.steps = saved.statistics.steps + new.clock.step - saved.step
     step = make_step(new)
@@ -231,6 +262,12 @@ def join(
         _restore_late(step, state["engine"])
     survival.begin_anew(new)
     return step, saved
+
+
+def _share_out_clients(new: Bound, rank_before: int) -> None:
+    """Bring what clients keep to the ranks that play them now, where clients are played."""
+    if (plan := new.algorithm.round_plan) is not None:
+        client_states.share_out(plan, new.replica, new.world, rank_before=rank_before)
 
 
 def _cut_anew(new: Bound, old: Bound | None, held: Sequence[bucket_parts.Rests | None]) -> None:

@@ -22,7 +22,7 @@ from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.next_generation import Going, Standing
+from relaxcomm.engine.next_generation import Going, Gone, Standing
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import parse
 from relaxcomm.errors import RankLostError, RelaxcommError
@@ -66,7 +66,7 @@ class Session:
         """What is done in a step now."""
         self._hooks = Hooks(self.replica.model, self.replica.parameters, self.replica.optimizers)
         self.loop = Loop(self._hooks, self.step, self)
-        self.loaders = Loaders()
+        self.loaders = Loaders(self.event)
         self._newcomers: Newcomers | None = None
         self._has_synchronised = False
         try:
@@ -118,24 +118,46 @@ class Session:
         self.metering.follow(bound)
         self.schedule.follow(self.step)
 
-    def go_on(self, error: RankLostError, *, in_step: bool) -> None:
+    def event(self, event: str, facts: Mapping[str, float]) -> None:
+        """Something has happened that no hook sees, on all ranks; those that are left exchange once more
+        where others are lost meanwhile.
+        """
+        self.step.parameters.tell(event, facts)
+        is_over = False
+        while not is_over:
+            try:
+                self.step.exchange_at(event)
+                is_over = True
+            except RankLostError as error:
+                is_over = self.go_on(error, in_step=False, in_round=True)
+        self._admit()
+
+    def go_on(self, error: RankLostError, *, in_step: bool, in_round: bool = False) -> bool:
         """Go on without ranks that are lost; what they and others had on its way is given up.
 
         Args:
             error: what became of them; raised where this rank cannot go on.
             in_step: whether the training loop is in a step.
+            in_round: whether an exchange that an event has begun is not over.
+
+        Returns: whether others had finished that exchange, and this rank has what it brought.
         """
         if self._elastic is None or self.step.inputs.active:
             raise error
         _forget_locals(error)
-        self._change_ranks(None, in_step=in_step)
+        return self._change_ranks(None, in_step=in_step, in_round=in_round)
 
     def step_ends(self) -> None:
         """A step has ended: where something was exchanged in it, workers that ask are admitted."""
+        if self.bound.plan.keeps_step:
+            self._admit()
+
+    def _admit(self) -> None:
+        """Admit workers that ask, where something was exchanged."""
         if self._newcomers is None or not self._has_synchronised:
             return
         self._has_synchronised = False
-        if self.step.inputs.active or not self.bound.plan.keeps_step:  # there is no step of all
+        if self.step.inputs.active or not self.bound.algorithm.is_collective:  # they are nowhere together
             return
         newest = self._newcomers.synchronised()
         if newest < 0 or not self._newcomers.fit(newest, self.settings):
@@ -151,13 +173,18 @@ class Session:
         """Go on as a rank that was not there before, among those whom the world holds."""
         self._enter(self.bound, self.world, in_step=False)
 
-    def _change_ranks(self, late: Mapping[str, Any] | None, *, in_step: bool, newest: int = -1) -> None:
+    def _change_ranks(
+        self, late: Mapping[str, Any] | None, *, in_step: bool, in_round: bool = False, newest: int = -1
+    ) -> bool:
         """Go on among other ranks.
 
         Args:
             late: results that were on their way; None where they are lost.
             in_step: whether the training loop is in a step.
+            in_round: whether an exchange that an event has begun is not over.
             newest: newcomers up to this one are admitted.
+
+        Returns: whether others had come farther, and this rank has what their exchange brought.
         """
         before, elastic = self.step, self._elastic
         assert elastic is not None, "ranks stay the same without"
@@ -170,30 +197,30 @@ class Session:
             try:
                 following = elastic.next_world(world, newest)
             except GivenUpError as error:
-                if not before.bound.plan.keeps_step:  # nobody is admitted
+                if not before.bound.algorithm.is_collective:  # nobody is admitted
                     raise
                 print(f"relaxcomm: {error}; it asks to join them", file=sys.stderr, flush=True)
                 following = elastic.at(world, elastic.join())
                 self._enter(before.bound, following, in_step=in_step)
-                return
+                return True
             self.settings.check_world_size(following.size)
             if in_order:
                 world.transport.close()  # the others have left it, too
-            clock, rests = before.bound.clock, bucket_parts.rests(before.bound)
-            standing = Standing(clock.step + in_step, digest, in_order, loaders, rests)
+            next_step, rests = before.bound.clock.step + in_step, bucket_parts.rests(before.bound)
+            place = before.bound.place(next_step, in_round=in_round)
+            standing = Standing(next_step, place, digest, in_order, loaders, rests)
             going = Going(before, following, standing, generation, elastic.generation)
             try:
-                step, dealt, resumes_at = next_generation.stay(
-                    going, self._make_step, late, self.schedule.export()
-                )
+                gone = next_generation.stay(going, self._make_step, late, self.schedule.export())
                 break
             except RankLostError as error:  # one more is lost
                 _forget_locals(error)
                 world, in_order, late = following, False, None
                 elastic.give_up(world)
-        self._go_on_with(step, dealt, resumes_at)
+        self._go_on_with(gone)
         if self.world.rank == 0:
-            elastic.say(resumes_at)
+            elastic.say(gone.resumes_at)
+        return gone.is_behind
 
     def _enter(self, fresh: Bound, world: World, *, in_step: bool) -> None:
         step, saved = next_generation.join(
@@ -201,15 +228,15 @@ class Session:
         )
         self.schedule.begin_at(saved)
         resumes_at = step.bound.clock.step + in_step
-        self._go_on_with(step, [one.model_dump() for one in saved.loaders], resumes_at)
+        self._go_on_with(Gone(step, [one.model_dump() for one in saved.loaders], resumes_at))
 
-    def _go_on_with(self, step: Step, loaders: Sequence[Mapping[str, Any]] | None, resumes_at: int) -> None:
+    def _go_on_with(self, gone: Gone) -> None:
         assert self._elastic is not None, "ranks stay the same without"
-        self.step = step
-        self.loop.go_on_with(step, resumes_at)
+        self.step = step = gone.step
+        self.loop.go_on_with(step, gone.resumes_at)
         self.schedule.go_on_with(step)
         self.metering.go_on_with(step.bound, self._elastic.generation)
-        self.loaders.share_among(step.bound.world.membership, loaders)
+        self.loaders.go_on_with(step.bound, gone.loaders)
         self._look_for_newcomers()
 
     def _look_for_newcomers(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import Any, cast
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 from relaxcomm.carry.slots import is_in_parts, policies
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import Broadcast, Label
-from relaxcomm.roles import is_buffer
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Task
@@ -49,15 +47,21 @@ def send_shared(bound: Bound, root: int) -> None:
         root: who has it.
     """
     replica, shared = bound.replica, list(_shared_slots(bound))
-    mine: dict[str, Any] = {"slots": [slots.export() for slots in shared]}
+    mine: dict[str, Any] = {
+        "slots": [{name: slots[name] for name in names} for slots, names in shared],
+        "values": bound.controllers.export(),
+        "rounds": [count for _, count in sorted(bound.state.rounds.items())],
+    }
     if not bound.algorithm.lets_replicas_differ:
         mine["model"] = replica.model.state_dict()
         mine["optimizers"] = [optimizer.state_dict() for optimizer in replica.optimizers]
     sent = receive_shared(bound.world, root, mine)
     if bound.world.rank == root:
         return
-    for slots, values in zip(shared, sent["slots"], strict=True):
+    for (slots, _), values in zip(shared, sent["slots"], strict=True):
         slots.restore(values)
+    bound.controllers.restore(sent["values"])
+    bound.state.rounds.update(zip(sorted(bound.state.rounds), sent["rounds"], strict=True))
     if "model" in sent:
         replica.model.load_state_dict(sent["model"])
         for optimizer, state in zip(replica.optimizers, sent["optimizers"], strict=True):
@@ -83,6 +87,14 @@ def encoded(value: Any) -> Tensor:
 def decoded(raw: Tensor) -> Any:
     """The state in some bytes; nothing in them is run."""
     return torch.load(io.BytesIO(raw.numpy().tobytes()), weights_only=True)
+
+
+def forget_moves(bound: Bound) -> None:
+    """What this rank has added up for a round is in a result that others have applied."""
+    for task in tasks_of(bound):
+        payload, known = bound.state.slots[task.place]["payload"], policies(task, "payload")
+        fresh = task.rule.payload.init(task.bucket)
+        payload.restore({name: fresh[name] for name in payload if known.get(name) == "sum"})
 
 
 def begin_anew(bound: Bound) -> None:
@@ -127,15 +139,20 @@ def _shared(bound: Bound) -> Iterator[Tensor]:
     if not bound.algorithm.lets_replicas_differ:
         for bucket in replicas.mean_buckets(bound):
             yield bucket.gather(bucket.empty())
-    for slots in _shared_slots(bound):
-        yield from (slots[name] for name in sorted(slots) if not is_buffer(name))
+    for slots, names in _shared_slots(bound):
+        yield from (slots[name] for name in names)
+    values, rounds = bound.controllers.export(), sorted(bound.state.rounds.items())
+    yield torch.tensor([values[name] for name in sorted(values)], dtype=torch.float64)
+    yield torch.tensor([count for _, count in rounds])
 
 
-def _shared_slots(bound: Bound) -> Iterator[Slots]:
+def _shared_slots(bound: Bound) -> Iterator[tuple[Slots, list[str]]]:
     """Points from which rules move, and outer optimizers' memory, where all ranks see the same results."""
-    for place, state in sorted(bound.state.slots.items(), key=itemgetter(0)):
-        rule = bound.algorithm.rules[place[0]]
-        if rule.exchange.facts.same_result:
-            yield state["outer"]
-            if rule.payload.facts.has_base:
-                yield state["payload"]
+    for task in tasks_of(bound):
+        if not task.rule.exchange.facts.same_result:
+            continue
+        state = bound.state.slots[task.place]
+        for role in ("outer", "payload") if task.rule.payload.facts.has_base else ("outer",):
+            if role in state.roles:  # services may keep the outer's
+                known = policies(task, role)
+                yield state[role], [name for name in sorted(state[role]) if known.get(name) == "equal"]

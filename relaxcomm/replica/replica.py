@@ -109,6 +109,11 @@ class Replica:
         """A client's own states of the optimizers, one each."""
         return self._client_states.setdefault(client, [defaultdict(dict) for _ in self.optimizers])
 
+    def keep_clients(self, names: Mapping[int, int]) -> None:
+        """Forget the states of all other clients; those that are kept may have another number from now on."""
+        kept = self._client_states
+        self._client_states = {new: kept[old] for old, new in names.items() if old in kept}
+
     def export_clients(self) -> dict[int, dict[str, Any]]:
         """Each client's optimizer state by the names of the parameters."""
         names = {item.tensor: item.name for item in self.parameters}

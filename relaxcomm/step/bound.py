@@ -67,6 +67,19 @@ class Bound:
         """
         self.world.meet(event, self.event_step)
 
+    def place(self, next_step: int, *, in_round: bool) -> int:
+        """How far this rank has come, to compare with others.
+
+        Args:
+            next_step: the clock when its step is over.
+            in_round: whether an exchange that an event has begun is not over.
+
+        Returns: the step, or the rounds that are over where ranks have clocks of their own.
+        """
+        if self.plan.keeps_step or not self.algorithm.is_collective:
+            return next_step
+        return max(self.state.rounds.values(), default=0) - in_round
+
     @property
     def event_step(self) -> int | None:
         """The step in which all ranks meet; None where each has a clock of its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from relaxcomm.config import DriftGuard
 from relaxcomm.step.backward import Backward
@@ -93,11 +93,6 @@ class Step:
         self._exchanged = False
         if exchanged:
             self._tell()
-
-    def event(self, event: str, facts: Mapping[str, float]) -> None:
-        """Something has happened that no hook sees: tell payloads, and run the rules that wait for it."""
-        self.parameters.tell(event, facts)
-        self.exchange_at(event)
 
     def exchange_at(self, event: str) -> None:
         """Run the rules that wait for something that has happened."""

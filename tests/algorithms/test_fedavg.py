@@ -55,7 +55,8 @@ def reference(size, parameters, rounds):
     """Every sampled client trained on its own, then one server step; NumPy for what the server does."""
     count = parameters.get("clients") or size
     plan = RoundPlan(parameters.get("epochs", 1), parameters.get("fraction", 1.0), parameters.get("clients"))
-    parts = by_label().parts(SAMPLES, np.unique(Y.numpy(), return_inverse=True)[1], count, 4)
+    labels = np.unique(Y.numpy(), return_inverse=True)[1]
+    parts = by_label().parts(SAMPLES, labels, count, 4)
     server, lr = parameters.get("server", "average"), parameters.get("server_lr", 1.0)
     momentum, tau, mu = 0.9, parameters.get("tau", 1e-3), parameters.get("proximal", 0.0)
     model = make_model()
@@ -66,7 +67,13 @@ def reference(size, parameters, rounds):
         moved, weight = np.zeros_like(shared), 0
         for client in plan.sampled(size, index, 4):
             player = ClientSampler(
-                parts, plan, batch_size=BATCH, membership=Membership(client % size, size), seed=4
+                SAMPLES,
+                plan,
+                batch_size=BATCH,
+                membership=Membership(client % size, size),
+                seed=4,
+                partition=by_label(),
+                labels=labels,
             )
             torch.nn.utils.vector_to_parameters(torch.from_numpy(shared.copy()), model.parameters())
             optimizer = make_optimizer(model)

@@ -16,14 +16,19 @@ import psutil
 import pytest
 import torch
 
-from tests.faults.test_survivors import ALGORITHMS, SERVED
+from tests.faults import test_survivors
 from tests.ranks import free_port
 
 pytestmark = pytest.mark.ranks
 
 SIZE, MORE = 3, 40
 LIMIT_SECONDS = 120
-ADMIT = [name for name in ALGORITHMS if name not in SERVED]  # the others admit nobody
+ALGORITHMS = {
+    **{name: one for name, one in test_survivors.ALGORITHMS.items() if name not in test_survivors.SERVED},
+    "adaptive_local_sgd": {
+        "algorithm": {"name": "adaptive_local_sgd", "steps": 3, "tolerance": 0.3, "max_batch_size": 12}
+    },
+}
 
 SCRIPT = """
 import json, os, signal, sys, time, torch, relaxcomm
@@ -127,7 +132,7 @@ def read_once(found) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["bsp", *(pytest.param(name, marks=pytest.mark.faults) for name in ADMIT if name != "bsp")]
+    "name", ["bsp", *(pytest.param(name, marks=pytest.mark.faults) for name in ALGORITHMS if name != "bsp")]
 )
 def test_a_worker_joins(name):
     job = Job(name)
