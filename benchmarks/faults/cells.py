@@ -22,7 +22,7 @@ class Fault:
     Args:
         name: of the row.
         at: where it happens to the victim.
-        elastic: what is right where ranks may be lost; `plain` where none may.
+        expected: what is right.
         victim: the rank.
         timeout_seconds: of the run's configuration.
         limit_seconds: after which a rank that has not ended hangs.
@@ -31,8 +31,7 @@ class Fault:
 
     name: str
     at: Literal["step", "exchange", "start", "checkpoint", "never"]
-    elastic: Outcome
-    plain: Outcome
+    expected: Outcome
     victim: int = 2
     timeout_seconds: float = 40
     limit_seconds: float = 60
@@ -44,25 +43,25 @@ _SHORT = 6.0  # the longest wait for a rank that is silent for good
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("SIGKILL in compute", "step", "goes on", "ends"),
-        Fault("SIGKILL in an exchange", "exchange", "goes on", "ends"),
-        Fault("SIGKILL of rank 0", "step", "goes on", "ends", victim=0),
-        Fault("SIGTERM", "step", "goes on", "ends"),
-        Fault("exception", "step", "goes on", "ends"),
-        Fault("SIGSTOP for 20 s", "step", "waits", "waits", limit_seconds=90),
-        Fault("SIGSTOP for good", "step", "goes on", "ends", timeout_seconds=_SHORT),
-        Fault("link cut for 5 s", "step", "waits", "waits", limit_seconds=90, needs="hosts"),
-        Fault("link cut for good", "step", "goes on", "ends", timeout_seconds=_SHORT, needs="hosts"),
-        Fault("disk full", "checkpoint", "refuses", "refuses", needs="disk"),
-        Fault("checkpoint truncated", "checkpoint", "refuses", "refuses"),
-        Fault("checkpoint bit-flipped", "checkpoint", "refuses", "refuses"),
-        Fault("checkpoint foreign", "checkpoint", "refuses", "refuses"),
-        Fault("NaN", "step", "ends", "ends"),
-        Fault("10 times slower", "step", "waits", "waits"),
-        Fault("starts 30 s late", "start", "waits", "waits", limit_seconds=120),
+        Fault("SIGKILL in compute", "step", "goes on"),
+        Fault("SIGKILL in an exchange", "exchange", "goes on"),
+        Fault("SIGKILL of rank 0", "step", "goes on", victim=0),
+        Fault("SIGTERM", "step", "goes on"),
+        Fault("exception", "step", "goes on"),
+        Fault("SIGSTOP for 20 s", "step", "waits", limit_seconds=90),
+        Fault("SIGSTOP for good", "step", "goes on", timeout_seconds=_SHORT),
+        Fault("link cut for 5 s", "step", "waits", limit_seconds=90, needs="hosts"),
+        Fault("link cut for good", "step", "goes on", timeout_seconds=_SHORT, needs="hosts"),
+        Fault("disk full", "checkpoint", "refuses", needs="disk"),
+        Fault("checkpoint truncated", "checkpoint", "refuses"),
+        Fault("checkpoint bit-flipped", "checkpoint", "refuses"),
+        Fault("checkpoint foreign", "checkpoint", "refuses"),
+        Fault("NaN", "step", "ends"),
+        Fault("10 times slower", "step", "waits"),
+        Fault("starts 30 s late", "start", "waits", limit_seconds=120),
     )
 }
-NONE = Fault("none", "never", "waits", "waits")
+NONE = Fault("none", "never", "waits")
 
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "bsp": {"algorithm": "bsp"},
@@ -77,7 +76,6 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "async_model_average": {"algorithm": "async_model_average"},
 }
 ALGORITHMS = tuple(_ALGORITHMS)
-_NEED_ALL_RANKS = ("ssp", "fedavg", "async_model_average")  # which `membership: {elastic: true}` refuses
 _DEPEND_ON_SPEED = ("ssp", "async_model_average")
 
 
@@ -99,21 +97,6 @@ class Cell:
         return f"{self.algorithm}, {self.fault.name}"
 
     @property
-    def elastic(self) -> bool:
-        """Whether ranks may be lost."""
-        return self.algorithm not in _NEED_ALL_RANKS
-
-    @property
-    def store_outlives_workers(self) -> bool:
-        """Whether a launcher keeps it, as torchrun does; else rank 0, in whose place it hurts most."""
-        return self.elastic or self.fault.name != "SIGKILL of rank 0"
-
-    @property
-    def expected(self) -> Outcome:
-        """What is right."""
-        return self.fault.elastic if self.elastic else self.fault.plain
-
-    @property
     def exact(self) -> bool:
         """Whether two undisturbed runs agree bit for bit."""
         return self.algorithm not in _DEPEND_ON_SPEED
@@ -130,7 +113,7 @@ class Cell:
         """Of the run."""
         return {
             **_ALGORITHMS[self.algorithm],
-            "membership": {"elastic": self.elastic},
+            "membership": {"elastic": True},
             "bucket_bytes": 4_000,  # two buckets
             "timeout_seconds": self.fault.timeout_seconds,
             "drift_guard": {"every_steps": 3},

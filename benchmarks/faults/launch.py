@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.faults import notes
 from benchmarks.faults.cells import SIZE, Cell
-from benchmarks.faults.forks import StoreKeeper, free_port, start
+from benchmarks.faults.forks import StoreKeeper, start
 from benchmarks.faults.worker import Place, run
 from benchmarks.lab.network import Host, hosts
 
@@ -67,13 +67,8 @@ def launch(cell: Cell) -> Found:
         on: Sequence[Host | None] = [None] * (SIZE + 1)
         if cell.fault.needs == "hosts":
             on = stack.enter_context(hosts(SIZE + 1))
-        address, port = "127.0.0.1", free_port()
-        if cell.store_outlives_workers:  # a launcher's host is not a worker's
-            keeper = stack.enter_context(StoreKeeper(on[SIZE]))
-            address, port = keeper.address, keeper.port
-        elif host := on[0]:
-            address = host.address
-        places = [Place(rank, folder, address, port) for rank in range(SIZE)]
+        keeper = stack.enter_context(StoreKeeper(on[SIZE]))  # a launcher's host is not a worker's
+        places = [Place(rank, folder, keeper.address, keeper.port) for rank in range(SIZE)]
         processes = [
             start(run, cell, place, host=on[place.rank], errors=folder / f"{place.rank}.errors")
             for place in places

@@ -53,8 +53,8 @@ def judge(cell: Cell, found: Found, undisturbed: Found) -> Verdict:
         lost_work(cell, found) if outcome == "goes on" else (None if outcome in ("ends", "hangs") else (0, 0))
     )
     wrong = [*_never(cell, found), *found.checkpoints]
-    if outcome != cell.expected:
-        wrong.append(f"expected that it {cell.expected}, but it {outcome}")
+    if outcome != cell.fault.expected:
+        wrong.append(f"expected that it {cell.fault.expected}, but it {outcome}")
     else:
         wrong += _CHECKS[outcome](cell, found, undisturbed)
     return Verdict(

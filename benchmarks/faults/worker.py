@@ -50,21 +50,19 @@ def run(cell: Cell, place: Place) -> None:
         if cell.fault.at == "start" and place.rank == cell.fault.victim:
             notes.add("fault")
             time.sleep(_LATE_SECONDS)
-        _meet(cell, place)
+        _meet(place)
         _train(cell, place, notes)
     except BaseException as error:
         notes.add("error", type=type(error).__name__, message=str(error))
         raise
 
 
-def _meet(cell: Cell, place: Place) -> None:
+def _meet(place: Place) -> None:
     os.environ |= {"RANK": str(place.rank), "WORLD_SIZE": str(SIZE), "OMP_NUM_THREADS": "1"}
     os.environ |= {"MASTER_ADDR": place.address, "MASTER_PORT": str(place.port)}
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(cell.store_outlives_workers)
     torch.set_num_threads(1)
-    if cell.elastic:
-        store = dist.TCPStore(place.address, place.port, None, False)
-        dist.init_process_group("gloo", store=store, rank=place.rank, world_size=SIZE)
+    store = dist.TCPStore(place.address, place.port, None, False)
+    dist.init_process_group("gloo", store=store, rank=place.rank, world_size=SIZE)
 
 
 def _task(place: Place, *, width: int = 32) -> Task:
