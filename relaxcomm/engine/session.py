@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeVar
@@ -13,8 +11,7 @@ from torch import nn
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
-from relaxcomm.engine import bucket_parts, engine_state, idle, next_generation, survival, switching
-from relaxcomm.engine.admission import Newcomers
+from relaxcomm.engine import engine_state, idle, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.elastic import Elastic
@@ -22,11 +19,12 @@ from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.next_generation import Going, Gone, Standing
+from relaxcomm.engine.next_generation import Gone
+from relaxcomm.engine.reconfiguration import Reconfiguration
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import parse
 from relaxcomm.errors import RankLostError, RelaxcommError
-from relaxcomm.network.generations import Generation, GivenUpError
+from relaxcomm.network.generations import Generation
 from relaxcomm.network.transport import EVALUATION, Membership
 from relaxcomm.step import replicas, served
 from relaxcomm.step.bound import Bound
@@ -59,16 +57,14 @@ class Session:
     def __init__(
         self, bound: Bound, settings: Config, metering: Metering, elastic: Elastic | None = None
     ) -> None:
-        self._elastic = elastic
+        self._ranks: Reconfiguration | None = None
         self.settings, self.metering = settings, metering
         self.replica = bound.replica
-        self.step = self._make_step(bound)
+        self.step = self.make_step(bound)
         """What is done in a step now."""
         self._hooks = Hooks(self.replica.model, self.replica.parameters, self.replica.optimizers)
         self.loop = Loop(self._hooks, self.step, self)
         self.loaders = Loaders(self.event)
-        self._newcomers: Newcomers | None = None
-        self._has_synchronised = False
         try:
             self._hooks.hang()
             if self.replica.scaler is not None:
@@ -77,7 +73,8 @@ class Session:
         except BaseException:
             self.detach()
             raise
-        self._look_for_newcomers()
+        if elastic is not None:
+            self._ranks, self.loop.tells_of_steps = Reconfiguration(elastic, self), True
         with _attaching:
             _attached.add(self.replica.model)
 
@@ -89,9 +86,9 @@ class Session:
     @property
     def generation(self) -> Generation:
         """Who these are."""
-        if self._elastic is None:
+        if self._ranks is None:
             return Generation(0, tuple(range(self.world.size)))
-        return self._elastic.generation
+        return self._ranks.elastic.generation
 
     @property
     def bound(self) -> Bound:
@@ -113,7 +110,7 @@ class Session:
         switching.leave(self.loop)
         self.metering.label_by_primitive()
         bound = switching.follow(before.bound, following, residuals, from_start=from_start)
-        self.step = self._make_step(bound)
+        self.step = self.make_step(bound)
         self.step.inputs.follow(before.inputs)
         self.metering.follow(bound)
         self.schedule.follow(self.step)
@@ -130,7 +127,8 @@ class Session:
                 is_over = True
             except RankLostError as error:
                 is_over = self.go_on(error, in_step=False, in_round=True)
-        self._admit()
+        if self._ranks is not None:
+            self._ranks.admit()
 
     def go_on(self, error: RankLostError, *, in_step: bool, in_round: bool = False) -> bool:
         """Go on without ranks that are lost; what they and others had on its way is given up.
@@ -142,107 +140,27 @@ class Session:
 
         Returns: whether others had finished that exchange, and this rank has what it brought.
         """
-        if self._elastic is None or self.step.inputs.active:
+        if self._ranks is None or self.step.inputs.active:
             raise error
-        _forget_locals(error)
-        return self._change_ranks(None, in_step=in_step, in_round=in_round)
+        return self._ranks.go_on(error, in_step=in_step, in_round=in_round)
 
     def step_ends(self) -> None:
         """A step has ended: where something was exchanged in it, workers that ask are admitted."""
-        if self.bound.plan.keeps_step:
-            self._admit()
-
-    def _admit(self) -> None:
-        """Admit workers that ask, where something was exchanged."""
-        if self._newcomers is None or not self._has_synchronised:
-            return
-        self._has_synchronised = False
-        if self.step.inputs.active or not self.bound.algorithm.is_collective:  # they are nowhere together
-            return
-        newest = self._newcomers.synchronised()
-        if newest < 0 or not self._newcomers.fit(newest, self.settings):
-            return
-        try:
-            late = next_generation.results_on_their_way(self.step)
-        except RankLostError as error:  # those who ask are admitted by those who are left
-            _forget_locals(error)
-            late = None
-        self._change_ranks(late, in_step=False, newest=newest)
+        if self._ranks is not None and self.bound.plan.keeps_step:
+            self._ranks.admit()
 
     def join(self) -> None:
         """Go on as a rank that was not there before, among those whom the world holds."""
-        self._enter(self.bound, self.world, in_step=False)
+        assert self._ranks is not None, "ranks stay the same without"
+        self._ranks.join(self.bound, self.world, in_step=False)
 
-    def _change_ranks(
-        self, late: Mapping[str, Any] | None, *, in_step: bool, in_round: bool = False, newest: int = -1
-    ) -> bool:
-        """Go on among other ranks.
-
-        Args:
-            late: results that were on their way; None where they are lost.
-            in_step: whether the training loop is in a step.
-            in_round: whether an exchange that an event has begun is not over.
-            newest: newcomers up to this one are admitted.
-
-        Returns: whether others had come farther, and this rank has what their exchange brought.
-        """
-        before, elastic = self.step, self._elastic
-        assert elastic is not None, "ranks stay the same without"
-        world, generation, in_order = self.world, elastic.generation, late is not None
-        loaders, digest = self.loaders.export(), survival.shared_digest(before.bound)
-        before.give_up()
-        if not in_order:
-            elastic.give_up(world)
-        while True:
-            try:
-                following = elastic.next_world(world, newest)
-            except GivenUpError as error:
-                if not before.bound.algorithm.is_collective:  # nobody is admitted
-                    raise
-                print(f"relaxcomm: {error}; it asks to join them", file=sys.stderr, flush=True)
-                following = elastic.at(world, elastic.join())
-                self._enter(before.bound, following, in_step=in_step)
-                return True
-            self.settings.check_world_size(following.size)
-            if in_order:
-                world.transport.close()  # the others have left it, too
-            next_step, rests = before.bound.clock.step + in_step, bucket_parts.rests(before.bound)
-            place = before.bound.place(next_step, in_round=in_round)
-            standing = Standing(next_step, place, digest, in_order, loaders, rests)
-            going = Going(before, following, standing, generation, elastic.generation)
-            try:
-                gone = next_generation.stay(going, self._make_step, late, self.schedule.export())
-                break
-            except RankLostError as error:  # one more is lost
-                _forget_locals(error)
-                world, in_order, late = following, False, None
-                elastic.give_up(world)
-        self._go_on_with(gone)
-        if self.world.rank == 0:
-            elastic.say(gone.resumes_at)
-        return gone.is_behind
-
-    def _enter(self, fresh: Bound, world: World, *, in_step: bool) -> None:
-        step, saved = next_generation.join(
-            fresh, world, self._make_step, self.schedule.algorithm_of, in_step=in_step
-        )
-        self.schedule.begin_at(saved)
-        resumes_at = step.bound.clock.step + in_step
-        self._go_on_with(Gone(step, [one.model_dump() for one in saved.loaders], resumes_at))
-
-    def _go_on_with(self, gone: Gone) -> None:
-        assert self._elastic is not None, "ranks stay the same without"
+    def go_on_with(self, gone: Gone) -> None:
+        """Follow the training loop among other ranks."""
         self.step = step = gone.step
         self.loop.go_on_with(step, gone.resumes_at)
         self.schedule.go_on_with(step)
-        self.metering.go_on_with(step.bound, self._elastic.generation)
+        self.metering.go_on_with(step.bound, self.generation)
         self.loaders.go_on_with(step.bound, gone.loaders)
-        self._look_for_newcomers()
-
-    def _look_for_newcomers(self) -> None:
-        if self._elastic is not None:
-            self._newcomers, self._has_synchronised = Newcomers(self._elastic, self.world), False
-            self.loop.tells_of_steps = True
 
     def together(self, event: Callable[[], T]) -> T:
         """Have all ranks do something, and those that are left once more where others are lost meanwhile."""
@@ -326,24 +244,19 @@ class Session:
     def release(self, status: str) -> None:
         """Give back everything, and tell the other ranks what became of this one."""
         self.metering.close(status)
-        if self._elastic is not None:
-            self._elastic.leave(status)
+        if self._ranks is not None:
+            self._ranks.elastic.leave(status)
         self.step.backward.release()
         self.world.transport.announce(status)
         self.world.transport.close()
         buffer_pool.release()
 
-    def _make_step(self, bound: Bound) -> Step:
+    def make_step(self, bound: Bound) -> Step:
+        """What is done in a step of an algorithm."""
         settings = self.settings
         return Step(bound, settings.drift_guard, self._synchronised, debug=settings.debug)
 
     def _synchronised(self) -> None:
-        self._has_synchronised = True
+        if self._ranks is not None:
+            self._ranks.synchronised()
         self.metering.synchronised()
-
-
-def _forget_locals(error: BaseException | None) -> None:
-    """Let go of what the frames of an error hold: operations on connections that are to be closed."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__

@@ -96,8 +96,8 @@ class Job:
             self.command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    def join(self) -> None:
-        self.ranks.append(self.start({"RELAXCOMM_JOIN": self.address}))
+    def join(self, **more: str) -> None:
+        self.ranks.append(self.start({"RELAXCOMM_JOIN": self.address, **more}))
 
     def kill(self) -> None:
         for rank in self.ranks:
@@ -158,6 +158,19 @@ def test_a_worker_that_was_stopped_joins_again(name, stopped):
     assert [one["ranks"] for one in found] == [SIZE] * SIZE
     assert f"rank {stopped} is stopped" in errors
     assert f"worker {SIZE} joins" in errors
+
+
+@pytest.mark.faults
+def test_who_has_another_secret_does_not_join(monkeypatch):
+    monkeypatch.setenv("RUN_SECRET", "what all of them share")
+    job = Job("local_sgd", secret={"env": "RUN_SECRET"})
+    job.join(RUN_SECRET="what nobody else has got")
+    _, errors = job.ranks.pop().communicate(timeout=LIMIT_SECONDS)
+    assert "ForgeryError" in errors, errors
+    job.join()
+    found, errors = job.end()
+    assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
+    assert "ForgeryError" not in errors
 
 
 @pytest.mark.faults

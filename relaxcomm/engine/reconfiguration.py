@@ -1,0 +1,156 @@
+"""A run goes on among other ranks: without those that are lost, and with those that join."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from relaxcomm.config import Config
+from relaxcomm.engine import bucket_parts, next_generation, survival
+from relaxcomm.engine.admission import Newcomers
+from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
+from relaxcomm.engine.elastic import Elastic
+from relaxcomm.engine.loading import Loaders
+from relaxcomm.engine.next_generation import Going, Gone, Standing
+from relaxcomm.errors import RankLostError
+from relaxcomm.network.generations import GivenUpError
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.step import Step
+from relaxcomm.step.world import World
+
+
+class Run(Protocol):
+    """What goes on among other ranks."""
+
+    settings: Config
+    step: Step
+    loaders: Loaders
+    schedule: AlgorithmSchedule
+
+    def make_step(self, bound: Bound) -> Step:
+        """What is done in a step of an algorithm."""
+
+    def go_on_with(self, gone: Gone) -> None:
+        """Follow the training loop among the ranks now."""
+
+
+class Reconfiguration:
+    """Brings a run from one generation of ranks to the next.
+
+    Args:
+        elastic: makes the world of each generation.
+        run: that goes on.
+    """
+
+    def __init__(self, elastic: Elastic, run: Run) -> None:
+        self.elastic, self._run = elastic, run
+        self._look_for_newcomers(run.step.bound.world)
+
+    def synchronised(self) -> None:
+        """Something was exchanged."""
+        self._has_synchronised = True
+
+    def go_on(self, error: RankLostError, *, in_step: bool, in_round: bool) -> bool:
+        """Go on without ranks that are lost; see `Session.go_on`."""
+        forget_locals(error)
+        return self._change(None, in_step=in_step, in_round=in_round)
+
+    def admit(self) -> None:
+        """Admit workers that ask, where something was exchanged."""
+        if not self._has_synchronised:
+            return
+        self._has_synchronised = False
+        step = self._run.step
+        if step.inputs.active or not step.bound.algorithm.is_collective:  # they are nowhere together
+            return
+        newest = self._newcomers.synchronised()
+        if newest < 0 or not self._newcomers.fit(newest, self._run.settings):
+            return
+        try:
+            late = next_generation.results_on_their_way(step)
+        except RankLostError as error:  # those who ask are admitted by those who are left
+            forget_locals(error)
+            late = None
+        self._change(late, in_step=False, newest=newest)
+
+    def join(self, fresh: Bound, world: World, *, in_step: bool) -> None:
+        """Go on as a rank that was not there before.
+
+        Args:
+            fresh: the algorithm on this rank's model.
+            world: the ranks now.
+            in_step: whether the training loop is in a step, which is given up.
+        """
+        run = self._run
+        algorithm_of = run.schedule.algorithm_of
+        step, saved = next_generation.join(fresh, world, run.make_step, algorithm_of, in_step=in_step)
+        run.schedule.begin_at(saved)
+        resumes_at = step.bound.clock.step + in_step
+        self._go_on_with(Gone(step, [one.model_dump() for one in saved.loaders], resumes_at))
+
+    def _change(
+        self, late: Mapping[str, Any] | None, *, in_step: bool, in_round: bool = False, newest: int = -1
+    ) -> bool:
+        """Go on among other ranks.
+
+        Args:
+            late: results that were on their way; None where they are lost.
+            in_step: whether the training loop is in a step.
+            in_round: whether an exchange that an event has begun is not over.
+            newest: newcomers up to this one are admitted.
+
+        Returns: whether others had come farther, and this rank has what their exchange brought.
+        """
+        run, elastic, before = self._run, self.elastic, self._run.step
+        world, generation, in_order = before.bound.world, elastic.generation, late is not None
+        loaders, digest = run.loaders.export(), survival.shared_digest(before.bound)
+        before.give_up()
+        if not in_order:
+            elastic.give_up(world)
+        while True:
+            try:
+                following = elastic.next_world(world, newest)
+            except GivenUpError as error:
+                self._join_again(error, before.bound, world, in_step=in_step)
+                return True
+            run.settings.check_world_size(following.size)
+            if in_order:
+                world.transport.close()  # the others have left it, too
+            next_step, rests = before.bound.clock.step + in_step, bucket_parts.rests(before.bound)
+            place = before.bound.place(next_step, in_round=in_round)
+            standing = Standing(next_step, place, digest, in_order, loaders, rests)
+            going = Going(before, following, standing, generation, elastic.generation)
+            try:
+                gone = next_generation.stay(going, run.make_step, late, run.schedule.export())
+                break
+            except RankLostError as error:  # one more is lost
+                forget_locals(error)
+                world, in_order, late = following, False, None
+                elastic.give_up(world)
+        self._go_on_with(gone)
+        if gone.step.bound.world.rank == 0:
+            elastic.say(gone.resumes_at)
+        return gone.is_behind
+
+    def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:
+        """Ask those who have gone on without this rank to admit it."""
+        if not before.algorithm.is_collective:  # they admit nobody
+            raise error
+        print(f"relaxcomm: {error}; it asks to join them", file=sys.stderr, flush=True)
+        self.join(before, self.elastic.at(world, self.elastic.join()), in_step=in_step)
+
+    def _go_on_with(self, gone: Gone) -> None:
+        self._run.go_on_with(gone)
+        self._look_for_newcomers(gone.step.bound.world)
+
+    def _look_for_newcomers(self, world: World) -> None:
+        self._newcomers, self._has_synchronised = Newcomers(self.elastic, world), False
+
+
+def forget_locals(error: BaseException | None) -> None:
+    """Let go of what the frames of an error hold: operations on connections that are to be closed."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
