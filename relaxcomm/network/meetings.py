@@ -92,8 +92,6 @@ class Meetings:
     def __init__(self, groups: Groups, trail: Trail, wait: Callable[[Any, State, str], None]) -> None:
         self._groups, self._trail, self._wait = groups, trail, wait
         self._sent: tuple[Tensor, Any, list[Entry]] | None = None  # by `compare`
-        self.passed = 0
-        """How many events."""
 
     def meet(self, event: str, step: int | None, payload: bytes = b"") -> list[bytes]:
         """Go on when all ranks are here; each one's payload.
@@ -111,7 +109,7 @@ class Meetings:
         if longest:
             rows, work = self._gather(payload, longest)
             self._wait(work, "meets", mine.words)
-        self.passed += 1
+        self._trail.events += 1
         return [bytes(row.numpy())[: header.payload_bytes] for row, header in zip(rows, headers, strict=True)]
 
     def compare(self) -> None:

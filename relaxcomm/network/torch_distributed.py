@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
-from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from relaxcomm.errors import CommunicationError, ConfigError, ForgeryError, RankLostError
-from relaxcomm.network import flight_recorder
-from relaxcomm.network.liveness import Missing, Peers, without_frames
+from relaxcomm.errors import ConfigError, ForgeryError
+from relaxcomm.network.liveness import Missing
 from relaxcomm.network.meeting_place import MeetingPlace
-from relaxcomm.network.meetings import Apart, Meetings
+from relaxcomm.network.meetings import Meetings
 from relaxcomm.network.operations import (
     Agree,
     Label,
@@ -31,21 +25,13 @@ from relaxcomm.network.process_groups import Burial, Groups
 from relaxcomm.network.reductions import signature
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
-from relaxcomm.network.service_messages import RefusedError
 from relaxcomm.network.services import Services
-from relaxcomm.network.status import State, Status
 from relaxcomm.network.traffic import traffic
 from relaxcomm.network.trail import Trail
 from relaxcomm.network.transport import ByteCounters, Membership, Pending, Place, Service, Transport
+from relaxcomm.network.waiting import Waiting
 
-_SLICE_SECONDS = 1.0
-_SHORT_SLICE_SECONDS = 0.2
-_ELASTIC_SLICE_SECONDS = 0.1
-_GRACE_SECONDS = 1.0  # in which those that see a peer end say so
 _COMPARED_OPERATIONS = 1024  # after so many ranks compare what they have issued, beside training
-
-
-T = TypeVar("T")
 
 
 class TorchTransport(Transport):
@@ -80,27 +66,27 @@ class TorchTransport(Transport):
         self.place = place
         """Where the ranks meet."""
         self.backend = chosen
-        self._device = device
-        self._timeout, self._debug = grace_seconds or timeout_seconds, debug
-        self._limit = "timeout_seconds" if grace_seconds is None else "membership.grace_seconds"
-        self._is_elastic = elastic
-        self._look_seconds = _ELASTIC_SLICE_SECONDS if elastic else _SLICE_SECONDS
-        self._broken = False
+        self._device, self._debug, self._is_elastic = device, debug, elastic
         self._under_way: WeakSet[_TorchPending] = WeakSet()
-        self._peers = Peers(place, is_watched=elastic)
         self._trail = Trail()
+        self._waiting = Waiting(
+            place,
+            self._trail,
+            seconds=grace_seconds or timeout_seconds,
+            limit="timeout_seconds" if grace_seconds is None else "membership.grace_seconds",
+            elastic=elastic,
+        )
         groups = None
         try:
             self._seal = agree(place.store, place.name, place.membership, place.secret, place.making)
             groups = Groups(place, backend=chosen)
-            self._peers.meet()
+            self._waiting.peers.meet()
         except RuntimeError as error:
             if groups is not None:
                 Burial(groups).start()
-            raise self._broke("attach()", error) from error
+            raise self._waiting.broke("attach()", error) from error
         self._groups = groups
-        self._meetings = Meetings(self._groups, self._trail, self._wait_at_event)
-        self._asked = -math.inf  # when, in `look`, what became of the peers
+        self._meetings = Meetings(groups, self._trail, self._waiting.wait_at_event)
         self._services: Services | None = None
         self.counters = ByteCounters()
 
@@ -127,11 +113,11 @@ class TorchTransport(Transport):
             place,
             device=self._device,
             backend=self.backend,
-            timeout_seconds=self._timeout,
+            timeout_seconds=self._waiting.seconds,
             debug=self._debug,
             elastic=True,
         )
-        made.counters, made._limit = self.counters, self._limit
+        made.counters, made._waiting.limit = self.counters, self._waiting.limit
         return made
 
     def give_up(self) -> None:
@@ -140,12 +126,12 @@ class TorchTransport(Transport):
         Connections close with the last reference to what used them, and only that ends the operations of
         those at the other end.
         """
-        self._broken = True
+        self._waiting.has_failed = True
         self._let_go()
         if self._services is not None:
             self._services.give_up()
         Burial(self._groups).start()
-        self._peers.close()
+        self._waiting.peers.close()
 
     @property
     def membership(self) -> Membership:
@@ -164,16 +150,16 @@ class TorchTransport(Transport):
                 self.meet(signature(operation, str(label)))
             index = self._trail.add(operation, label)
             if self._trail.count % _COMPARED_OPERATIONS == 0:
-                self._at_event(str(label), self._meetings.compare)
+                self._waiting.at_event(str(label), self._meetings.compare)
             self.counters.add(label.rule, *self.traffic(operation))
         elif self._is_elastic:  # one that asks itself alone would never learn that others have gone on
-            self._look_for_missing(label, index)
+            self._waiting.look_for_missing(label, index)
         try:
             works, result = self._start(operation, label)
         except RuntimeError as error:
-            raise self._broke(label, error) from error
+            raise self._waiting.broke(label, error) from error
         on_cpu = self._groups.on_cpu or isinstance(operation, Agree | Request)
-        pending = _TorchPending(self, works, result, label, index, on_cpu=on_cpu)
+        pending = _TorchPending(self._waiting, works, result, label, index, on_cpu=on_cpu)
         self._under_way.add(pending)
         return pending
 
@@ -182,31 +168,32 @@ class TorchTransport(Transport):
             try:
                 self._services = Services(self.place, self.counters, self._seal)
             except RuntimeError as error:
-                raise self._broke("the beginning of services", error) from error
+                raise self._waiting.broke("the beginning of services", error) from error
         self._services.serve(place, service, request, reply)
 
     def leave(self) -> None:
         if self._services is None:
             return
-        mine = Status("serves", "has finished and serves", self._meetings.passed, self._trail.count)
-        self._peers.announce(mine)
+        waiting = self._waiting
+        mine = waiting.status("serves", "has finished and serves")
+        waiting.peers.announce(mine)
 
         def check() -> None:
-            if missing := self._peers.missing(mine):
-                raise self._failure("the end of training", missing)
+            if missing := waiting.peers.missing(mine):
+                raise self._waiting.failure("the end of training", missing)
 
         try:
-            self._services.leave(self._timeout, check)
+            self._services.leave(waiting.seconds, check)
         except TimeoutError as error:
-            raise self._failure("the end of training", Missing(str(error), lost=True)) from error
+            raise self._waiting.failure("the end of training", Missing(str(error), lost=True)) from error
         except RuntimeError as error:
-            raise self._broke("the end of training", error) from error
+            raise self._waiting.broke("the end of training", error) from error
 
     def meet(self, event: str, step: int | None = None) -> None:
         self._meet(event, step, b"")
 
     def gather_objects(self, value: object, event: str, step: int | None = None) -> list[object]:
-        number, mine = self._meetings.passed, pickle.dumps(value)
+        number, mine = self._trail.events, pickle.dumps(value)
         tags = [f"{number} {rank} {event} {step}".encode() for rank in range(self.membership.world_size)]
         tag = self._seal.tag("objects", tags[self.membership.rank], mine)
         came = self._meet(event, step, tag + mine)
@@ -218,63 +205,20 @@ class TorchTransport(Transport):
         return [pickle.loads(one[len(tag) :]) for one in came]
 
     def announce(self, status: str) -> None:
-        state: State = "failed" if status.startswith("failed") else "closed"
-        self._broken = self._broken or state == "failed"
-        self._peers.announce(Status(state, status, self._meetings.passed, self._trail.count))
+        self._waiting.announce(status)
 
     def close(self) -> None:
         if self._services is not None:
             self._services.abandon()  # nothing is left of them where all have left
         self._let_go()
-        if self._broken:
+        if self._waiting.has_failed:
             Burial(self._groups).start()
         else:
             self._groups.destroy()
             if self._services is not None:
                 self._services.destroy()
-        self._peers.close()
-        self._broken = True
-
-    def wait(self, work: Any, mine: Status, at: object, slice_seconds: float = _SLICE_SECONDS) -> None:
-        """Wait in slices; between them, say where this rank waits, and look whether the others will come."""
-        deadline, noticed, announced = time.monotonic() + self._timeout, Missing(), False
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                work.wait(timedelta(seconds=max(0.001, min(slice_seconds, left))))
-                return
-            except RuntimeError as error:
-                if self._has_failed(work, error):
-                    raise self._broke(at, error) from error
-            if not announced:
-                self._peers.announce(mine)
-            missing, announced = self._peers.missing(mine), True
-            if missing and missing == noticed:  # seen twice: what others sent before they ended has come
-                raise self._failure(at, missing)
-            noticed, slice_seconds = missing, _SHORT_SLICE_SECONDS if missing else _SLICE_SECONDS
-            if left <= 0:
-                raise self._late(at)
-
-    def wait_for(self, work: Any, label: Label, index: int | None) -> None:
-        """Wait for the operation that was issued as number `index`, or for a service where that is None."""
-        deadline = time.monotonic() + min(_SLICE_SECONDS, self._timeout)
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                work.wait(timedelta(seconds=max(0.001, min(self._look_seconds, left))))  # 0 is for ever
-                return  # without a status, which is made for what is late
-            except RuntimeError:
-                if work.is_completed() or (self._look_seconds < left and self._peers.is_over()):
-                    break
-        self.wait(work, self._waiting(label, index), label)
-
-    def look(self, work: Any, label: Label, index: int | None, since: float) -> bool:
-        """Whether a work that was issued at `since` has ended, well or not."""
-        if work.is_completed():
-            return True
-        if time.monotonic() - since > self._timeout:
-            raise self._late(label)
-        self._look_for_missing(label, index)
-        return False
+        self._waiting.peers.close()
+        self._waiting.has_failed = True
 
     def _let_go(self) -> None:
         """Nobody waits any more for what is under way, which would keep its group, and that its threads."""
@@ -282,45 +226,8 @@ class TorchTransport(Transport):
             pending.give_up()
         self._meetings.let_go()
 
-    def _look_for_missing(self, label: Label, index: int | None) -> None:
-        """Look what became of the others, now and then: whoever polls does so for each bucket."""
-        now = time.monotonic()
-        if now - self._asked >= _SLICE_SECONDS:
-            self._asked = now
-            if missing := self._peers.missing(self._waiting(label, index), _SHORT_SLICE_SECONDS):
-                raise self._failure(label, missing)
-
-    def _waiting(self, label: Label, index: int | None) -> Status:
-        state: State = "asks" if index is None else "waits"
-        return Status(state, f"waits at {label}", self._meetings.passed, index or 0)
-
-    @staticmethod
-    def _has_failed(work: Any, error: RuntimeError) -> bool:
-        """Whether a wait raised because the operation failed: a slice that ran out is not completed."""
-        if not work.is_completed():
-            return False
-        with suppress(RuntimeError):
-            work.wait(timedelta(0))
-            return False
-        return True
-
     def _meet(self, event: str, step: int | None, payload: bytes) -> list[bytes]:
-        return self._at_event(event, lambda: self._meetings.meet(event, step, payload))
-
-    def _at_event(self, place: str, meet: Callable[[], T]) -> T:
-        """What `meet` brings; its errors are this rank's."""
-        try:
-            return meet()
-        except Apart as error:
-            raise self._failure(place, Missing(str(error))) from None
-        except CommunicationError:
-            raise
-        except RuntimeError as error:
-            raise self._broke(place, error) from error
-
-    def _wait_at_event(self, work: Any, state: State, place: str) -> None:
-        mine = Status(state, f"is at {place}", self._meetings.passed, self._trail.count)
-        self.wait(work, mine, place, _SHORT_SLICE_SECONDS)
+        return self._waiting.at_event(event, lambda: self._meetings.meet(event, step, payload))
 
     def _start(self, operation: Operation, label: Label) -> tuple[list[Any], Received]:
         if not isinstance(operation, Request):
@@ -329,29 +236,11 @@ class TorchTransport(Transport):
         asked = self._services.ask((label.rule, label.unit), operation, label.step)
         return [asked], operation.reply
 
-    def _late(self, at: object) -> CommunicationError:
-        said = f"not complete after {self._timeout:g} s ({self._limit}): {self._peers.heard()}"
-        if recorded := flight_recorder.dump(self.place.ranks[self.membership.rank]):
-            said += f"; torch's Flight Recorder is in {recorded}"
-        return self._failure(at, Missing(said, lost=True))
-
-    def _broke(self, at: object, error: RuntimeError) -> CommunicationError:
-        if isinstance(error, RefusedError):
-            return self._failure(at, Missing(f"an answer was refused and not used: {error}"))
-        cause = self._peers.cause(_GRACE_SECONDS)
-        return self._failure(at, replace(cause, words=f"{cause.words} ({without_frames(error)})"))
-
-    def _failure(self, at: object, cause: Missing) -> CommunicationError:
-        kind = RankLostError if cause.lost else CommunicationError
-        found = kind(f"rank {self.membership.rank} at {at}: {without_frames(cause.words)}")
-        self.announce(f"failed: {kind.__name__}: {found}")
-        return found
-
 
 class _TorchPending(Pending):
     def __init__(
         self,
-        transport: TorchTransport,
+        waiting: Waiting,
         works: list[Any],
         result: Received,
         label: Label,
@@ -359,7 +248,7 @@ class _TorchPending(Pending):
         *,
         on_cpu: bool,
     ) -> None:
-        self._transport, self._works, self._result = transport, works, result
+        self._waiting, self._works, self._result = waiting, works, result
         self._label, self._index, self._on_cpu = label, index, on_cpu
         self._issued = time.monotonic()
 
@@ -369,12 +258,12 @@ class _TorchPending(Pending):
 
     def arrived(self) -> bool:
         at = (self._label, self._index, self._issued)
-        return all(self._transport.look(work, *at) for work in self._works)
+        return all(self._waiting.look(work, *at) for work in self._works)
 
     def wait(self) -> Received:
         for work in self._works:
             if self._on_cpu:
-                self._transport.wait_for(work, self._label, self._index)
+                self._waiting.wait_for(work, self._label, self._index)
             else:
                 work.wait()  # orders the current stream behind the operation, the host goes on
         return cast("Tensor", self._result)

@@ -29,6 +29,8 @@ class Trail:
         """How many were issued."""
         self.digest = 0
         """Of all of them, in order."""
+        self.events = 0
+        """How often all ranks have met."""
         self._numbers: dict[_Kind, int] = {}
         self._recent: deque[tuple[int, _Kind]] = deque(maxlen=_REMEMBERED)
 

@@ -1,0 +1,168 @@
+"""Waits for other ranks in slices; where they do not come, it says who is missing, and why."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from relaxcomm.errors import CommunicationError, RankLostError
+from relaxcomm.network import flight_recorder
+from relaxcomm.network.liveness import Missing, Peers, without_frames
+from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.meetings import Apart
+from relaxcomm.network.operations import Label
+from relaxcomm.network.service_messages import RefusedError
+from relaxcomm.network.status import State, Status
+from relaxcomm.network.trail import Trail
+
+_SLICE_SECONDS = 1.0
+_SHORT_SLICE_SECONDS = 0.2
+_ELASTIC_SLICE_SECONDS = 0.1
+_GRACE_SECONDS = 1.0  # in which those that see a peer end say so
+
+T = TypeVar("T")
+
+
+class Waiting:
+    """The waits of one rank, and what they fail with.
+
+    Args:
+        place: where the ranks meet.
+        trail: what this rank has issued.
+        seconds: the longest wait.
+        limit: the setting that says so, for errors.
+        elastic: whether others go on without ranks that are lost; then whoever waits looks often.
+
+    Raises: RuntimeError if the store does not answer.
+    """
+
+    def __init__(
+        self, place: MeetingPlace, trail: Trail, *, seconds: float, limit: str, elastic: bool
+    ) -> None:
+        self.seconds, self.limit = seconds, limit
+        self.has_failed = False
+        """Whether a wait has failed, so that nothing more can come."""
+        self.peers = Peers(place, is_watched=elastic)
+        self._place, self._trail = place, trail
+        self._is_elastic = elastic
+        self._look_seconds = _ELASTIC_SLICE_SECONDS if elastic else _SLICE_SECONDS
+        self._asked = -math.inf  # when, in `look`, what became of the peers
+
+    def status(self, state: State, words: str, operations: int | None = None) -> Status:
+        """Of this rank.
+
+        Args:
+            state: what it does.
+            words: the same for people.
+            operations: issued before; None for all until now.
+        """
+        count = self._trail.count if operations is None else operations
+        return Status(state, words, self._trail.events, count)
+
+    def wait(self, work: Any, mine: Status, at: object, slice_seconds: float = _SLICE_SECONDS) -> None:
+        """Wait in slices; between them, say where this rank waits, and look whether the others will come."""
+        deadline, noticed, announced = time.monotonic() + self.seconds, Missing(), False
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                work.wait(timedelta(seconds=max(0.001, min(slice_seconds, left))))
+                return
+            except RuntimeError as error:
+                if _has_failed(work, error):
+                    raise self.broke(at, error) from error
+            if not announced:
+                self.peers.announce(mine)
+            missing, announced = self.peers.missing(mine), True
+            if missing and missing == noticed:  # seen twice: what others sent before they ended has come
+                raise self.failure(at, missing)
+            noticed, slice_seconds = missing, _SHORT_SLICE_SECONDS if missing else _SLICE_SECONDS
+            if left <= 0:
+                raise self._late(at)
+
+    def wait_for(self, work: Any, label: Label, index: int | None) -> None:
+        """Wait for the operation that was issued as number `index`, or for a service where that is None."""
+        deadline = time.monotonic() + min(_SLICE_SECONDS, self.seconds)
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                work.wait(timedelta(seconds=max(0.001, min(self._look_seconds, left))))  # 0 is for ever
+                return  # without a status, which is made for what is late
+            except RuntimeError:
+                if work.is_completed() or (self._look_seconds < left and self.peers.is_over()):
+                    break
+        self.wait(work, self._waits(label, index), label)
+
+    def wait_at_event(self, work: Any, state: State, place: str) -> None:
+        """Wait for all ranks at an event."""
+        self.wait(work, self.status(state, f"is at {place}"), place, _SHORT_SLICE_SECONDS)
+
+    def look(self, work: Any, label: Label, index: int | None, since: float) -> bool:
+        """Whether a work that was issued at `since` has ended, well or not."""
+        if work.is_completed():
+            return True
+        if time.monotonic() - since > self.seconds:
+            raise self._late(label)
+        self.look_for_missing(label, index)
+        return False
+
+    def look_for_missing(self, label: Label, index: int | None) -> None:
+        """Look what became of the others, now and then: whoever polls does so for each bucket."""
+        now = time.monotonic()
+        if now - self._asked >= _SLICE_SECONDS:
+            self._asked = now
+            if missing := self.peers.missing(self._waits(label, index), _SHORT_SLICE_SECONDS):
+                raise self.failure(label, missing)
+
+    def at_event(self, place: str, meet: Callable[[], T]) -> T:
+        """What `meet` brings; its errors are this rank's."""
+        try:
+            return meet()
+        except Apart as error:
+            raise self.failure(place, Missing(str(error))) from None
+        except CommunicationError:
+            raise
+        except RuntimeError as error:
+            raise self.broke(place, error) from error
+
+    def announce(self, words: str) -> None:
+        """Tell others what became of this rank; "failed: …" when it will never come."""
+        state: State = "failed" if words.startswith("failed") else "closed"
+        self.has_failed = self.has_failed or state == "failed"
+        self.peers.announce(self.status(state, words))
+
+    def broke(self, at: object, error: RuntimeError) -> CommunicationError:
+        """What torch's error means for this rank."""
+        if isinstance(error, RefusedError):
+            return self.failure(at, Missing(f"an answer was refused and not used: {error}"))
+        cause = self.peers.cause(_GRACE_SECONDS)
+        return self.failure(at, replace(cause, words=f"{cause.words} ({without_frames(error)})"))
+
+    def failure(self, at: object, cause: Missing) -> CommunicationError:
+        """The error of this rank, which is told to the others."""
+        kind = RankLostError if cause.lost else CommunicationError
+        found = kind(f"rank {self._place.membership.rank} at {at}: {without_frames(cause.words)}")
+        self.announce(f"failed: {kind.__name__}: {found}")
+        return found
+
+    def _waits(self, label: Label, index: int | None) -> Status:
+        return self.status("asks" if index is None else "waits", f"waits at {label}", index or 0)
+
+    def _late(self, at: object) -> CommunicationError:
+        said = f"not complete after {self.seconds:g} s ({self.limit}): {self.peers.heard()}"
+        if recorded := flight_recorder.dump(self._place.ranks[self._place.membership.rank]):
+            said += f"; torch's Flight Recorder is in {recorded}"
+        return self.failure(at, Missing(said, lost=True))
+
+
+def _has_failed(work: Any, error: RuntimeError) -> bool:
+    """Whether a wait raised because the operation failed: a slice that ran out is not completed."""
+    if not work.is_completed():
+        return False
+    with suppress(RuntimeError):
+        work.wait(timedelta(0))
+        return False
+    return True
