@@ -69,7 +69,7 @@ def test_another_takes_the_place_of_one_that_was_killed(start, folder, algorithm
         f"relaxcomm: worker 3 has joined as rank 2 of 3, {algorithm}, from step {joined['step']}"
         in result.err
     )
-    assert record["measure"] > 0.9
+    assert record["measure"] > 0.85
     steps = [point["step"] for point in record["history"]]
     assert steps == sorted(steps)
     assert steps[-1] == record["steps"]
