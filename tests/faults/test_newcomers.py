@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from relaxcomm.network import elastic_store
 from tests.faults import test_survivors
 from tests.ranks import free_port
 
@@ -177,7 +178,8 @@ def test_who_has_another_secret_does_not_join(monkeypatch):
 @pytest.mark.parametrize("name", ["bsp", "streaming_diloco"])
 def test_two_join_and_one_is_killed(name):
     job = Job(name)
-    time.sleep(8)
+    elastic_store.find(job.store, job.address, LIMIT_SECONDS)  # it has begun
+    time.sleep(0.5)
     job.ranks[0].kill()
     job.join()
     job.join()

@@ -104,8 +104,8 @@ def polls(rank):
     transport = TorchTransport.of(
         None, device=torch.device("cpu"), backend="gloo", timeout_seconds=20, debug=False
     )
-    asked, missing = [], transport._peers.missing
-    transport._peers.missing = lambda *how: asked.append(time.monotonic()) or missing(*how)
+    asked, missing = [], transport._waiting.peers.missing
+    transport._waiting.peers.missing = lambda *how: asked.append(time.monotonic()) or missing(*how)
     transport.gather_objects(None, "ready")
     num_polls, begin = 0, time.monotonic()
     store = dist.distributed_c10d._get_default_store()
