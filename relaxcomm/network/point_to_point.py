@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
-from weakref import WeakSet
 
-_waiting: WeakSet[ThreadedWork] = WeakSet()
+from relaxcomm.network.endings import ended_at_exit
 
 
 class ThreadedWork:
@@ -72,8 +70,4 @@ class ThreadedWork:
             self._done.set()
 
 
-@atexit.register
-def _abandon_all() -> None:
-    """A thread that wakes in Gloo when Python is gone takes the whole process with it, by std::terminate."""
-    for work in list(_waiting):
-        work.abandon()
+_waiting = ended_at_exit(ThreadedWork.abandon)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -14,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import AllreduceOptions, BroadcastOptions
 
+from relaxcomm.network.endings import ended_at_exit
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import (
     Agree,
@@ -147,21 +146,16 @@ class Burial(threading.Thread):
         self._groups = groups
 
     def start(self) -> None:
-        _burials.append(self)
+        _burials.add(self)
         super().start()
 
     def run(self) -> None:
         self._groups.abort()
         self._groups.destroy()
-        _burials.remove(self)
+
+    def end(self) -> None:
+        """Wait for it, but not for ever."""
+        self.join(_BURIAL_SECONDS)
 
 
-_burials: list[Burial] = []
-
-
-@atexit.register
-def _end_burials() -> None:
-    """A thread that wakes in Gloo when Python is gone takes the whole process with it, by std::terminate."""
-    deadline = time.monotonic() + _BURIAL_SECONDS
-    for burial in list(_burials):
-        burial.join(max(0.0, deadline - time.monotonic()))
+_burials = ended_at_exit(Burial.end)

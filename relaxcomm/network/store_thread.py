@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
+
+from relaxcomm.network.endings import ended_at_exit
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class StoreThread:
         self._store = store
         self._questions: SimpleQueue[_Asked[Any] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        _all.add(self)
+        _asking.add(self)
 
     def ask(self, question: Callable[[Any], T], seconds: float) -> T:
         """What `question(store)` returns; questions are answered in order, also those that came too late.
@@ -111,14 +111,7 @@ class BoundedStore:
         self._thread.close()
 
 
-_all: WeakSet[StoreThread] = WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """A thread that wakes in torch when Python is gone takes the whole process with it, by std::terminate."""
-    for one in list(_all):
-        one.close()
+_asking = ended_at_exit(StoreThread.close)
 
 
 class _Broken:

@@ -103,10 +103,10 @@ def train(world, monkeypatched):
     }
     with world.attach(model, optimizer, config) as engine:
         model(torch.ones(1, 4)).sum().backward()
-        (services,) = [one for one in monkeypatched() if one.rank == world.rank]
+        (services,) = [one for one in monkeypatched() if one._channel.membership.rank == world.rank]
         (served,) = services._served.values()
         if world.rank == 1:
-            forger = Trailers(Seal(Secret(b"f" * 32), services.seal.session), 0)
+            forger = Trailers(Seal(Secret(b"f" * 32), services._channel.seal.session), 0)
             honest, served._trailers = served._trailers, forger
             served._send(1, torch.full(served._request.shape, 77, dtype=served._request.dtype), 0).wait()
             served._trailers = honest
@@ -119,7 +119,7 @@ def train(world, monkeypatched):
 def open_services():
     from relaxcomm.network import services
 
-    return [one for one in services._all if one.groups and isinstance(one, Services)]
+    return [one for one in services._serving if one._channel is not None and isinstance(one, Services)]
 
 
 @pytest.mark.ranks
