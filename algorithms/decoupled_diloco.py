@@ -31,7 +31,8 @@ def decoupled_diloco(
     and as many samples each it equals `diloco`.
 
     Args:
-        quorum: number of workers; more than half of them unless given.
+        quorum: number of workers; more than half of them unless given. Fewer move the model when the others
+            are silent for long, see `quorum_average`.
         grace_seconds: how long others are waited for then, 0 or more. It holds up no worker, unless
             `delay` is a number.
         steps: local steps from one report to the next, in optimizer steps.
