@@ -19,7 +19,7 @@ from relaxcomm.network import Link
 from relaxcomm.system.environment import launched, whole_number
 from relaxcomm.system.files import check_folder
 from relaxcomm.tasks.task_loader import find_task
-from relaxcomm.training import trainer
+from relaxcomm.training import devices, trainer
 from relaxcomm.training.results import Result
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
@@ -68,7 +68,7 @@ class Job:
             raise ConfigError("--link slows what workers send to each other, and workers is 1; start more")
         if loaded.output is not None:
             check_folder(loaded.output)
-        trainer.choose_device(loaded, whole_number("LOCAL_WORLD_SIZE", loaded.workers, least=1))
+        devices.choose_device(loaded, whole_number("LOCAL_WORLD_SIZE", loaded.workers, least=1))
         return loaded
 
     def train(self) -> Result:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, cast
@@ -24,9 +23,11 @@ from relaxcomm.system.environment import address_to_join, launched
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.task_loader import find_task
 from relaxcomm.tasks.user_calls import checked_loss, checked_measure, named
+from relaxcomm.training.devices import choose_device, move
 from relaxcomm.training.job_group import process_group
 from relaxcomm.training.progress_bar import Display, make_display
 from relaxcomm.training.results import Change, Point, RankRecord, Result, merge
+from relaxcomm.training.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
@@ -97,28 +98,12 @@ def throttled(config: Config, device: torch.device, link: Link) -> ThrottledTran
     )
 
 
-def choose_device(config: Config, local_workers: int) -> torch.device:
-    """The device of this rank: with `backend: auto`, a GPU if there is one for every local worker.
-
-    Raises: ConfigError if `backend: nccl` asks for more GPUs than there are.
-    """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if config.backend == "nccl" and gpus < local_workers:
-        raise ConfigError(
-            f"backend: nccl needs a GPU for each of the {local_workers} local workers, PyTorch sees {gpus}; "
-            "use fewer workers or backend: gloo, which trains on the CPU"
-        )
-    if config.backend == "gloo" or gpus < local_workers:
-        return torch.device("cpu")
-    return torch.device("cuda", launched().local_rank)
-
-
 class _Run:
     """The state of one training run on one rank."""
 
     def __init__(self, config: Config, task: Task, device: torch.device, link: Link | None) -> None:
         self.config, self.task, self.device = config, task, device
-        self.clock = Clock(device)
+        self.clock = Stopwatch(device)
         self.history: list[Point] = []
         self.changes: list[Change] = []
         transport = None if link is None else throttled(config, device, link)
@@ -129,8 +114,7 @@ class _Run:
         self.rank, self.generation = self.engine.world.rank, self.engine.generation
         self.step = 0
         self.steps = task.epochs * len(self.loader)
-        by_round = self.engine.algorithm.round_plan is not None  # with clients, steps differ
-        if self.rank == 0 and self.engine.world.size > 1 and not by_round:
+        if self.rank == 0 and self.engine.world.size > 1 and not self._by_round:
             warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
         self.others: dict[str, Stateful] = {"trainer": self}
         if task.scheduler is not None:
@@ -161,6 +145,11 @@ class _Run:
             self._follow_ranks()
         return records
 
+    @property
+    def _by_round(self) -> bool:
+        """Whether workers play clients, and so have rounds in common, but no steps."""
+        return self.engine.algorithm.round_plan is not None
+
     def _record(self) -> RankRecord:
         return RankRecord(
             history=tuple(self.history),
@@ -172,8 +161,7 @@ class _Run:
         )
 
     def _train(self) -> None:
-        # Workers that play clients make different numbers of steps, but the same number of rounds.
-        by_round = self.engine.algorithm.round_plan is not None
+        by_round = self._by_round
         for epoch in range(self.loader.epoch, self.task.epochs):
             if self.generation.number:
                 self._expect(self.step + (self.task.epochs - epoch) * len(self.loader))
@@ -181,14 +169,19 @@ class _Run:
                 self.task.model.train()
                 loss = self._train_step(batch)
                 self.step = self.engine.step
-                self._follow_ranks()
+                if not by_round:
+                    self._follow_ranks()
                 self.display.step(self.step, loss)
                 if not by_round:
                     self._after_step()
             if by_round:
-                self._evaluate_average(epoch + 1 < self.task.epochs)
-                if self.checkpoints is not None:
-                    self.checkpoints.round()
+                self._follow_ranks()
+                self._after_round()
+
+    def _after_round(self) -> None:
+        self._evaluate_average(self.loader.epoch < self.task.epochs)
+        if self.checkpoints is not None:
+            self.checkpoints.round()
 
     def _after_step(self) -> None:
         if self.step % self.task.evaluate_every_steps == 0:
@@ -198,10 +191,13 @@ class _Run:
             self.checkpoints.step()
 
     def _take_part(self) -> None:
-        """Begin where the others are that have admitted this rank, which is after a step."""
+        """Begin where the others are that have admitted this rank, which is after a step or a round."""
         torch.manual_seed(self.config.seed + self.generation.workers[self.rank])
         self._tell_those_who_join(None)
-        self._after_step()
+        if self._by_round:
+            self._after_round()
+        else:
+            self._after_step()
 
     def _follow_ranks(self) -> None:
         """Take note of ranks that are lost or have joined."""
@@ -302,46 +298,3 @@ class _Run:
         # A rank that starts its clock first would count the others' evaluation.
         self._gather(None, "the end of an evaluation")
         self.clock.start()
-
-
-class Clock:
-    """A stopwatch that on a GPU counts only finished work."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._started: float | None = None
-        self._seconds = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Time that has run so far."""
-        running = 0.0 if self._started is None else time.perf_counter() - self._started
-        return self._seconds + running
-
-    def go_on_from(self, seconds: float) -> None:
-        """Count on from what another has counted."""
-        self._seconds = seconds
-
-    def start(self) -> None:
-        """Go on."""
-        self._started = time.perf_counter()
-
-    def stop(self) -> None:
-        """Hold."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        self._seconds = self.seconds
-        self._started = None
-
-
-def move(batch: Any, device: torch.device) -> Any:
-    """The tensors of a batch of tuples, lists and mappings on `device`; whatever else as it is."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: move(item, device) for key, item in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(item, device) for item in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(move(item, device) for item in batch)
-    return batch

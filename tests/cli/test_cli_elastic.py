@@ -76,6 +76,18 @@ def test_another_takes_the_place_of_one_that_was_killed(start, folder, algorithm
 
 
 @pytest.mark.faults
+def test_clients_are_played_by_another_that_takes_the_place(start, folder):
+    fedavg = ("--set", "algorithm={fedavg: {clients: 6, fraction: 0.5}}")
+    task = options(what="kill", rank=1, epochs=80, pause=0.02)
+    result = start("train", "quick.yaml", *fedavg, *task).finish()
+    assert (result.code, result.left_over) == (0, False), result.err
+    record = result_of(folder, "fedavg")
+    lost, joined = record["changes"]
+    assert (list(lost["lost"]), joined["joined"], record["workers"]) == (["1"], [3], 3)
+    assert record["measure"] > 0.85
+
+
+@pytest.mark.faults
 def test_a_worker_that_raises_is_told_of_and_begins_again(start, folder):
     result = start("train", "quick.yaml", *options(what="raise", epochs=40, pause=0.02)).finish()
     assert result.code == 0, result.err

@@ -10,9 +10,11 @@ import torch
 
 from relaxcomm import config
 from relaxcomm.errors import ConfigError, NonFiniteError
+from relaxcomm.training.devices import choose_device, move
 from relaxcomm.training.progress_bar import Lines
 from relaxcomm.training.results import Point, RankRecord, merge
-from relaxcomm.training.trainer import Clock, choose_device, move, train
+from relaxcomm.training.stopwatch import Stopwatch
+from relaxcomm.training.trainer import train
 
 SMALL = {"algorithm": "bsp", "task": {"digits": {"epochs": 3, "hidden": [32]}}, "backend": "gloo"}
 
@@ -114,7 +116,7 @@ def test_batch_size_of_the_configuration_wins():
 
 
 def test_clock_leaves_out_what_is_between_stop_and_start():
-    clock = Clock(torch.device("cpu"))
+    clock = Stopwatch(torch.device("cpu"))
     clock.start()
     time.sleep(0.02)
     clock.stop()

@@ -1,0 +1,41 @@
+"""The device that a rank trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from relaxcomm.config import Config
+from relaxcomm.errors import ConfigError
+from relaxcomm.system.environment import launched
+
+
+def choose_device(config: Config, local_workers: int) -> torch.device:
+    """The device of this rank: with `backend: auto`, a GPU if there is one for every local worker.
+
+    Raises: ConfigError if `backend: nccl` asks for more GPUs than there are.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if config.backend == "nccl" and gpus < local_workers:
+        raise ConfigError(
+            f"backend: nccl needs a GPU for each of the {local_workers} local workers, PyTorch sees {gpus}; "
+            "use fewer workers or backend: gloo, which trains on the CPU"
+        )
+    if config.backend == "gloo" or gpus < local_workers:
+        return torch.device("cpu")
+    return torch.device("cuda", launched().local_rank)
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """The tensors of a batch of tuples, lists and mappings on `device`; whatever else as it is."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: move(item, device) for key, item in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(item, device) for item in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(move(item, device) for item in batch)
+    return batch
