@@ -77,7 +77,7 @@ def test_another_takes_the_place_of_one_that_was_killed(start, folder, algorithm
 
 @pytest.mark.faults
 def test_clients_are_played_by_another_that_takes_the_place(start, folder):
-    fedavg = ("--set", "algorithm={fedavg: {clients: 6, fraction: 0.5}}")
+    fedavg = ("--set", "algorithm={name: fedavg, clients: 6, fraction: 0.5}")
     task = options(what="kill", rank=1, epochs=80, pause=0.02)
     result = start("train", "quick.yaml", *fedavg, *task).finish()
     assert (result.code, result.left_over) == (0, False), result.err
