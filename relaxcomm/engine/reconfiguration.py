@@ -14,7 +14,7 @@ from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.next_generation import Going, Gone, Standing
-from relaxcomm.errors import RankLostError
+from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import GivenUpError
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
@@ -137,7 +137,9 @@ class Reconfiguration:
     def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:
         """Ask those who have gone on without this rank to admit it."""
         if not before.algorithm.is_collective:  # they admit nobody
-            raise error
+            raise CommunicationError(
+                f"{error}; {before.algorithm.name} admits nobody, so this worker ends"
+            ) from None
         print(f"relaxcomm: {error}; it asks to join them", file=sys.stderr, flush=True)
         self.join(before, self.elastic.at(world, self.elastic.join()), in_step=in_step)
 
