@@ -53,8 +53,8 @@ def judge(cell: Cell, found: Found, undisturbed: Found) -> Verdict:
         lost_work(cell, found) if outcome == "goes on" else (None if outcome in ("ends", "hangs") else (0, 0))
     )
     wrong = [*_never(cell, found), *found.checkpoints]
-    if outcome != cell.fault.expected:
-        wrong.append(f"expected that it {cell.fault.expected}, but it {outcome}")
+    if outcome != cell.expected:
+        wrong.append(f"expected that it {cell.expected}, but it {outcome}")
     else:
         wrong += _CHECKS[outcome](cell, found, undisturbed)
     return Verdict(
@@ -122,6 +122,8 @@ def _check_survivors(cell: Cell, found: Found, undisturbed: Found) -> Iterator[s
         yield f"one line must name rank {victim} and nobody else, got {said}"
     if "SIGSTOP" in cell.fault.name or "link" in cell.fault.name:
         yield from _check_kind(victim, found.ranks[victim], _LOST)
+    if cell.fault.name == "NaN":
+        yield from _check_kind(victim, found.ranks[victim], ("NonFiniteError",))
 
 
 def _check_ended(cell: Cell, found: Found, undisturbed: Found) -> Iterator[str]:
