@@ -14,6 +14,9 @@ from tests.golden.cases import CASES, LOOPS
 from tests.golden.trajectories import Trajectory, trajectory
 
 FILE = Path(__file__).with_name("recorded.npz")
+NOISE = np.r_[48:56, 72:80]
+"""The bias before BatchNorm, and the running mean that it moves: its gradient is rounding errors, whose signs
+depend on the number of threads."""
 ALL = [(name, loop) for name in CASES for loop, takes in LOOPS.items() if takes(name)]
 
 
@@ -40,11 +43,12 @@ def load() -> Mapping[str, Any]:
 
 
 def distance(recorded: Any, now: list[Trajectory]) -> float:
-    """The largest difference of an entry before or after close, as a part of the largest entry."""
+    """The largest difference of an entry before or after close, but for `NOISE`, as a part of the largest."""
     values = np.stack([v for one in now for v in (one.before_close, one.after_close)])
     if values.shape != recorded.shape:
         return float("inf")
-    return float(np.abs(values - recorded).max() / np.abs(recorded).max())
+    apart = np.delete(np.abs(values - recorded), NOISE, axis=1)
+    return float(apart.max() / np.abs(recorded).max())
 
 
 def differences() -> Iterator[str]:
