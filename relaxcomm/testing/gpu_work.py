@@ -1,0 +1,73 @@
+"""What an operator costs on a GPU: whether the host waits for it, whether it is a kernel, the bytes it moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_READ_ON_THE_HOST = frozenset(
+    (
+        *("_local_scalar_dense", "is_nonzero", "equal", "allclose", "nonzero", "masked_select", "bincount"),
+        *("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
+        *("linalg_svd", "_linalg_svd", "_linalg_eigh", "linalg_eig", "multinomial"),
+    )
+)
+"""Operators whose result, or its size, the host must know."""
+_ALLOCATIONS = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
+_INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
+
+
+@dataclass
+class GpuWork:
+    """What a program has asked of a GPU.
+
+    Args:
+        waits: the places in which the host waited, one an occurrence, "operator at file:line".
+        kernels: how often each operator was launched.
+        num_bytes: that these have read and written, if each reads and writes its tensors once.
+    """
+
+    waits: list[str] = field(default_factory=list)
+    kernels: Counter[str] = field(default_factory=Counter)
+    num_bytes: int = 0
+
+    @property
+    def launches(self) -> int:
+        """All kernels together."""
+        return self.kernels.total()
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        self.waits.clear()
+        self.kernels.clear()
+        self.num_bytes = 0
+
+    def count(self, func: torch._ops.OpOverload, tensors: Sequence[Tensor]) -> None:
+        """A kernel that touches so many tensors."""
+        self.kernels[operator_of(func)] += 1
+        self.num_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def operator_of(func: torch._ops.OpOverload) -> str:
+    """The name of an operator without its overload."""
+    return func._schema.name.removeprefix("aten::")
+
+
+def makes_view(func: torch._ops.OpOverload) -> bool:
+    """Whether nothing is launched: a view, or memory that is not written."""
+    if operator_of(func) in _ALLOCATIONS:
+        return True
+    returned = [one.alias_info for one in func._schema.returns]
+    return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
+
+
+def makes_host_wait(func: torch._ops.OpOverload, tensors: Iterable[Tensor]) -> bool:
+    """Whether the host must know what an operator finds on the GPU before it can go on."""
+    name = operator_of(func)
+    if name in _INDEXING:  # by a mask: how many entries come out is not known before
+        return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in list(tensors)[1:])
+    return name in _READ_ON_THE_HOST or str(func) == "aten.repeat_interleave.Tensor"
