@@ -159,6 +159,7 @@ class Session:
     def export(self) -> dict[str, Any]:
         """All state of this rank."""
         self.loop.close_skipped_step()
+        self.bound.flags.raise_if_bad()
         served.meet(self.bound, self.step.parameters.asked())
         self.step.parameters.meet()
         parts = {**engine_state.export(self.step), **self.schedule.export()}

@@ -82,7 +82,7 @@ def leave(loop: Loop) -> None:
 def come_to_rest(step: Step) -> None:
     """Apply everything that is on its way; the hooks must be off."""
     bound = step.bound
-    step.backward.check_last()
+    bound.flags.raise_if_bad()
     bound.votes.drain()
     served.step_aside(bound, step.parameters.asked())
     step.parameters.drain()

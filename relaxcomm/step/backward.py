@@ -10,6 +10,7 @@ import torch
 from relaxcomm.errors import UsageError
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline
 from relaxcomm.step.gradient_finiteness import GradientFiniteness
 from relaxcomm.step.gradient_transfers import GradientTransfers
@@ -55,7 +56,6 @@ class Backward:
 
     def begin(self) -> None:
         """Open the window: decide which rules exchange the gradients of this backward."""
-        self._finiteness.raise_if_bad()
         self._bound.replica.check_frozen()
         self._bound.controllers.check_needs()
         if not self._has_rules:
@@ -129,10 +129,6 @@ class Backward:
                 raise self._finiteness.error(self.buckets, bad)
             self._bound.replica.clear_gradients()
         return bool(drained)
-
-    def check_last(self) -> None:
-        """Raise NonFiniteError on all ranks if the last step's gradients were not finite, on a GPU."""
-        self._finiteness.raise_if_bad()
 
     def release(self) -> None:
         """Detach `.grad` from the flat buffers."""
@@ -221,11 +217,14 @@ class Backward:
 
     def _land(self) -> None:
         """Finish the flights and give a `.grad` to what some rank has used."""
-        used: Answer | None = None
+        used: Answer | DeviceAnswer | None = None
         if not all(bucket.flags_travel for bucket in self.buckets):
-            flags = torch.cat([bucket.buffer.flags.float().cpu() for bucket in self.buckets])
-            used = self._agreements.ask("used parameters", flags)
-            self._agreements.send(self._clock.step)  # on its way beside the flights
+            flags = torch.cat([bucket.buffer.flags.float() for bucket in self.buckets])
+            if self._bound.replica.device.type == "cuda":  # where only who lacks a gradient waits for it
+                used = DeviceAnswer.ask(self._bound.world, "used parameters", flags, self._clock.step)
+            else:
+                used = self._agreements.ask("used parameters", flags)
+                self._agreements.send(self._clock.step)  # on its way beside the flights
         self._pipeline.finish()
         sizes = [len(bucket.bucket.items) for bucket in self.buckets]
         agreed = None if used is None else torch.split(used.read(), sizes)

@@ -13,6 +13,7 @@ from relaxcomm.roles import Context
 from relaxcomm.step.agreements import Agreements
 from relaxcomm.step.clock import Clock
 from relaxcomm.step.controllers import Controllers
+from relaxcomm.step.device_flags import DeviceFlags
 from relaxcomm.step.plan import Plan, fill_buckets
 from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.state import State
@@ -36,6 +37,7 @@ class Bound:
         self.plan = Plan(algorithm, replica.parameters)
         self.state = State(world)
         self.agreements = Agreements(world)
+        self.flags = DeviceFlags(world)
         self.votes = Votes(self.plan.votes, replica, world, self.agreements)
         self.controllers = Controllers(algorithm, replica, values, self.agreements)
         self.clock = Clock(replica, world, values, self.votes.decided)

@@ -1,10 +1,9 @@
-"""What is said of exchanged tensors that are not finite, and the check that no GPU waits for."""
+"""What is said of exchanged tensors that are not finite."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from relaxcomm.errors import CommunicationError, NonFiniteError
@@ -27,10 +26,15 @@ def spoilt(bucket: Bucket, flat: Tensor, kind: str = "") -> list[str]:
     flat = flat[: bucket.numel]
     if is_finite(flat):
         return []
+    views = zip(named(bucket, kind), bucket.views(flat), strict=True)
+    return [name for name, view in views if not is_finite(view)]
+
+
+def named(bucket: Bucket, kind: str = "") -> list[str]:
+    """The tensors of a bucket as errors name them; `kind` is said before, see `spoilt`."""
     return [
         f"{kind or ('parameter' if isinstance(item.tensor, nn.Parameter) else 'buffer')} {item.name}"
-        for item, view in zip(bucket.items, bucket.views(flat), strict=True)
-        if not is_finite(view)
+        for item in bucket.items
     ]
 
 
@@ -78,35 +82,3 @@ def _error(text: str) -> NonFiniteError:
 def _listed(names: Sequence[str]) -> str:
     """The first of many names."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-
-
-class DeferredCheck:
-    """The same check on a GPU, without making the host wait: an error comes one step late."""
-
-    def __init__(self) -> None:
-        self._flag: Tensor | None = None
-        self._copied: torch.cuda.Event | None = None
-        self._step = 0
-
-    def look(self, tensors: list[Tensor], *, step: int, is_error: bool) -> Tensor:
-        """Whether all entries are finite, as a tensor on their device; remembered if it is an error."""
-        good = torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
-        if is_error:
-            self._flag = torch.empty((), dtype=torch.bool, pin_memory=True)
-            self._flag.copy_(good, non_blocking=True)
-            self._copied, self._step = torch.cuda.Event(), step  # type: ignore[no-untyped-call]  # torch's
-            self._copied.record()
-        return good
-
-    def raise_if_bad(self) -> None:
-        """Raise NonFiniteError if the last look found NaN or infinity."""
-        if self._flag is None or self._copied is None:
-            return
-        self._copied.synchronize()
-        good, self._flag = bool(self._flag), None
-        if not good:
-            raise NonFiniteError(
-                f"step {self._step}: exchanged gradients hold NaN or infinity (seen one step late, so that "
-                "the host need not wait for the GPU); no state of it was kept. Lower the learning rate or "
-                "clip gradients; if a GradScaler is used, pass it: attach(..., scaler=scaler)"
-            )

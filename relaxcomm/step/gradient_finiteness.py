@@ -11,8 +11,10 @@ from torch import Tensor
 from relaxcomm.errors import NonFiniteError
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.finite import GRADIENT, DeferredCheck, non_finite_error, spoilt
+from relaxcomm.step.device_flags import DeviceAnswer
+from relaxcomm.step.finite import GRADIENT, non_finite_error, spoilt
 from relaxcomm.step.gradient_transfers import GradientTransfers
+from relaxcomm.tensors.finiteness import finite_flags
 
 Buckets: TypeAlias = Sequence[GradientTransfers]
 
@@ -26,46 +28,61 @@ class GradientFiniteness:
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
-        self._deferred = DeferredCheck()
+        self._on_gpu = bound.replica.device.type == "cuda"
 
-    def ask(self, buckets: Buckets) -> Answer | None:
+    def ask(self, buckets: Buckets) -> Answer | DeviceAnswer | None:
         """Ask whether results are finite on every rank, where ranks have got different ones."""
         if not any(bucket.ran_apart for bucket in buckets):
             return None
-        bad = any(bucket.bad_results() for bucket in buckets)
-        return self._bound.agreements.ask("not finite", torch.tensor([float(bad)]))
+        if self._on_gpu:
+            bad = (~_are_finite(buckets)).float().view(1)
+            return DeviceAnswer.ask(self._bound.world, "not finite", bad, self._bound.clock.step)
+        is_bad = any(bucket.bad_results() for bucket in buckets)
+        return self._bound.agreements.ask("not finite", torch.tensor([float(is_bad)]))
 
-    def commit(self, buckets: Buckets, others: Answer | None) -> None:
+    def commit(self, buckets: Buckets, others: Answer | DeviceAnswer | None) -> None:
         """Keep state only if all is finite; without a scaler a gradient that is not is an error.
 
         Args:
             buckets: with their results.
             others: what `ask` has asked.
 
-        Raises: NonFiniteError; on a GPU it is `raise_if_bad` that does.
+        Raises: NonFiniteError; on a GPU it is raised later, and this gradient is zero.
         """
-        results = [result for bucket in buckets for result in bucket.guarded_results()]
-        good: bool | Tensor = True
-        bad: list[tuple[GradientTransfers, Tensor]] = []
-        is_error = self._bound.replica.scaler is None
-        if results and results[0].device.type == "cpu":
-            bad = [(bucket, result) for bucket in buckets for result in bucket.bad_results()]
-            good = not bad
-        elif results:
-            good = self._deferred.look(results, step=self._bound.clock.step, is_error=is_error)
-        if others is not None:
-            good = not others.read().item()
+        if self._on_gpu:
+            self._commit_on_gpu(buckets, others)
+            return
+        bad = [(bucket, result) for bucket in buckets for result in bucket.bad_results()]
+        good = not bad if others is None else not others.read().item()
         for bucket in buckets:
             bucket.commit(good)
-        if good is False and is_error:
+        if not good and self._bound.replica.scaler is None:
             raise self.error(buckets, bad)
 
-    def raise_if_bad(self) -> None:
-        """Raise NonFiniteError on all ranks if the last step's gradients were not finite, on a GPU."""
-        self._deferred.raise_if_bad()
+    def _commit_on_gpu(self, buckets: Buckets, others: Answer | DeviceAnswer | None) -> None:
+        guarded = [bucket for bucket in buckets if bucket.guarded_results()]
+        good: bool | Tensor = True
+        if others is not None:
+            good = (others.read() == 0).all()
+        elif guarded:
+            good = _are_finite(guarded)
+        for bucket in buckets:
+            bucket.commit(good)
+        if isinstance(good, Tensor) and self._bound.replica.scaler is None:
+            for bucket in guarded:
+                bucket.buffer.main.masked_fill_(~good, 0)
+            put_in = [bucket.put_in for bucket in guarded if bucket.put_in is not None]
+            self._bound.flags.add(good, self._bound.clock.step, put_in)
 
     def error(self, buckets: Buckets, bad: Sequence[tuple[GradientTransfers, Tensor]]) -> NonFiniteError:
         """An error that says where NaN or infinity arose; the ranks ask each other."""
         came = [name for bucket, result in bad for name in spoilt(bucket.bucket, result, GRADIENT)]
         put_in = [name for bucket in buckets for name in bucket.not_finite]
         return non_finite_error(self._bound.world, put_in, came, self._bound.clock.step)
+
+
+def _are_finite(buckets: Buckets) -> Tensor:
+    """Whether all that must be finite is, a scalar on the device."""
+    flags = [finite_flags(results) for bucket in buckets if (results := bucket.guarded_results())]
+    device = buckets[0].bucket.device
+    return torch.cat(flags).all() if flags else torch.ones((), dtype=torch.bool, device=device)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.finite import GRADIENT, spoilt
+from relaxcomm.step.device_flags import PutIn
+from relaxcomm.step.finite import GRADIENT, named, spoilt
 from relaxcomm.step.flight import Pipeline, Program
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
@@ -40,7 +41,7 @@ class GradientTransfers:
         self._tasks = bound.plan.of_bucket(bucket, "backward")
         self._state, self._clock = bound.state, bound.clock
         self._world, self._controllers = bound.world, bound.controllers
-        self._names_ranks = names_ranks and bucket.device.type == "cpu"
+        self._names_ranks, self._on_gpu = names_ranks, bucket.device.type == "cuda"
         self._guarded = {
             task.index
             for task in self._tasks
@@ -60,6 +61,7 @@ class GradientTransfers:
         self._observed: list[Tensor] = []
         self._is_finite: bool | None = None
         self.not_finite: list[str] = []
+        self.put_in: PutIn | None = None
         self.buffer.expect_all()
         self.fire(fired)
         return bool(self.firing or self._due())
@@ -109,8 +111,12 @@ class GradientTransfers:
         divided = self._is_divided
         self.buffer.collect(self._factor if divided else None)
         # The exchange overwrites it, so later nobody could say on which rank it arose.
-        guarded = any(task.index in self._guarded for task in self.firing)
-        found = spoilt(self.bucket, self.buffer.main, GRADIENT) if guarded and self._names_ranks else []
+        found = []
+        if self._names_ranks and any(task.index in self._guarded for task in self.firing):
+            if self._on_gpu:
+                self.put_in = PutIn.of(named(self.bucket, GRADIENT), self.buffer.views)
+            else:
+                found = spoilt(self.bucket, self.buffer.main, GRADIENT)
         transfers = [self._transfer(task) for task in self.firing]
         late = [transfer for transfer in transfers if transfer.task.rule.delay]
         self._moved = self._moved or bool(due) or any(task.moves_gradient for task in self.firing)
@@ -212,7 +218,7 @@ class GradientTransfers:
                 transfer.apply(transfer.finalize(result[:numel]), into=buffer.main)
             else:
                 self._observed.append(result)
-        if self._moved and self.guarded_results() and buffer.main.device.type == "cpu":
+        if self._moved and self.guarded_results() and not self._on_gpu:
             self._is_finite = is_finite(buffer.main)  # now, while other buckets are on their way
         return buffer.main
 

@@ -11,8 +11,9 @@ import torch
 from relaxcomm.roles import Payload
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline, land_all
-from relaxcomm.step.parameter_results import Sent, apply, check_alone
+from relaxcomm.step.parameter_results import Sent, apply, look_at, on_gpu
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
@@ -204,12 +205,16 @@ class ParameterExchange:
             pipeline.finish()
             apply(self._bound, [sent])
 
-    def _ask_finite(self, task: Task, made: Sequence[Transfer]) -> Answer | None:
+    def _ask_finite(self, task: Task, made: Sequence[Transfer]) -> Answer | DeviceAnswer | None:
         """Ask whether a rank has put in NaN, beside the exchange, where ranks get different results."""
         if not (task.parts and task.rule.compressor.facts.keeps_finite):
             return None
-        bad = any(transfer.not_finite for transfer in made)
-        answer = self._bound.agreements.ask("not finite", torch.tensor([float(bad)]))
+        if on_gpu(made[0]):
+            good = torch.cat([one.put_in.good for one in made if one.put_in is not None]).all()
+            step, bad = self._bound.common_step, (~good).float().view(1)
+            return DeviceAnswer.ask(self._bound.world, "not finite", bad, step)
+        is_bad = any(transfer.not_finite for transfer in made)
+        answer = self._bound.agreements.ask("not finite", torch.tensor([float(is_bad)]))
         self._bound.agreements.send(self._bound.common_step)
         return answer
 
@@ -221,7 +226,7 @@ class ParameterExchange:
             task, slots, self._clock.context, bound.world, step=step, round=round, samples=samples
         )
         tensor = transfer.read(bucket.temporary() if late or alone else bucket.scratch())
-        not_finite = check_alone(bound, task, tensor)
+        not_finite = look_at(bound, task, tensor)
         if measured:
             transfer.keep(bound.norms.side(rule, bucket, tensor))
         transfer.launch(

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from relaxcomm.errors import NonFiniteError
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.finite import local_error, non_finite_error, spoilt
+from relaxcomm.step.device_flags import DeviceAnswer, PutIn
+from relaxcomm.step.finite import local_error, named, non_finite_error, spoilt
 from relaxcomm.step.flight import land_all
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
-from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.tensors.finiteness import finite_flags, is_finite
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Sent:
     """
 
     transfers: Sequence[Transfer]
-    others: Answer | None = None
+    others: Answer | DeviceAnswer | None = None
 
     def split(self, step: int) -> tuple[Sent, Sent]:
         """Those that are applied in a step, and the others."""
@@ -38,12 +40,15 @@ class Sent:
         return Sent(parts[0], self.others), Sent(parts[1], self.others)
 
 
-def check_alone(bound: Bound, task: Task, tensor: Tensor) -> list[str]:
-    """What of a bucket is not finite before it is sent, where results do not show it on all ranks.
+def look_at(bound: Bound, task: Task, tensor: Tensor) -> list[str] | PutIn:
+    """What of a bucket is not finite before it is sent, where results do not show it on all ranks; on a GPU
+    the host does not wait to know.
 
     Raises: NonFiniteError where nobody waits for this rank, so that it must not reach those who go on.
     """
-    exchange = task.rule.exchange
+    exchange, bucket = task.rule.exchange, task.bucket
+    if bucket.device.type == "cuda" and exchange.facts.collective:
+        return PutIn.of(named(bucket), bucket.views(tensor[: bucket.numel]))
     if exchange.facts.same_result and exchange.facts.collective:
         return []
     found = spoilt(task.bucket, tensor) or ([] if is_finite(tensor) else ["what is sent"])
@@ -62,11 +67,7 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> None:
     if not made:
         return
     land_all(transfer.flight for transfer in made)
-    bad = [transfer for transfer in made if not is_finite(transfer.result)]
-    if _is_any_bad(bound, sent, bool(bad)):
-        for transfer in made:
-            transfer.commit(False)
-        raise _error(bound, made, bad)
+    good = _decide_on_gpu(bound, sent, made) if on_gpu(made[0]) else _check_on_host(bound, sent, made)
     for transfer in made:
         if transfer.sent is not None:
             bound.world.statistics.latest["staleness_steps"] = bound.clock.step - transfer.sent
@@ -81,10 +82,43 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> None:
         transfer.apply(
             transfer.finalize(transfer.result) if known is None else known,
             measured=None if known is None else sums[task.index, transfer.due],
+            good=good,
         )
-        transfer.commit(True)
+        transfer.commit(good)
     bound.controllers.ask(bound.context)
     bound.agreements.send(bound.common_step)
+
+
+def on_gpu(transfer: Transfer) -> bool:
+    """Whether what it moves lies where the host would have to wait for it."""
+    return transfer.task.bucket.device.type == "cuda"
+
+
+def _check_on_host(bound: Bound, sent: Sequence[Sent], made: Sequence[Transfer]) -> bool:
+    """True; raises NonFiniteError otherwise."""
+    bad = [transfer for transfer in made if not is_finite(transfer.result)]
+    if _is_any_bad(bound, sent, bool(bad)):
+        for transfer in made:
+            transfer.commit(False)
+        raise _error(bound, made, bad)
+    return True
+
+
+def _decide_on_gpu(bound: Bound, sent: Sequence[Sent], made: Sequence[Transfer]) -> Tensor:
+    """Whether all ranks have finite results, a scalar on the device; an error comes later if not."""
+    by_type: dict[torch.dtype, list[Tensor]] = {}
+    for transfer in made:
+        by_type.setdefault(transfer.result.dtype, []).append(transfer.result)
+    good = torch.cat([finite_flags(results) for results in by_type.values()]).all()
+    for one in sent:
+        if one.others is not None:
+            good = good & (one.others.read() == 0).all()
+        elif any(transfer.task.parts for transfer in one.transfers):
+            bad = (~good).float().view(1)
+            good = (DeviceAnswer.ask(bound.world, "not finite", bad, bound.common_step).read() == 0).all()
+    put_in = [transfer.put_in for transfer in made if transfer.put_in is not None]
+    bound.flags.add(good, bound.clock.step, put_in)
+    return good
 
 
 def _measure(made: Sequence[Transfer]) -> tuple[dict[int, Tensor], dict[tuple[int, float], Tensor]]:

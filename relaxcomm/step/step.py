@@ -42,6 +42,7 @@ class Step:
 
     def begin_backward(self) -> None:
         """The first gradient of a backward has come."""
+        self.bound.flags.raise_if_bad(self.bound.clock.step)
         self.inputs.check_first_backward()
         self.inputs.take_part(self.backward.is_due)
         self.backward.begin()
@@ -52,6 +53,7 @@ class Step:
 
     def before_step(self) -> None:
         """The optimizers are about to step."""
+        self.bound.flags.raise_if_bad(self.bound.clock.step)
         self.apply_due()
         self.parameters.before_step()
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from relaxcomm.step.clock import ContextOf
+from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.flight import Flight, Landed, Pipeline, Program
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import RuleState
@@ -52,7 +54,9 @@ class Transfer:
         self.side: Tensor | None = None
         """This rank's side, if the distance between replicas is taken."""
         self.not_finite: tuple[str, ...] = ()
-        """What this rank has put in that was not finite, where that was looked at."""
+        """What this rank has put in that was not finite, where that was looked at on the host."""
+        self.put_in: PutIn | None = None
+        """The same where it was looked at on a GPU."""
 
     @classmethod
     def landed(
@@ -115,7 +119,7 @@ class Transfer:
         pipeline: Pipeline | None = None,
         *,
         snapshot: Tensor | None = None,
-        not_finite: Sequence[str] = (),
+        not_finite: Sequence[str] | PutIn = (),
     ) -> None:
         """Send it off.
 
@@ -124,10 +128,14 @@ class Transfer:
             step: of their labels.
             pipeline: of others that go beside it.
             snapshot: what the parameters are now, if the result comes late.
-            not_finite: what this rank puts in that is not finite.
+            not_finite: what this rank puts in that is not finite, or how to learn that from a GPU.
         """
         bucket, operations = self.task.bucket, self.task.operations
-        self.snapshot, self.not_finite = snapshot, tuple(not_finite)
+        self.snapshot = snapshot
+        if isinstance(not_finite, PutIn):
+            self.put_in = not_finite
+        else:
+            self.not_finite = tuple(not_finite)
         self._flight = Flight(program, self._world, step=step, unit=bucket.index, operations=operations)
         if pipeline is None:
             self._flight.launch()
@@ -166,7 +174,12 @@ class Transfer:
         return rule.outer.measure(self._context(rule), self.task.bucket, finalized)
 
     def apply(
-        self, finalized: Tensor, *, measured: Tensor | None = None, into: Tensor | None = None
+        self,
+        finalized: Tensor,
+        *,
+        measured: Tensor | None = None,
+        into: Tensor | None = None,
+        good: bool | Tensor = True,
     ) -> Tensor:
         """Move by the outer optimizer, and write.
 
@@ -174,6 +187,7 @@ class Transfer:
             finalized: what `finalize` has made.
             measured: sums of what `measure` has found.
             into: where the value goes, `[numel]`, where that is not its own memory.
+            good: whether to write at all; a tensor decides on its device, without waiting for it.
 
         Returns: what was written.
         """
@@ -187,6 +201,9 @@ class Transfer:
             if value.data_ptr() != into.data_ptr():
                 into.copy_(value)
             value = into
+        if isinstance(good, Tensor):
+            before = bucket.gather(bucket.temporary()) if self.snapshot is None else self.snapshot
+            value = torch.where(good, value, before.to(value.dtype))
         rule.payload.write(cx, bucket, payload, value, self.snapshot)
         return value
 

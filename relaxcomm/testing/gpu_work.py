@@ -1,4 +1,4 @@
-"""What an operator costs on a GPU: whether the host waits for it, whether it is a kernel, the bytes it moves."""
+"""What an operator costs on a GPU: the host's wait, a kernel, the bytes that it moves."""
 
 from __future__ import annotations
 

@@ -77,9 +77,9 @@ def patched_cuda(wait: WaitFor) -> Iterator[None]:
 
     class Generator(torch.Generator):
         def __new__(cls, device: Any = "cpu") -> Any:
-            return super().__new__(cls, "cpu")
+            return super().__new__(cls, "cpu")  # type: ignore[call-arg]  # torch's stub has no __new__
 
-    stands_in = {
+    stands_in: dict[str, Callable[..., Any]] = {
         "Event": lambda *_, **__: PretendEvent(wait),
         "Stream": lambda *_, **__: PretendStream(wait),
         "current_stream": lambda *_: current,

@@ -91,17 +91,17 @@ class PretendGpu:
         storage = tensor.untyped_storage()
         with self._lock:
             # A weak reference keeps the address from being used again.
-            where.setdefault(storage._cdata, StorageWeakRef(storage))
+            where.setdefault(storage._cdata, StorageWeakRef(storage))  # type: ignore[no-untyped-call]  # torch's
             if len(where) % 1024 == 0:
-                for address in [one for one, reference in where.items() if reference.expired()]:
+                for address in [one for one, ref in where.items() if ref.expired()]:  # type: ignore[no-untyped-call]  # torch's
                     del where[address]
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Counts operators, and lets what they make be where their arguments are."""
 
     def __init__(self, gpu: PretendGpu) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._gpu = gpu
 
     def __torch_dispatch__(

@@ -45,7 +45,7 @@ class Holder(Protocol):
 @contextmanager
 def patched_tensors(gpu: Holder) -> Iterator[None]:
     """Let tensors report the device, and functions take it, in all threads."""
-    device, is_cuda = torch.Tensor.device, torch.Tensor.is_cuda
+    device, is_cuda = vars(torch._C.TensorBase)["device"], vars(torch._C.TensorBase)["is_cuda"]
     tolist, numpy = torch.Tensor.tolist, torch.Tensor.numpy
 
     def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
