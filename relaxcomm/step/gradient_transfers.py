@@ -232,6 +232,6 @@ class GradientTransfers:
         numel = self.bucket.numel
         result = late.flight.land()
         value = late.apply(late.finalize(result[:numel]))
-        if result.numel() > numel:
-            self.buffer.expose([i for i, flag in enumerate(result[numel:].tolist()) if flag > 0])
+        if result.numel() > numel and self.buffer.unused:
+            self.buffer.expose_used(result[numel:].tolist())
         return value

@@ -62,7 +62,7 @@ def pack_signs(tensor: Tensor) -> Tensor:
         return pack_codes(tensor.ge(0).view(torch.uint8), 2)
     packed = torch.empty(size, dtype=torch.uint8, device=tensor.device)
     rows = tensor.as_strided((8, whole), (size, 1), tensor.storage_offset())
-    places = torch.tensor([float(1 << row) for row in range(8)], dtype=tensor.dtype, device=tensor.device)
+    places = (1 << torch.arange(8, device=tensor.device)).to(tensor.dtype)
     for start in range(0, whole, chunk_size(tensor) // 8):
         part = rows[:, start : start + chunk_size(tensor) // 8]
         # A product with the place values: comparing to bits and shifting them takes three times as long.

@@ -77,6 +77,8 @@ def patched_tensors(gpu: Holder) -> Iterator[None]:
             for name in names:
                 made = _making(gpu, name, getattr(owner, name))
                 stack.enter_context(patch.object(owner, name, made))
+        padded = _padding(gpu, torch._C._nn.pad_sequence)
+        stack.enter_context(patch.object(torch._C._nn, "pad_sequence", padded))
         yield
 
 
@@ -99,6 +101,19 @@ def _making(gpu: Holder, name: str, factory: Callable[..., Tensor]) -> Callable[
     return make
 
 
+def _padding(gpu: Holder, pad: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`pad_sequence`, which makes its result where it takes the first tensor to be."""
+
+    def padded(rows: list[Tensor], *args: Any, **words: Any) -> Tensor:
+        if not gpu.holds(rows[0]):
+            return pad(rows, *args, **words)
+        with _disable_current_modes():
+            out = pad(rows, *args, **words)
+        return gpu.take(out)
+
+    return padded
+
+
 def _moving(gpu: Holder, to: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`Tensor.to` that takes the device."""
 
@@ -110,7 +125,7 @@ def _moving(gpu: Holder, to: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if to_gpu == gpu.holds(tensor):
             out = to(tensor, *tree_map(_on_cpu, args), **tree_map(_on_cpu, words))
             return gpu.take(out) if to_gpu else out
-        if not words.get("non_blocking"):
+        if not words.get("non_blocking") or (to_gpu and not gpu.has_pinned(tensor)):
             gpu.wait("a copy to the GPU" if to_gpu else "a copy to the host")
         with _disable_current_modes():
             out = to(tensor, *tree_map(_on_cpu, args), **tree_map(_on_cpu, words))

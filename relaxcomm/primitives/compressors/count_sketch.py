@@ -14,6 +14,7 @@ from relaxcomm.primitives.compressors.random_k import UNIT, shared_seed
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.host_copies import on_device
 from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
 from relaxcomm.tensors.precision import wide
 
@@ -100,7 +101,7 @@ class count_sketch(Compressor):
         for part in torch.split(tensor, _CHUNK):
             places = torch.randint(self.size, part.shape, generator=generator)
             signs = torch.randint(2, part.shape, generator=generator, dtype=torch.int8).mul_(2).sub_(1)
-            yield part, places.to(tensor.device), signs.to(tensor.device)
+            yield part, on_device(places, tensor.device), on_device(signs, tensor.device)
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         count, width = self.values(numel, element_bytes)

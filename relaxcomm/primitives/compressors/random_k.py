@@ -17,6 +17,7 @@ from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.tensors.host_copies import on_device
 from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
 
 UNIT = "unit"
@@ -82,7 +83,7 @@ class random_k(Compressor):
         k = num_kept(value_at(self.density, cx.step - cx.start), numel)
         # Drawn on the CPU, so that ranks with other devices draw the same.
         generator = torch.Generator().manual_seed(shared_seed(self.seed, cx.step, int(state[UNIT])))
-        indices = _drawn(numel, k, generator).to(tensor.device)
+        indices = on_device(_drawn(numel, k, generator), tensor.device)
         scale = numel / k if self.scaled and k else 1.0
         values = tensor[indices] * scale
         if not is_finite(tensor):  # never hidden: what is not finite reaches all ranks

@@ -90,4 +90,4 @@ def pack_selected(tensor: Tensor, indices: Tensor, capacity: int) -> Sparse:
     places = torch.zeros(capacity, dtype=torch.int32, device=tensor.device)
     torch.index_select(tensor, 0, indices, out=values[:count])
     places[:count] = indices
-    return Sparse(values, places, torch.tensor([count], dtype=torch.int32, device=tensor.device))
+    return Sparse(values, places, torch.full((1,), count, dtype=torch.int32, device=tensor.device))

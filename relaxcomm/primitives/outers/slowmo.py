@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Fraction, Rate, frozen
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.host_copies import on_device
 
 _MOMENTUM = "momentum"
 
@@ -57,7 +58,11 @@ class slowmo(Outer):
         return {_MOMENTUM: bucket.zeros()}
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
-        rate = torch.as_tensor(cx.learning_rate(bucket), dtype=result.dtype, device=bucket.device)
+        rate = cx.learning_rate(bucket)
+        if isinstance(rate, Tensor):
+            rate = on_device(rate, bucket.device).to(result.dtype)
+        else:  # not `torch.tensor`, of which the host would wait for a copy
+            rate = torch.full((), rate, dtype=result.dtype, device=bucket.device)
         slowed = state[_MOMENTUM] * self.momentum
         stopped = rate == 0
         state[_MOMENTUM] = torch.where(stopped, slowed, slowed + result / rate)
