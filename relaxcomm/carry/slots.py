@@ -13,7 +13,8 @@ from relaxcomm.carry.means import mean, same, shares
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import is_buffer
-from relaxcomm.roles.facts import Carried, ControllerFacts, PlannerFacts, Slots, nested
+from relaxcomm.roles.carried import Carried, Slots, nested
+from relaxcomm.roles.facts import ControllerFacts, PlannerFacts
 from relaxcomm.step.plan import Task
 from relaxcomm.tensors.shards import shard_sizes, shards_of
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
 
 import networkx as nx
 import torch
@@ -16,28 +14,16 @@ from relaxcomm.checks import slots_hold
 from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, tensor_of, topology_of
 from relaxcomm.checks.exchanges_hold import coder_for, results_are_declared, traffic_is_declared
 from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.checks.trial_coders import CODERS, in_two_rounds
 from relaxcomm.errors import CommunicationError, TopologyError
-from relaxcomm.fields.frozen import frozen
-from relaxcomm.primitives.compressors.adaptive_top_k import adaptive_top_k
-from relaxcomm.primitives.compressors.identity import identity
-from relaxcomm.primitives.compressors.quantize import quantize
-from relaxcomm.primitives.compressors.random_k import random_k
-from relaxcomm.primitives.compressors.sign import sign
 from relaxcomm.primitives.compressors.top_k import top_k
-from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import sgd
-from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, Exchange, State
+from relaxcomm.roles import Exchange
 from relaxcomm.tensors.messages import (
     DENSE,
     MAXIMUM,
-    MIXED,
-    QUANTIZED,
-    SHARED_SUPPORT,
     SIGNS,
-    SPARSE,
-    Dense,
-    Maximum,
 )
 from relaxcomm.topology import Topology, complete, from_networkx, hierarchical, in_turn, ring, star
 
@@ -45,49 +31,10 @@ _SIZE = 3
 _ROUNDS = 60  # in which ranks that mix come together
 
 
-@frozen
-class _largest(Compressor):
-    """The largest of all workers' entries."""
-
-    facts: ClassVar[CompressorFacts] = replace(identity.facts, kinds=frozenset({MAXIMUM}), linear=False)
-
-    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        return Maximum.of((yield Maximum(tensor.clone()))), tensor
-
-    def message_bytes(self, numel: int, element_bytes: int) -> int:
-        return numel * element_bytes
-
-
-@frozen
-class _in_two_rounds(Compressor):
-    """The mean, and then what it leaves to the mean, which is nothing."""
-
-    facts: ClassVar[CompressorFacts] = replace(identity.facts, rounds=2, follows_results=True)
-
-    def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        mean = sum_dense((yield Dense(tensor.clone())))
-        rest = sum_dense((yield Dense(mean.clone())))
-        return (mean + rest) / 2, tensor if keep_sent else None
-
-    def message_bytes(self, numel: int, element_bytes: int) -> int:
-        return 2 * numel * element_bytes
-
-
-_CODERS: Mapping[str, Compressor] = {  # that lose nothing, or little
-    DENSE: identity(),
-    SPARSE: top_k(density=1.0),
-    SHARED_SUPPORT: random_k(density=1.0),
-    QUANTIZED: quantize(bits=8),
-    SIGNS: sign(),
-    MIXED: adaptive_top_k(gain=1.0, most=1.0, least=1.0),
-    MAXIMUM: _largest(),
-}
-
-
 def accepted_kinds_come_through(exchange: Exchange) -> None:
     """The mean, or the maximum, of messages of each accepted kind."""
     for kind in exchange.facts.accepts:
-        coder = _CODERS.get(kind)
+        coder = CODERS.get(kind)
         if coder is None or (coder.facts.follows_results and not exchange.facts.several_rounds):
             continue
         try:
@@ -124,7 +71,7 @@ def rounds_are_declared(exchange: Exchange) -> None:
     if not exchange.facts.several_rounds or DENSE not in exchange.facts.accepts:
         return
     try:
-        found = exchanged(exchange, _in_two_rounds(), _SIZE)
+        found = exchanged(exchange, in_two_rounds(), _SIZE)
     except Exception as error:
         raise Broken(f"declares several rounds, but a second message raises {error!r}") from error
     operations = {one.operations for one in found}

@@ -15,7 +15,7 @@ from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.compressors.random_k import random_k
 from relaxcomm.primitives.outers.sgd import nesterov
 from relaxcomm.roles import Compressor, Exchange, Outer, Payload, State, Trigger, VotingTrigger, is_buffer
-from relaxcomm.roles.facts import Slots, nested
+from relaxcomm.roles.carried import Slots, nested
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.shards import shard_sizes
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
@@ -17,17 +16,18 @@ from torch.optim import Optimizer
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, load, registry
 from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_unread
+from relaxcomm.engine.attached_models import all_attached
+from relaxcomm.engine.connecting import connect
 from relaxcomm.engine.consistency import compare, fingerprint, share
 from relaxcomm.engine.elastic import Elastic, check_elastic
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.joining import join
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
-from relaxcomm.engine.session import Session, attached
+from relaxcomm.engine.session import Session
 from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.monitoring.statistics import Statistics
-from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic_store, single
-from relaxcomm.network.default_group import is_launched, make_default_group
+from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic_store
 from relaxcomm.network.secret import Secret
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
@@ -104,50 +104,64 @@ def attach(
         return join(model, optimizers, scaler, settings, address)
     with ExitStack() as undo:
         try:
-            owned = _initialise(process_group, (settings or _plain()).timeout_seconds, secret)
-            if owned:
-                undo.callback(dist.destroy_process_group)
-            transport = _connect(model, settings, process_group, secret)
+            transport, owned = connect(undo, model, settings, process_group, secret)
         except RelaxcommError as error:
             raise (
                 problem or error
             ) from None  # the others have no secret of this rank's, whose own fault says why
-        undo.callback(transport.close)
-        undo.push(_telling(transport))
-        facts: dict[str, str] = {}
-        if settings is not None:
-            try:
-                size = transport.membership.world_size
-                check_workers(settings, size)
-                settings.check_world_size(size)
-                facts = fingerprint(model, settings, size)
-                check_quorum(settings, size)
-                if settings.membership.elastic:
-                    for algorithm in settings.algorithms:
-                        check_elastic(algorithm, transport)
-            except Exception as error:
-                problem = problem or error
-        compare(share(transport, problem, facts, "attach()"))
+        facts = _agree(transport, model, settings, problem)
         assert settings is not None
         if not (isinstance(config, Config) or transport.membership.rank):  # `relaxcomm train` gives a Config
             warn_of_unread(settings)
         replicas.broadcast(model, transport, settings.bucket_bytes)
         replica = Replica(model, optimizers, scaler, settings.bucket_bytes)
-        world = World(transport, Statistics(transport.counters), settings.topology)
-        norms = ReplicaNorms(replica.parameters, world.statistics.latest)
-        bound = Bound(fitted(model, settings.algorithm), replica, world, norms)
-        metering = Metering(bound, settings.metrics, settings.output)
-        undo.callback(metering.close, "failed: attach did not succeed")
-        elastic = None
-        if settings.membership.elastic and isinstance(transport, TorchTransport):
-            elastic = Elastic.begin(transport.place, settings)
-            if not world.rank:
-                elastic_store.publish(transport.place, facts, metering.name)
-        engine = Engine(Session(bound, settings, metering, elastic), owns_default_group=owned)
+        session = _begin(undo, transport, replica, settings, facts)
+        engine = Engine(session, owns_default_group=owned)
         undo.pop_all()
     if not isinstance(config, Config) and not isinstance(process_group, Transport | InProcessGroup):
         _say_joined(transport, settings)
     return engine
+
+
+def _agree(
+    transport: Transport, model: nn.Module, settings: Config | None, problem: Exception | None
+) -> dict[str, str]:
+    """What all ranks have in common, by name; with what is wrong on one, all end.
+
+    Raises: ConfigError, CompositionError, UsageError: on every rank.
+    """
+    facts: dict[str, str] = {}
+    if settings is not None:
+        try:
+            size = transport.membership.world_size
+            check_workers(settings, size)
+            settings.check_world_size(size)
+            facts = fingerprint(model, settings, size)
+            check_quorum(settings, size)
+            if settings.membership.elastic:
+                for algorithm in settings.algorithms:
+                    check_elastic(algorithm, transport)
+        except Exception as error:
+            problem = problem or error
+    compare(share(transport, problem, facts, "attach()"))
+    return facts
+
+
+def _begin(
+    undo: ExitStack, transport: Transport, replica: Replica, settings: Config, facts: dict[str, str]
+) -> Session:
+    """Bind the algorithm to the model, and follow the training loop."""
+    world = World(transport, Statistics(transport.counters), settings.topology)
+    norms = ReplicaNorms(replica.parameters, world.statistics.latest)
+    bound = Bound(fitted(replica.model, settings.algorithm), replica, world, norms)
+    metering = Metering(bound, settings.metrics, settings.output)
+    undo.callback(metering.close, "failed: attach did not succeed")
+    elastic = None
+    if settings.membership.elastic and isinstance(transport, TorchTransport):
+        elastic = Elastic.begin(transport.place, settings)
+        if not world.rank:
+            elastic_store.publish(transport.place, facts, metering.name)
+    return Session(bound, settings, metering, elastic)
 
 
 def _say_joined(transport: Transport, settings: Config) -> None:
@@ -200,53 +214,9 @@ def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) 
     """Refuse a model that is taken, or that an algorithm cannot work with."""
     if next(model.parameters(), None) is None:
         raise CompositionError("the model has no parameters")
-    check_apart(model, attached())
+    check_apart(model, all_attached())
     check_unwrapped(model)
     for algorithm in settings.algorithms:
         check_model(model, optimizers, fitted(model, algorithm))
         if settings.phases:
             check_switchable(algorithm)
-
-
-def _initialise(group: object, timeout_seconds: float, secret: Secret | None) -> bool:
-    """Make the default process group where torchrun has started several ranks; whether it was made here."""
-    if group is not None or not is_launched():
-        return False
-    make_default_group(timeout_seconds, secret)
-    return True
-
-
-def _telling(transport: Transport) -> Callable[[object, BaseException | None, object], None]:
-    """Tell the others when attach fails here."""
-
-    def tell(kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            transport.announce(f"failed: {type(error).__name__}: {error}")
-
-    return tell
-
-
-def _plain() -> Config:
-    """With which a broken configuration is reported to the peers."""
-    return load({"algorithm": "bsp"})
-
-
-def _connect(model: nn.Module, settings: Config | None, group: Any, secret: Secret | None) -> Transport:
-    if isinstance(group, Transport):
-        return group
-    if isinstance(group, InProcessGroup):
-        return group.transport()
-    if group is None and not dist.is_initialized():
-        return single()
-    options = settings or _plain()
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return TorchTransport.of(
-        group,
-        device=device,
-        backend=options.backend,
-        timeout_seconds=options.timeout_seconds,
-        debug=options.debug,
-        elastic=options.membership.elastic,
-        secret=secret,
-        grace_seconds=options.membership.grace_seconds,
-    )

@@ -4,70 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from relaxcomm.engine.callback import callback
 from relaxcomm.engine.hooks import Hooks
-from relaxcomm.engine.loop_checks import check_exchanged, closure_error, skipped_unseen, turn_error
-from relaxcomm.errors import RankLostError, UsageError
+from relaxcomm.engine.listeners import Between, Survivors
+from relaxcomm.engine.loop_checks import (
+    check_exchanged,
+    check_now_and_then,
+    check_turn,
+    graph_error,
+    skipped_unseen,
+    unended_error,
+)
+from relaxcomm.errors import RankLostError
 from relaxcomm.replica.accumulation import Accumulation
-from relaxcomm.replica.grad_scaler import check_scaler
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
-
-_LOOK_STEPS = 16
-
-Callback = TypeVar("Callback", bound=Callable[..., None])
-
-
-def _callback(method: Callback) -> Callback:
-    """Time a callback, and tell waiting peers when it fails here."""
-
-    @wraps(method)
-    def told(loop: Loop, *args: Any) -> None:
-        try:
-            with loop.step.bound.world.statistics.busy:
-                try:
-                    method(loop, *args)
-                except RankLostError as error:
-                    loop.give_up_step(error)
-        except BaseException as error:
-            loop.step.bound.world.transport.announce(f"failed: {type(error).__name__}: {error}")
-            raise
-
-    return cast("Callback", told)
-
-
-class Between(Protocol):
-    """Who is told where a step ends, while another algorithm may follow."""
-
-    def step_ends(self) -> None:
-        """A step was closed."""
-
-    def forward_begins(self) -> None:
-        """The model is about to be called."""
-
-    def backward_begins(self, *, skipped: bool) -> None:
-        """A backward begins, and the model itself was not called before it."""
-
-
-class Survivors(Protocol):
-    """Who brings those who are left to go on when others are lost."""
-
-    def go_on(self, error: RankLostError, *, in_step: bool) -> object:
-        """Have another `Loop.step` afterwards, among those who are left; else raise the error.
-
-        Args:
-            error: what became of the others.
-            in_step: whether the loop is in a step, which is given up.
-        """
-
-    def step_ends(self) -> None:
-        """A step was closed, and another may have other ranks."""
 
 
 class Loop:
@@ -146,13 +103,11 @@ class Loop:
         if self._is_skipped():
             self._close_step()
 
-    @_callback
+    @callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
         if self._begun:
-            raise UsageError(
-                "the last backward did not end: it raised an error, and peers wait for its gradients"
-            )
+            raise unended_error()
         self._awaiting_end = False
         if torch.is_grad_enabled():
             self._called = True
@@ -161,7 +116,7 @@ class Loop:
             if self._between is not None:
                 self._between.forward_begins()
 
-    @_callback
+    @callback
     def forward_ends(self, module: nn.Module, output: Any) -> None:
         """It has returned something, on which a backward may begin."""
         if torch.is_grad_enabled():
@@ -169,13 +124,13 @@ class Loop:
             check_forward(replica.model, module, replica.parameters[0].tensor)
             self._hooks.watch_output(output)
 
-    @_callback
+    @callback
     def part_begins(self) -> None:
         """A part of the model is about to be called."""
         if torch.is_grad_enabled():
             self.close_skipped_step()
 
-    @_callback
+    @callback
     def part_gradient_arrives(self) -> None:
         """A parameter has its gradient, and the model itself was not called."""
         if not self._awaiting_end:
@@ -204,7 +159,7 @@ class Loop:
         except RankLostError as error:
             self.give_up_step(error)
 
-    @_callback
+    @callback
     def backward_ends(self) -> None:
         """The outermost backward has ended."""
         bound = self.step.bound
@@ -222,28 +177,25 @@ class Loop:
             except RankLostError as error:
                 self.give_up_step(error)
         if self._given_up:
-            self._discard_gradients()
+            self.step.discard_gradients()
         if not bound.replica.optimizers and not self._paused:
-            self._check_now_and_then()
+            check_now_and_then(self.step)
             self._end(self.step.tick)
 
-    @_callback
+    @callback
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
-        if closure is not None:
-            raise closure_error()
-        if optimizer in self._stepped:
-            raise turn_error(self.step, optimizer, self._stepped)
+        check_turn(self.step, optimizer, self._stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:
             self._hooks.watch_parts()
         if not self._opened:
-            self._check_now_and_then()
+            check_now_and_then(self.step)
             self._opened = True
             if not self._given_up:
                 check_exchanged(self.step, unsynchronised=self._unsynchronised)
                 self.step.before_step()
 
-    @_callback
+    @callback
     def step_ends(self, optimizer: Optimizer) -> None:
         """It has stepped."""
         self._stepped.append(optimizer)
@@ -253,9 +205,7 @@ class Loop:
     def _begin(self) -> None:
         """A backward that reaches parameters; `autograd.grad` does not come here."""
         if torch.is_grad_enabled():
-            raise UsageError(
-                "backward(create_graph=True) is not supported: exchanged gradients carry no graph"
-            )
+            raise graph_error()
         self._begun = True
         self.backward_begins()
         if not self._called:
@@ -271,13 +221,6 @@ class Loop:
         if skipped and self.step.has_work_after():
             raise skipped_unseen(self.step)
         self.close_skipped_step()
-
-    def _check_now_and_then(self) -> None:
-        """Look at what seldom changes: each look costs more than all else in a step without an exchange."""
-        if self.step.synchronised or self.step.bound.clock.step % _LOOK_STEPS == 0:
-            replica = self.step.bound.replica
-            check_scaler(replica.scaler)
-            replica.check_parameters()
 
     def _close_step(self) -> None:
         """Every optimizer has stepped, or a GradScaler has skipped those that have not."""
@@ -306,17 +249,7 @@ class Loop:
         """Go on without ranks that are lost; raises the error where that cannot be."""
         self._survivors.go_on(error, in_step=True)
         self._begun = False
-        self._discard_gradients()
-
-    def _discard_gradients(self) -> None:
-        """Some ranks may have the exchanged gradients of a step that is given up, and others not."""
-        replica = self.step.bound.replica
-        if not self.step.bound.algorithm.at("backward"):
-            return
-        if replica.scaler is None:
-            replica.clear_gradients()
-        else:
-            replica.spoil_gradients()
+        self.step.discard_gradients()
 
     def _is_skipped(self) -> bool:
         """Whether a GradScaler has skipped this step, or a part of it, on this rank."""

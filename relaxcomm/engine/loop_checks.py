@@ -7,17 +7,33 @@ from collections.abc import Sequence
 from torch.optim import Optimizer
 
 from relaxcomm.errors import UsageError
+from relaxcomm.replica.grad_scaler import check_scaler
 from relaxcomm.step.step import Step
 
-
-def closure_error() -> UsageError:
-    """An error for an optimizer step that runs backward inside."""
-    return UsageError(
-        "step(closure) is not supported: it runs backward inside the step; call backward, then step()"
-    )
+_LOOK_STEPS = 16
 
 
-def turn_error(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer]) -> UsageError:
+def unended_error() -> UsageError:
+    """An error for a backward after one that did not end."""
+    return UsageError("the last backward did not end: it raised an error, and peers wait for its gradients")
+
+
+def graph_error() -> UsageError:
+    """An error for gradients of gradients."""
+    return UsageError("backward(create_graph=True) is not supported: exchanged gradients carry no graph")
+
+
+def check_turn(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer], closure: object) -> None:
+    """Raise UsageError for a step that runs backward inside, or for an optimizer that steps twice."""
+    if closure is not None:
+        raise UsageError(
+            "step(closure) is not supported: it runs backward inside the step; call backward, then step()"
+        )
+    if optimizer in stepped:
+        raise _turn_error(step, optimizer, stepped)
+
+
+def _turn_error(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer]) -> UsageError:
     """An error for an optimizer that steps for the second time before each has done so."""
     bound = step.bound
     left = [type(one).__name__ for one in bound.replica.optimizers if one not in stepped]
@@ -58,3 +74,10 @@ def skipped_unseen(step: Step) -> UsageError:
         "only now, in the next backward, since neither the model nor a part of it was called; train "
         "through the model itself: its forward may call what computes the loss"
     )
+
+
+def check_now_and_then(step: Step) -> None:
+    """Look at what seldom changes: each look costs more than all else in a step without an exchange."""
+    if step.synchronised or step.bound.clock.step % _LOOK_STEPS == 0:
+        check_scaler(step.bound.replica.scaler)
+        step.bound.replica.check_parameters()

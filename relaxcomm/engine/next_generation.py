@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from relaxcomm.carry.loaders import carried_loaders
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.engine import admission, bucket_parts, client_states, engine_state, survival
+from relaxcomm.engine.standings import Loaded, Standing, Standings
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import EngineState, parse
 from relaxcomm.errors import CompositionWarning, ConfigError, ConfigWarning, RankLostError
@@ -20,80 +21,7 @@ from relaxcomm.step.handover import Handover
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
 
-Loaded: TypeAlias = "Sequence[Mapping[str, Any]]"
-"""How far data sets were read."""
-
 MakeStep: TypeAlias = Callable[[Bound], Step]
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a rank stands when a generation begins.
-
-    Args:
-        next_step: the clock when its step is over; -1 for one that joins.
-        place: how far it has come, to compare with others: `next_step`, or rounds that are over.
-        shared: a digest of what should be the same on all ranks.
-        is_whole: whether it has all results that were on their way.
-        loaders: how far it has read data sets.
-        rests: what it has left to send of the mean of its part.
-    """
-
-    next_step: int = -1
-    place: int = -1
-    shared: str = ""
-    is_whole: bool = True
-    loaders: Loaded = ()
-    rests: bucket_parts.Rests = field(default_factory=dict)
-
-    @property
-    def stays(self) -> bool:
-        """Whether it was there before."""
-        return self.next_step >= 0
-
-
-@dataclass(frozen=True)
-class Standings:
-    """Where all ranks stand.
-
-    Args:
-        by_rank: of each.
-        joined: ranks that were not there before.
-        farthest: the rank that has come farthest.
-    """
-
-    by_rank: Sequence[Standing]
-    joined: Sequence[int] = field(init=False)
-    farthest: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        ranks = range(len(self.by_rank))
-        object.__setattr__(self, "joined", [rank for rank in ranks if not self.by_rank[rank].stays])
-        object.__setattr__(self, "farthest", max(ranks, key=lambda rank: self.by_rank[rank].place))
-
-    @classmethod
-    def gather(cls, world: World, mine: Standing) -> Standings:
-        """Every rank gives its own."""
-        return cls(cast("list[Standing]", world.gather(mine, survival.RECOVERY)))
-
-    @property
-    def next_step(self) -> int:
-        """The clock when the step is over that nobody makes again."""
-        return self.by_rank[self.farthest].next_step
-
-    @property
-    def are_whole(self) -> bool:
-        """Whether no rank has lost what was on its way."""
-        return all(one.is_whole for one in self.by_rank)
-
-    @property
-    def differ(self) -> bool:
-        """Whether those who stay have not all applied the same."""
-        return len({(one.place, one.shared) for one in self.by_rank if one.stays}) > 1
-
-    def is_behind(self, mine: Standing) -> bool:
-        """Whether others have come farther."""
-        return mine.place < self.by_rank[self.farthest].place
 
 
 @dataclass(frozen=True)

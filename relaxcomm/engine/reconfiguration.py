@@ -13,7 +13,8 @@ from relaxcomm.engine.admission import Newcomers
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.loading import Loaders
-from relaxcomm.engine.next_generation import Going, Gone, Standing
+from relaxcomm.engine.next_generation import Going, Gone
+from relaxcomm.engine.standings import Standing
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import GivenUpError
 from relaxcomm.step.bound import Bound

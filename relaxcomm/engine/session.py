@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
 from typing import Any, TypeVar
-from weakref import WeakSet
-
-from torch import nn
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
-from relaxcomm.engine import engine_state, idle, switching
+from relaxcomm.engine import attached_models, engine_state, idle, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.elastic import Elastic
@@ -33,15 +29,6 @@ from relaxcomm.step.world import World
 from relaxcomm.tensors import buffer_pool
 
 T = TypeVar("T")
-
-_attached: WeakSet[nn.Module] = WeakSet()
-_attaching = Lock()
-
-
-def attached() -> list[nn.Module]:
-    """Models that an open engine follows."""
-    with _attaching:
-        return list(_attached)
 
 
 class Session:
@@ -75,8 +62,7 @@ class Session:
             raise
         if elastic is not None:
             self._ranks, self.loop.tells_of_steps = Reconfiguration(elastic, self), True
-        with _attaching:
-            _attached.add(self.replica.model)
+        attached_models.add(self.replica.model)
 
     @property
     def world(self) -> World:
@@ -238,8 +224,7 @@ class Session:
     def detach(self) -> None:
         """Follow the training loop no more."""
         self._hooks.remove()
-        with _attaching:
-            _attached.discard(self.replica.model)
+        attached_models.discard(self.replica.model)
 
     def release(self, status: str) -> None:
         """Give back everything, and tell the other ranks what became of this one."""

@@ -5,55 +5,31 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from relaxcomm.network.alarm import Alarm
+from relaxcomm.network.mailbox import (
+    ENDING,
+    FOR_EVER,
+    GOODBYE,
+    REQUEST,
+    WAKE,
+    Channel,
+    Mailbox,
+    SentMessage,
+)
 from relaxcomm.network.operations import Request
 from relaxcomm.network.point_to_point import ThreadedWork
-from relaxcomm.network.seal import Seal
-from relaxcomm.network.service_messages import (
-    Arrivals,
-    CheckedReply,
-    Header,
-    RefusedError,
-    Trailers,
-    as_bytes,
-)
+from relaxcomm.network.service_messages import Header
 from relaxcomm.network.traffic import size_bytes
-from relaxcomm.network.transport import ByteCounters, Membership, Service
-from relaxcomm.tensors import buffer_pool
+from relaxcomm.network.transport import Service
 
-# The last two are of a rank that ends without the others: only a message wakes a thread that serves.
-_REQUEST, _GOODBYE, _ENDING, _WAKE, _REPLY = 1, 0, 2, 3, 4
 _SLICE_SECONDS = 0.5
-FOR_EVER = timedelta(days=365)
-"""A service waits for requests as long as its clients train."""
-
-
-@dataclass(frozen=True)
-class Channel:
-    """What all services of a rank have in common.
-
-    Args:
-        membership: of the rank.
-        requests, replies: Gloo groups.
-        counters: of this rank's bytes, headers and tags not among them.
-        seal: of the ranks.
-    """
-
-    membership: Membership
-    requests: Any
-    replies: Any
-    counters: ByteCounters
-    seal: Seal
 
 
 class ServiceThread:
@@ -70,18 +46,12 @@ class ServiceThread:
     def __init__(
         self, channel: Channel, rule: str, tag: int, service: Service, request: Tensor, reply: Tensor
     ) -> None:
-        self._rule, self._tag, self._service = rule, tag, service
+        self._rule, self._service = rule, service
         self._rank, self._counters = channel.membership.rank, channel.counters
-        self._incoming, self._outgoing = channel.requests, channel.replies
-        self._request, self._reply = request.to("meta"), reply.to("meta")
-        self._request_bytes, self._clock = size_bytes(request), 0
-        self._trailers = Trailers(channel.seal, tag)
-        self._arrivals = Arrivals(self._trailers, self._request, rule)
-        self._numbers: Counter[int] = Counter()  # of the last message to each rank
+        self._mailbox, self._clock = Mailbox(channel, rule, tag, request, reply), 0
         self._asked: dict[int, Header] = {}  # the last request of each rank
-        self._order = threading.Lock()  # in which requests are numbered and sent
         self._local_replies: queue.Queue[Tensor] = queue.Queue()
-        self._sending: dict[int, list[_Kept]] = {}
+        self._sending: dict[int, list[SentMessage]] = {}
         self._left = {self._rank} if channel.membership.world_size == 1 else set()
         self._heard = time.monotonic()
         self._lock = threading.Lock()
@@ -91,7 +61,6 @@ class ServiceThread:
         self._ended: set[int] = set()  # without the others; they wake nobody
         self._alarm = Alarm(service.now, self._expire)
         self._alarm.set(service.due())
-        self._waking: list[Any] = []
         self._others = [rank for rank in range(channel.membership.world_size) if rank != self._rank]
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"relaxcomm-service-{tag}")
         self._thread.start()
@@ -103,11 +72,11 @@ class ServiceThread:
         rows = dict(zip(operation.asked, zip(operation.tensor, operation.reply, strict=True), strict=True))
         local = rows.pop(self._rank, None)
         for other, (sent, _) in rows.items():
-            works.append(self._send(_REQUEST, sent, other))
+            works.append(self._mailbox.send(REQUEST, sent, other, clock))
             self._counters.add(self._rule, sent=size_bytes(sent))
         numbers = {other: work.number for other, work in zip(rows, works, strict=True)}
         for other, (_, into) in rows.items():
-            works.append(self._receive(other, into, numbers[other]))
+            works.append(self._mailbox.receive_reply(into, other, numbers[other]))
             self._counters.add(self._rule, received=size_bytes(into))
         if local is not None:
             with self._lock:
@@ -117,8 +86,7 @@ class ServiceThread:
 
     def say_goodbye(self) -> None:
         """Tell all others that this rank asks nothing more."""
-        nothing = torch.zeros_like(self._request, device="cpu")
-        goodbyes = [self._send(_GOODBYE, nothing, other) for other in self._others]
+        goodbyes = [self._mailbox.send_empty(GOODBYE, other, self._clock) for other in self._others]
         with self._lock:
             self._left.add(self._rank)
             self._deliver(self._service.leave(self._rank))
@@ -136,7 +104,7 @@ class ServiceThread:
         self._ending.set()
         self._alarm.set(None)
         if self._thread.is_alive():
-            self._tell(_ENDING, self._others)
+            self._mailbox.tell(ENDING, self._others, self._clock)
 
     def join(self, deadline: float) -> None:
         """Wait for the thread, if anybody is left who could wake it."""
@@ -162,13 +130,6 @@ class ServiceThread:
             self._look(limit_seconds, check)
         self._goodbyes.wait(timedelta(0))
 
-    def _tell(self, kind: int, others: Iterable[int]) -> None:
-        """Send a kind alone, to those that can be reached."""
-        nothing = torch.zeros_like(self._request, device="cpu")
-        for other in others:
-            with suppress(RuntimeError, ValueError):  # its process or the group is gone
-                self._waking.append(self._send(kind, nothing, other))
-
     def _look(self, limit_seconds: float, check: Callable[[], None]) -> None:
         check()
         if time.monotonic() - self._heard > limit_seconds:
@@ -181,42 +142,12 @@ class ServiceThread:
                 f"{limit_seconds:g} s: is a process stopped?"
             )
 
-    def _send(self, kind: int, payload: Tensor, other: int) -> Any:
-        data, trailer_bytes = as_bytes(payload), self._trailers.num_bytes
-        message = buffer_pool.empty(data.numel() + trailer_bytes, torch.uint8, torch.device("cpu"))
-        message[: data.numel()] = data  # first, so that it begins where numbers may
-        with self._order:
-            self._numbers[other] += 1
-            header = self._header(kind, payload, self._numbers[other], self._clock)
-            message[data.numel() :] = self._trailers.make(header, message[: data.numel()])
-            return _Kept(self._incoming.send([message], other, self._tag), message, header.number)
-
-    def _header(self, kind: int, payload: Tensor, number: int, clock: int) -> Header:
-        return Header(kind, self._rank, number, clock, tuple(payload.shape), payload.dtype)
-
-    def _receive(self, other: int, into: Tensor, number: int) -> CheckedReply:
-        """What ends when the answer to a request is there, and is one."""
-        trailer = torch.empty(self._trailers.num_bytes, dtype=torch.uint8)
-        works = (self._outgoing.recv([one], other, self._tag) for one in (into, trailer))
-
-        def check() -> None:
-            header = self._trailers.read(trailer, as_bytes(into), other, self._reply)
-            if (header.kind, header.number) != (_REPLY, number):
-                raise RefusedError(f"rank {other} has answered request {header.number}, and not {number}")
-
-        return CheckedReply(works, check)
-
     def _run(self) -> None:
         try:
-            buffer = torch.empty(self._request_bytes + self._trailers.num_bytes, dtype=torch.uint8)
-            payload, trailer = buffer[: self._request_bytes], buffer[self._request_bytes :]
             while len(self._left - {self._rank}) < len(self._others):
-                arriving = self._incoming.recv_anysource([buffer], self._tag)
-                arriving.wait()
-                client = arriving._source_rank()
-                header = self._arrivals.take(trailer, payload, client)
+                header = self._mailbox.receive()
                 if header is not None:
-                    self._take_in(header, payload)
+                    self._take_in(header, self._mailbox.payload)
                 if self._ending.is_set():
                     return
             for works in self._sending.values():
@@ -236,19 +167,19 @@ class ServiceThread:
     def _take_in(self, header: Header, payload: Tensor) -> None:
         """Do what a message asks for, which was checked."""
         client, self._heard = header.sender, time.monotonic()
-        if header.kind == _ENDING:
+        if header.kind == ENDING:
             self._ended.add(client)
-            self._tell(_WAKE, [client])
-        if header.kind in (_ENDING, _WAKE):
+            self._mailbox.tell(WAKE, [client], self._clock)
+        if header.kind in (ENDING, WAKE):
             return
         with self._lock:
             if self._ending.is_set():
                 return
-            if header.kind == _GOODBYE:
+            if header.kind == GOODBYE:
                 self._left.add(client)
                 self._deliver(self._service.leave(client))
             else:
-                self._counters.add(self._rule, received=self._request_bytes)
+                self._counters.add(self._rule, received=size_bytes(payload))
                 self._asked[client] = header
                 self._deliver(self._service.answer(client, payload))
 
@@ -259,24 +190,8 @@ class ServiceThread:
                 self._local_replies.put(reply)
                 continue
             self._counters.add(self._rule, sent=size_bytes(reply))
-            asked = self._asked[client]
-            header = self._header(_REPLY, reply, asked.number, asked.clock)
-            trailer = self._trailers.make(header, as_bytes(reply))
             # A client asks again only after it has the answer, so the one before has gone out.
-            self._sending[client] = [
-                _Kept(self._outgoing.send([one], client, self._tag), one, asked.number)
-                for one in (reply, trailer)
-            ]
-
-
-class _Kept:
-    """A send that keeps its buffer, and its number."""
-
-    def __init__(self, work: Any, buffer: Tensor, number: int) -> None:
-        self._work, self._buffer, self.number = work, buffer, number
-
-    def wait(self, limit: timedelta = FOR_EVER) -> None:
-        self._work.wait(limit)
+            self._sending[client] = self._mailbox.reply(reply, self._asked[client])
 
 
 class _LocalReply:

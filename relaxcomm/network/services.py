@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from relaxcomm.network.endings import ended_at_exit
+from relaxcomm.network.mailbox import FOR_EVER, Channel
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Request
 from relaxcomm.network.process_groups import close_connections
 from relaxcomm.network.seal import Seal
-from relaxcomm.network.service_thread import FOR_EVER, Channel, ServiceThread
+from relaxcomm.network.service_thread import ServiceThread
 from relaxcomm.network.transport import ByteCounters, Place, Service
 
 _END_SECONDS = 5.0  # to be woken in

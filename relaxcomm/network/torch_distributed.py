@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from typing import Any, cast
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -21,6 +21,7 @@ from relaxcomm.network.operations import (
     Received,
     Request,
 )
+from relaxcomm.network.pending_works import TorchPending
 from relaxcomm.network.process_groups import Burial, Groups
 from relaxcomm.network.reductions import signature
 from relaxcomm.network.seal import agree
@@ -67,7 +68,7 @@ class TorchTransport(Transport):
         """Where the ranks meet."""
         self.backend = chosen
         self._device, self._debug, self._is_elastic = device, debug, elastic
-        self._under_way: WeakSet[_TorchPending] = WeakSet()
+        self._under_way: WeakSet[TorchPending] = WeakSet()
         self._trail = Trail()
         self._waiting = Waiting(
             place,
@@ -159,7 +160,7 @@ class TorchTransport(Transport):
         except RuntimeError as error:
             raise self._waiting.broke(label, error) from error
         on_cpu = self._groups.on_cpu or isinstance(operation, Agree | Request)
-        pending = _TorchPending(self._waiting, works, result, label, index, on_cpu=on_cpu)
+        pending = TorchPending(self._waiting, works, result, label, index, on_cpu=on_cpu)
         self._under_way.add(pending)
         return pending
 
@@ -235,35 +236,3 @@ class TorchTransport(Transport):
         assert self._services is not None, "serve comes before the first request"
         asked = self._services.ask((label.rule, label.unit), operation, label.step)
         return [asked], operation.reply
-
-
-class _TorchPending(Pending):
-    def __init__(
-        self,
-        waiting: Waiting,
-        works: list[Any],
-        result: Received,
-        label: Label,
-        index: int | None,
-        *,
-        on_cpu: bool,
-    ) -> None:
-        self._waiting, self._works, self._result = waiting, works, result
-        self._label, self._index, self._on_cpu = label, index, on_cpu
-        self._issued = time.monotonic()
-
-    def give_up(self) -> None:
-        """Never to be waited for again."""
-        self._works.clear()
-
-    def arrived(self) -> bool:
-        at = (self._label, self._index, self._issued)
-        return all(self._waiting.look(work, *at) for work in self._works)
-
-    def wait(self) -> Received:
-        for work in self._works:
-            if self._on_cpu:
-                self._waiting.wait_for(work, self._label, self._index)
-            else:
-                work.wait()  # orders the current stream behind the operation, the host goes on
-        return cast("Tensor", self._result)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from relaxcomm.network.operations import Operation, Received, Request
 from relaxcomm.network.transport import Membership, Service
+from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.compressor import Compressor
 from relaxcomm.roles.context import Context, Primitive, State
-from relaxcomm.roles.facts import ExchangeFacts, Slots
+from relaxcomm.roles.facts import ExchangeFacts
 from relaxcomm.roles.outer import Outer
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout

@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from relaxcomm.roles.carried import Slots
+from relaxcomm.roles.scope import Scope
+
 Memory: TypeAlias = Literal["none", "leaky", "lossless"]
 """What becomes of what a message leaves out: it is gone, a part of it is sent later, or all of it."""
-
-Scope: TypeAlias = Literal["entry", "tensor", "bucket", "model"]
-"""How much is looked at to encode an entry, from the least to the most."""
-
-Carried: TypeAlias = Literal["equal", "mean", "share", "sum", "part", "fresh"]
-"""What becomes of a slot when there is another number of ranks.
-
-"equal": ranks that are given the same results hold the same, so it is taken from one; those that should and
-do not are refused, and of those that are given different ones the mean is taken. "mean": all take the mean.
-"share": only the mean over the ranks counts, and stays, as with residuals; each takes the mean of some.
-"sum": only the sum counts, and stays. "part": each holds its rank's part of one tensor, which is put together
-and cut anew. "fresh": it is made anew for the parameters.
-"""
-
-Slots: TypeAlias = Mapping[str, Carried]
-"""The slots that a primitive may keep, each with what becomes of it."""
-
-_SCOPES: tuple[Scope, ...] = ("entry", "tensor", "bucket", "model")
-
-
-def widest(*scopes: Scope) -> Scope:
-    """The scope of compressors together.
-
-    Example:
-        >>> widest("entry", "model", "tensor")
-        'model'
-    """
-    return max(scopes, key=_SCOPES.index)
-
-
-def nested(index: int, slots: Slots) -> dict[str, Carried]:
-    """The slots of what is wrapped, as they are called among those of the wrapper.
-
-    Example:
-        >>> nested(0, {"residual": "share"})
-        {'0.residual': 'share'}
-    """
-    return {f"{index}.{slot}": carried for slot, carried in slots.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

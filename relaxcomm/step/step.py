@@ -123,6 +123,16 @@ class Step:
         self.bound.state.give_up()
         self.bound.votes.give_up()
 
+    def discard_gradients(self) -> None:
+        """Some ranks may have the exchanged gradients of a step that is given up, and others not."""
+        replica = self.bound.replica
+        if not self.bound.algorithm.at("backward"):
+            return
+        if replica.scaler is None:
+            replica.clear_gradients()
+        else:
+            replica.spoil_gradients()
+
     def rewind(self, steps: int) -> None:
         """Set the clock back by steps in which nothing was trained or exchanged."""
         clock, statistics = self.bound.clock, self.bound.world.statistics

@@ -1,12 +1,15 @@
-"""The job's own process group, which the transports find each other by."""
+"""The job's own process group, which the transports find each other by, and what simulates a link on it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 import torch.distributed as dist
 
+from relaxcomm.config import Config
+from relaxcomm.network import Link, Throttle, ThrottledTransport
 from relaxcomm.network.default_group import is_launched, make_default_group
 from relaxcomm.network.secret import Secret
 
@@ -21,3 +24,15 @@ def process_group(timeout_seconds: float, secret: Secret | None) -> Iterator[Non
     yield
     # Not in a `finally`: after a failure it could wait for ranks that are gone.
     dist.destroy_process_group()
+
+
+def throttled(config: Config, device: torch.device, link: Link) -> ThrottledTransport:
+    """torch.distributed over a simulated link."""
+    return ThrottledTransport(
+        Throttle(link),
+        device=device,
+        backend=config.backend,
+        timeout_seconds=config.timeout_seconds,
+        debug=config.debug,
+        secret=config.membership.read_secret(),
+    )

@@ -14,7 +14,8 @@ from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.decode import as_dense, finish, read
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.facts import Scope, nested, widest
+from relaxcomm.roles.carried import nested
+from relaxcomm.roles.scope import Scope, widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import (

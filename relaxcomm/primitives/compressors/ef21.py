@@ -13,7 +13,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.primitives.compressors.memory import Memory, inner_state
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.facts import widest
+from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 
 _ESTIMATE, _MEAN = "estimate", "mean_estimate"

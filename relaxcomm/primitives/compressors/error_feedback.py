@@ -12,7 +12,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.primitives.compressors.memory import Memory, inner_state, subtract
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.facts import widest
+from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 
 _RESIDUAL, _SPARE, _ROUNDED = "residual", "_spare", "_rounded"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CompositionError
 from relaxcomm.roles import Compressor, State
-from relaxcomm.roles.facts import Carried, nested
+from relaxcomm.roles.carried import Carried, nested
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Sparse

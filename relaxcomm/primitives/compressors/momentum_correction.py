@@ -12,8 +12,8 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Fraction, frozen
 from relaxcomm.primitives.compressors.memory import Memory, inner_state, subtract
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.facts import widest
 from relaxcomm.roles.optimizer_groups import refuse_momentum
+from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import Sparse
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import Steps, frozen
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.facts import nested, widest
+from relaxcomm.roles.carried import nested
+from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.shards import NestedState

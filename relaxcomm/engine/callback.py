@@ -1,0 +1,40 @@
+"""What every callback of the training loop has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
+
+from relaxcomm.errors import RankLostError
+from relaxcomm.step.step import Step
+
+
+class Follower(Protocol):
+    """Follows a training loop."""
+
+    step: Step
+
+    def give_up_step(self, error: RankLostError) -> None:
+        """Go on without ranks that are lost; raises the error where that cannot be."""
+
+
+Callback = TypeVar("Callback", bound=Callable[..., None])
+
+
+def callback(method: Callback) -> Callback:
+    """Time a callback, and tell waiting peers when it fails here."""
+
+    @wraps(method)
+    def told(loop: Follower, *args: Any) -> None:
+        try:
+            with loop.step.bound.world.statistics.busy:
+                try:
+                    method(loop, *args)
+                except RankLostError as error:
+                    loop.give_up_step(error)
+        except BaseException as error:
+            loop.step.bound.world.transport.announce(f"failed: {type(error).__name__}: {error}")
+            raise
+
+    return cast("Callback", told)

@@ -1,0 +1,83 @@
+"""The transport to the other ranks, for whatever the training loop has given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from relaxcomm.config import Config, load
+from relaxcomm.network import InProcessGroup, TorchTransport, Transport, single
+from relaxcomm.network.default_group import is_launched, make_default_group
+from relaxcomm.network.secret import Secret
+
+
+def connect(
+    undo: ExitStack, model: nn.Module, settings: Config | None, group: Any, secret: Secret | None
+) -> tuple[Transport, bool]:
+    """Meet the other ranks.
+
+    Args:
+        undo: closes it where attach fails, and tells the others of the error.
+        model: on its device.
+        settings: of the run; None where this rank's are broken, of which the others are told.
+        group: the ranks that take part, or a transport between them; None for all.
+        secret: that all share, or None.
+
+    Returns: the transport, and whether the default process group was made here.
+    """
+    owned = _initialise(group, (settings or _plain()).timeout_seconds, secret)
+    if owned:
+        undo.callback(dist.destroy_process_group)
+    transport = _transport(model, settings, group, secret)
+    undo.callback(transport.close)
+    undo.push(_telling(transport))
+    return transport, owned
+
+
+def _initialise(group: object, timeout_seconds: float, secret: Secret | None) -> bool:
+    """Make the default process group where torchrun has started several ranks; whether it was made here."""
+    if group is not None or not is_launched():
+        return False
+    make_default_group(timeout_seconds, secret)
+    return True
+
+
+def _telling(transport: Transport) -> Callable[[object, BaseException | None, object], None]:
+    """Tell the others when attach fails here."""
+
+    def tell(kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            transport.announce(f"failed: {type(error).__name__}: {error}")
+
+    return tell
+
+
+def _plain() -> Config:
+    """With which a broken configuration is reported to the peers."""
+    return load({"algorithm": "bsp"})
+
+
+def _transport(model: nn.Module, settings: Config | None, group: Any, secret: Secret | None) -> Transport:
+    if isinstance(group, Transport):
+        return group
+    if isinstance(group, InProcessGroup):
+        return group.transport()
+    if group is None and not dist.is_initialized():
+        return single()
+    options = settings or _plain()
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return TorchTransport.of(
+        group,
+        device=device,
+        backend=options.backend,
+        timeout_seconds=options.timeout_seconds,
+        debug=options.debug,
+        elastic=options.membership.elastic,
+        secret=secret,
+        grace_seconds=options.membership.grace_seconds,
+    )

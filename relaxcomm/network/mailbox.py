@@ -1,0 +1,140 @@
+"""Messages of one service over Gloo: numbered and sealed when they are sent, checked when they come."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relaxcomm.network.seal import Seal
+from relaxcomm.network.service_messages import (
+    Arrivals,
+    CheckedReply,
+    Header,
+    RefusedError,
+    Trailers,
+    as_bytes,
+)
+from relaxcomm.network.traffic import size_bytes
+from relaxcomm.network.transport import ByteCounters, Membership
+from relaxcomm.tensors import buffer_pool
+
+# The last two are of a rank that ends without the others: only a message wakes a thread that serves.
+REQUEST, GOODBYE, ENDING, WAKE, _REPLY = 1, 0, 2, 3, 4
+FOR_EVER = timedelta(days=365)
+"""A service waits for requests as long as its clients train."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What all services of a rank have in common.
+
+    Args:
+        membership: of the rank.
+        requests, replies: Gloo groups.
+        counters: of this rank's bytes, headers and tags not among them.
+        seal: of the ranks.
+    """
+
+    membership: Membership
+    requests: Any
+    replies: Any
+    counters: ByteCounters
+    seal: Seal
+
+
+class SentMessage:
+    """A send that keeps its buffer, and its number."""
+
+    def __init__(self, work: Any, buffer: Tensor, number: int) -> None:
+        self._work, self._buffer, self.number = work, buffer, number
+
+    def wait(self, limit: timedelta = FOR_EVER) -> None:
+        """Until it has gone out."""
+        self._work.wait(limit)
+
+
+class Mailbox:
+    """Sends and receives the messages of one service.
+
+    Args:
+        channel: over which they go.
+        rule: whose they are.
+        tag: of these messages alone.
+        request, reply: of what shape and dtype.
+    """
+
+    def __init__(self, channel: Channel, rule: str, tag: int, request: Tensor, reply: Tensor) -> None:
+        self._rank, self._tag = channel.membership.rank, tag
+        self._incoming, self._outgoing = channel.requests, channel.replies
+        self._request, self._reply = request.to("meta"), reply.to("meta")
+        self._trailers = Trailers(channel.seal, tag)
+        self._arrivals = Arrivals(self._trailers, self._request, rule)
+        self._numbers: Counter[int] = Counter()  # of the last message to each rank
+        self._order = threading.Lock()  # in which requests are numbered and sent
+        self._told: list[SentMessage] = []
+        num_bytes = size_bytes(request)
+        self._buffer = torch.empty(num_bytes + self._trailers.num_bytes, dtype=torch.uint8)
+        self.payload = self._buffer[:num_bytes]
+        """What the last message has brought."""
+        self._trailer = self._buffer[num_bytes:]
+
+    def send(self, kind: int, payload: Tensor, other: int, clock: int) -> SentMessage:
+        """Send a request, or what looks like one."""
+        data, trailer_bytes = as_bytes(payload), self._trailers.num_bytes
+        message = buffer_pool.empty(data.numel() + trailer_bytes, torch.uint8, torch.device("cpu"))
+        message[: data.numel()] = data  # first, so that it begins where numbers may
+        with self._order:
+            self._numbers[other] += 1
+            header = self._header(kind, payload, self._numbers[other], clock)
+            message[data.numel() :] = self._trailers.make(header, message[: data.numel()])
+            return SentMessage(self._incoming.send([message], other, self._tag), message, header.number)
+
+    def send_empty(self, kind: int, other: int, clock: int) -> SentMessage:
+        """Send a kind alone."""
+        return self.send(kind, torch.zeros_like(self._request, device="cpu"), other, clock)
+
+    def tell(self, kind: int, others: Iterable[int], clock: int) -> None:
+        """Send a kind alone, to those that can be reached."""
+        for other in others:
+            with suppress(RuntimeError, ValueError):  # its process or the group is gone
+                self._told.append(self.send_empty(kind, other, clock))
+
+    def receive(self) -> Header | None:
+        """Wait for a message from anybody, whose payload then lies in `payload`.
+
+        Returns: its header; None for one that was refused, of which a warning tells.
+        """
+        arriving = self._incoming.recv_anysource([self._buffer], self._tag)
+        arriving.wait()
+        return self._arrivals.take(self._trailer, self.payload, arriving._source_rank())
+
+    def reply(self, reply: Tensor, asked: Header) -> list[SentMessage]:
+        """Answer a request."""
+        trailer = self._trailers.make(self._header(_REPLY, reply, asked.number, asked.clock), as_bytes(reply))
+        return [
+            SentMessage(self._outgoing.send([one], asked.sender, self._tag), one, asked.number)
+            for one in (reply, trailer)
+        ]
+
+    def receive_reply(self, into: Tensor, other: int, number: int) -> CheckedReply:
+        """What ends when the answer to a request is there, and is one."""
+        trailer = torch.empty(self._trailers.num_bytes, dtype=torch.uint8)
+        works = (self._outgoing.recv([one], other, self._tag) for one in (into, trailer))
+
+        def check() -> None:
+            header = self._trailers.read(trailer, as_bytes(into), other, self._reply)
+            if (header.kind, header.number) != (_REPLY, number):
+                raise RefusedError(f"rank {other} has answered request {header.number}, and not {number}")
+
+        return CheckedReply(works, check)
+
+    def _header(self, kind: int, payload: Tensor, number: int, clock: int) -> Header:
+        return Header(kind, self._rank, number, clock, tuple(payload.shape), payload.dtype)

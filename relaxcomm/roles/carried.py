@@ -1,0 +1,29 @@
+"""What a primitive keeps, and what becomes of it when there is another number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+Carried: TypeAlias = Literal["equal", "mean", "share", "sum", "part", "fresh"]
+"""What becomes of a slot when there is another number of ranks.
+
+"equal": ranks that are given the same results hold the same, so it is taken from one; those that should and
+do not are refused, and of those that are given different ones the mean is taken. "mean": all take the mean.
+"share": only the mean over the ranks counts, and stays, as with residuals; each takes the mean of some.
+"sum": only the sum counts, and stays. "part": each holds its rank's part of one tensor, which is put together
+and cut anew. "fresh": it is made anew for the parameters.
+"""
+
+Slots: TypeAlias = Mapping[str, Carried]
+"""The slots that a primitive may keep, each with what becomes of it."""
+
+
+def nested(index: int, slots: Slots) -> dict[str, Carried]:
+    """The slots of what is wrapped, as they are called among those of the wrapper.
+
+    Example:
+        >>> nested(0, {"residual": "share"})
+        {'0.residual': 'share'}
+    """
+    return {f"{index}.{slot}": carried for slot, carried in slots.items()}

@@ -1,0 +1,238 @@
+"""A training run on one rank: steps, evaluations, checkpoints, and what is told of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import torch
+
+import relaxcomm
+from relaxcomm.checkpoint.periodic import Checkpoints
+from relaxcomm.config import Config
+from relaxcomm.engine import Engine
+from relaxcomm.engine.idle import warn_of_short_run
+from relaxcomm.engine.run_state import Stateful
+from relaxcomm.network import Link
+from relaxcomm.system.environment import address_to_join
+from relaxcomm.tasks.task import Task
+from relaxcomm.tasks.user_calls import checked_loss, checked_measure, named
+from relaxcomm.training.devices import move
+from relaxcomm.training.job_group import throttled
+from relaxcomm.training.progress_bar import Display, make_display
+from relaxcomm.training.results import Change, Point, RankRecord
+from relaxcomm.training.stopwatch import Stopwatch
+
+T = TypeVar("T")
+
+
+class Run:
+    """A training run on one rank.
+
+    Args:
+        config: the configuration.
+        task: what is trained.
+        device: where the task's model is.
+        link: what is simulated between this rank and the others, or None.
+    """
+
+    def __init__(self, config: Config, task: Task, device: torch.device, link: Link | None) -> None:
+        self.config, self.task, self.device = config, task, device
+        self.clock = Stopwatch(device)
+        self.history: list[Point] = []
+        self.changes: list[Change] = []
+        transport = None if link is None else throttled(config, device, link)
+        self.engine: Engine = relaxcomm.attach(task.model, task.optimizer, config, process_group=transport)
+        self.loader = self.engine.loader(
+            task.train_data, batch_size=config.data.batch_size or task.batch_size
+        )
+        self.rank, self.generation = self.engine.world.rank, self.engine.generation
+        self.step = 0
+        self.steps = task.epochs * len(self.loader)
+        if self.rank == 0 and self.engine.world.size > 1 and not self._by_round:
+            warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
+        self.others: dict[str, Stateful] = {"trainer": self}
+        if task.scheduler is not None:
+            self.others["scheduler"] = task.scheduler
+        self.checkpoints: Checkpoints | None = None
+        if config.checkpoint is not None:
+            self.checkpoints = Checkpoints(self.engine, config.checkpoint, self.others)
+        self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
+        self.display: Display = self._make_display()
+
+    def run(self) -> list[RankRecord]:
+        """Train to the end; the records of all ranks that are there then, in rank order."""
+        with ExitStack() as stack:
+            stack.callback(lambda: self.display.close())
+            stack.enter_context(self.engine)
+            if address_to_join() is not None:
+                self._take_part()
+            elif self.checkpoints is not None:
+                self.checkpoints.resume()
+            self.clock.start()
+            self._train()
+            if self.checkpoints is not None:
+                self.checkpoints.finish()
+            self.engine.finish()
+            self.clock.stop()
+            self._evaluate()  # the model that is left to the user
+            records = self._gather(self._record(), "the end of the run")
+            self._follow_ranks()
+        return records
+
+    @property
+    def _by_round(self) -> bool:
+        """Whether workers play clients, and so have rounds in common, but no steps."""
+        return self.engine.algorithm.round_plan is not None
+
+    def _record(self) -> RankRecord:
+        return RankRecord(
+            history=tuple(self.history),
+            seconds=self.clock.seconds,
+            statistics=dict(self.engine.statistics),
+            bytes_by_primitive={
+                name: sent for name, (sent, _) in self.engine.snapshot().bytes_moved.items() if sent
+            },
+        )
+
+    def _train(self) -> None:
+        by_round = self._by_round
+        for epoch in range(self.loader.epoch, self.task.epochs):
+            if self.generation.number:
+                self._expect(self.step + (self.task.epochs - epoch) * len(self.loader))
+            for batch in self.loader:
+                self.task.model.train()
+                loss = self._train_step(batch)
+                self.step = self.engine.step
+                if not by_round:
+                    self._follow_ranks()
+                self.display.step(self.step, loss)
+                if not by_round:
+                    self._after_step()
+            if by_round:
+                self._follow_ranks()
+                self._after_round()
+
+    def _after_round(self) -> None:
+        self._evaluate_average(self.loader.epoch < self.task.epochs)
+        if self.checkpoints is not None:
+            self.checkpoints.round()
+
+    def _after_step(self) -> None:
+        if self.step % self.task.evaluate_every_steps == 0:
+            # Among ranks that come and go nobody knows the last step, after which all evaluate anyway.
+            self._evaluate_average(self.config.membership.elastic or self.step < self.steps)
+        if self.checkpoints is not None:
+            self.checkpoints.step()
+
+    def _take_part(self) -> None:
+        """Begin where the others are that have admitted this rank, which is after a step or a round."""
+        torch.manual_seed(self.config.seed + self.generation.workers[self.rank])
+        self._tell_those_who_join(None)
+        if self._by_round:
+            self._after_round()
+        else:
+            self._after_step()
+
+    def _follow_ranks(self) -> None:
+        """Take note of ranks that are lost or have joined."""
+        before, now = self.generation, self.engine.generation
+        if now.number == before.number:
+            return
+        self.generation, self.rank = now, self.engine.world.rank
+        self.steps = self.step + round((self.steps - self.step) * len(before.workers) / len(now.workers))
+        lost = {one: now.lost.get(one, "was lost") for one in before.workers if one not in now.workers}
+        joined = tuple(one for one in now.workers if one not in before.workers)
+        change = Change(now.number, self.step, self.clock.seconds, len(now.workers), lost, joined)
+        self.changes.append(change)
+        if joined:
+            self._tell_those_who_join(self._standing())
+        self.display.close()
+        self.display = self._make_display()
+
+    def _standing(self) -> dict[str, Any]:
+        """What a rank must know that joins."""
+        others = {name: other.state_dict() for name, other in self.others.items()}
+        return {"others": others, "changes": self.changes, "steps": self.steps}
+
+    def _tell_those_who_join(self, mine: dict[str, Any] | None) -> None:
+        """Let ranks that have joined go on from what another knows; those have nothing to tell."""
+        told = next(filter(None, self._gather(mine, "the beginning of a generation")), None)
+        if mine is not None or told is None:
+            return
+        for name, other in self.others.items():
+            other.load_state_dict(told["others"][name])
+        self.history = [replace(point, bytes_sent=0) for point in self.history]  # by others
+        self.changes, self.steps = list(told["changes"]), told["steps"]
+
+    def _gather(self, value: T, event: str) -> list[T]:
+        """A value of every rank, in rank order; of those that are left, where some are lost meanwhile."""
+        return cast("list[T]", self.engine.together(lambda: self.engine.world.gather(value, event)))
+
+    def _expect(self, steps: int) -> None:
+        """Show that the run has so many steps: an epoch has fewer where more ranks share it."""
+        self.steps = self.display.steps = steps
+
+    def _make_display(self) -> Display:
+        """Rank 0 shows the run, whoever that is."""
+        return make_display(self.engine.algorithm.name, self.steps, self.task.metric, rank=self.rank)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a result tells of the run so far."""
+        return {
+            "step": self.step,
+            "seconds": self.clock.seconds,
+            "history": [[one.step, one.seconds, one.bytes_sent, one.measure] for one in self.history],
+        }
+
+    def carry_state_dicts(self, state_dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What any number of ranks go on from: the times of the one that came farthest."""
+        return max(state_dicts, key=lambda state: int(state["step"]))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from it."""
+        self.step = state_dict["step"]
+        self.clock.go_on_from(state_dict["seconds"])
+        self.history = [Point(*one) for one in state_dict["history"]]
+
+    def _evaluate_average(self, wanted: bool) -> None:
+        if wanted:
+            with self._pause(), self.engine.averaged():
+                self._evaluate()
+
+    def _train_step(self, batch: Any) -> torch.Tensor:
+        task = self.task
+        total = torch.zeros((), device=self.device)
+        for part, share in self.engine.micro_batches(move(batch, self.device), self.micro_batch_size):
+            with named("loss", task.loss):
+                loss = share * checked_loss(task.loss(task.model, part), task.loss)
+            total += loss.detach()
+            self.engine.observe(loss=total)  # before backward, at whose end triggers may look at it
+            loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        task.optimizer.step()
+        task.optimizer.zero_grad()
+        if task.scheduler is not None:
+            task.scheduler.step()
+        return total
+
+    def _evaluate(self) -> None:
+        """Every rank evaluates the same averaged model, so none needs to be told the measure."""
+        self.task.model.eval()
+        with torch.no_grad(), named("evaluate", self.task.evaluate):
+            measure = checked_measure(self.task.evaluate(self.task.model), self.task.evaluate)
+        self.engine.observe_evaluation(**{self.task.metric: measure})
+        sent = int(self.engine.statistics["bytes_sent"])
+        self.history.append(Point(self.step, self.clock.seconds, sent, measure))
+        self.display.evaluated(self.step, measure, self.clock.seconds)
+
+    @contextmanager
+    def _pause(self) -> Iterator[None]:
+        """Keep an evaluation out of the training time."""
+        self.clock.stop()
+        yield
+        # A rank that starts its clock first would count the others' evaluation.
+        self._gather(None, "the end of an evaluation")
+        self.clock.start()
