@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOMS = (
-    *("errors", "system", "testing", "tensors", "fields", "network", "data", "monitoring", "tasks"),
+    *("errors", "system", "testing", "tensors", "kernels", "fields", "network", "data", "monitoring", "tasks"),
     *("topology", "roles"),
     *(
         f"primitives.{role}"

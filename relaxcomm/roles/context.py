@@ -115,8 +115,18 @@ class Context:
             >>> drawn(step=3, rank=0) == drawn(step=3, rank=0), drawn(step=3, rank=0) == drawn(step=3, rank=1)
             (True, False)
         """
-        number = hash((seed, self.step, self.round, self.membership.rank, self.place, *apart))
-        return torch.Generator(device).manual_seed(number % 2**63)
+        return torch.Generator(device).manual_seed(self.number(seed, *apart) % 2**63)
+
+    def number(self, seed: int, *apart: int) -> int:
+        """The number that `generator` begins with, for random words that a kernel makes itself.
+
+        Example:
+            >>> from relaxcomm.plugin import Context, Membership
+            >>> here = Context(3, 0, Membership(0, 2), lambda bucket: 0.1)
+            >>> here.number(7) == here.number(7), here.number(7) == here.at(step=4).number(7)
+            (True, False)
+        """
+        return hash((seed, self.step, self.round, self.membership.rank, self.place, *apart))
 
 
 class Primitive(Declared):

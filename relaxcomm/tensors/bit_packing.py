@@ -20,7 +20,7 @@ def packed_bytes(numel: int, num_codes: int) -> int:
         >>> packed_bytes(100, 3), packed_bytes(100, 8)
         (20, 38)
     """
-    return sum(-(-numel // digits) for _, _, digits in _layers(num_codes))
+    return sum(-(-numel // digits) for _, _, digits in digit_layers(num_codes))
 
 
 def pack_codes(codes: Tensor, num_codes: int) -> Tensor:
@@ -42,7 +42,9 @@ def pack_codes(codes: Tensor, num_codes: int) -> Tensor:
         >>> pack_codes(codes, num_codes=3).shape, pack_codes(codes, num_codes=8).shape
         (torch.Size([1]), torch.Size([3]))
     """
-    layers = [_fold(_digit(codes, place, base), base, digits) for base, place, digits in _layers(num_codes)]
+    layers = [
+        _fold(_digit(codes, place, base), base, digits) for base, place, digits in digit_layers(num_codes)
+    ]
     return layers[0] if len(layers) == 1 else torch.cat(layers)
 
 
@@ -85,7 +87,7 @@ def unpack_codes(packed: Tensor, numel: int, num_codes: int) -> Tensor:
     """
     total: Tensor | None = None
     start = 0
-    for base, place, digits in _layers(num_codes):
+    for base, place, digits in digit_layers(num_codes):
         size = -(-numel // digits)
         layer = _unfold(packed[start : start + size], base, digits)[:numel]
         total = layer if total is None else total.add_(layer, alpha=place)
@@ -153,7 +155,7 @@ def _planes(size: int) -> Iterator[tuple[int, int]]:
         yield shift, min(8, bits - shift)
 
 
-def _layers(num_codes: int) -> Iterator[tuple[int, int, int]]:
+def digit_layers(num_codes: int) -> Iterator[tuple[int, int, int]]:
     """Base and place value of each digit that is packed apart, and how many of them share a byte."""
     if num_codes == 3:
         yield 3, 1, _TERNARY_DIGITS

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Steps, frozen
+from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.kernels.message_sums import stacked
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
@@ -79,11 +81,11 @@ class power_sgd(Compressor):
         cut = _Cut(cx.layout_of(tensor.numel()), self.matrix_rank)
         tensor = tensor.to(state[_RIGHT].dtype)
         matrices, others = cut.matrices(tensor)
-        lefts = [m @ q for m, q in zip(matrices, cut.rights(state[_RIGHT]), strict=True)]
+        lefts = _each(torch.matmul, matrices, cut.rights(state[_RIGHT]))
         parts = yield Dense(_joined([*lefts, *others], state[_RIGHT]))
         means = cut.lefts(sum_dense(parts))
-        lefts = [torch.linalg.qr(p).Q for p in means[: len(lefts)]]
-        rights = [m.t() @ p for m, p in zip(matrices, lefts, strict=True)]
+        lefts = _each(lambda p: torch.linalg.qr(p).Q, means[: len(lefts)])
+        rights = _each(lambda m, p: m.mT @ p, matrices, lefts)
         parts = yield Dense(_joined(rights, state[_RIGHT]))
         state[_RIGHT] = sum_dense(parts)
         result = cut.product(lefts, cut.rights(state[_RIGHT]), means[len(lefts) :], tensor)
@@ -144,11 +146,24 @@ class _Cut:
         """Each `P Q^T` and what was sent as it is, as a tensor like `like`."""
         flat = torch.empty_like(like)
         matrices, rest = self.matrices(flat)
-        for matrix, p, q in zip(matrices, lefts, rights, strict=True):
-            matrix.copy_(p @ q.t())
-        for part, value in zip(rest, others, strict=True):
-            part.copy_(value)
+        made = _each(lambda p, q: p @ q.mT, lefts, rights)
+        torch._foreach_copy_([*matrices, *rest], [*made, *others])
         return flat
+
+
+def _each(function: Callable[..., Tensor], *arguments: Sequence[Tensor]) -> list[Tensor]:
+    """The function of each; on a GPU of all that have equal shapes at once."""
+    several = list(zip(*arguments, strict=True))
+    if not several or not is_for_kernels(several[0][0]):
+        return [function(*one) for one in several]
+    alike: dict[tuple[torch.Size, ...], list[int]] = {}
+    for index, one in enumerate(several):
+        alike.setdefault(tuple(part.shape for part in one), []).append(index)
+    found: dict[int, Tensor] = {}
+    for indices in alike.values():
+        parts = zip(*(several[index] for index in indices), strict=True)
+        found.update(zip(indices, function(*map(stacked, parts)).unbind(), strict=True))
+    return [found[index] for index in range(len(several))]
 
 
 def _joined(parts: Sequence[Tensor], like: Tensor) -> Tensor:

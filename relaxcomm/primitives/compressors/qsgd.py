@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Levels, Steps, frozen
+from relaxcomm.kernels.segment_statistics import SegmentStatistics
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import CompressorFacts, Context
 from relaxcomm.tensors.messages import QUANTIZED
@@ -70,6 +71,10 @@ class qsgd(UniformQuantizer):
 
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         step = row_norms(rows) / self.levels
+        return step, step
+
+    def spread_of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
+        step = found.squares.sqrt().float() / self.levels
         return step, step
 
     def contraction(self, numel: int) -> float | None:

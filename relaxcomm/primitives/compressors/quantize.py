@@ -13,6 +13,7 @@ from torch import Tensor
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Index, Steps, frozen
 from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
+from relaxcomm.kernels.segment_statistics import SegmentStatistics
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors.messages import QUANTIZED
@@ -101,7 +102,12 @@ class quantize(UniformQuantizer):
         return Segments(numel, self.block_size)
 
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = rows.amin(1), rows.amax(1)  # together they take far less time than aminmax
+        return self._between(rows.amin(1), rows.amax(1))  # together they take far less time than aminmax
+
+    def spread_of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
+        return self._between(found.lows, found.highs)
+
+    def _between(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         if self.symmetric:
             high = torch.maximum(high, -low)
             low = -high

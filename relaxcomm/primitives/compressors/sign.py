@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
+from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.kernels.level_packing import pack_nonnegative
+from relaxcomm.kernels.segment_statistics import segment_statistics
 from relaxcomm.primitives.compressors.uniform_quantizer import tensor_segments
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
@@ -16,7 +19,7 @@ from relaxcomm.tensors.bit_packing import pack_signs, packed_bytes
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import SIGNS, Signs
 from relaxcomm.tensors.precision import wide
-from relaxcomm.tensors.segments import chunk_size
+from relaxcomm.tensors.segments import Segments, chunk_size
 
 
 @frozen
@@ -57,11 +60,7 @@ class sign(Compressor):
         return 1 - 1 / numel if numel else 0.0
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        segments = tensor_segments(cx, tensor.numel())
-        steps = tensor.new_empty(segments.count, dtype=wide(tensor.dtype))
-        for index, group in enumerate(segments.groups(tensor.numel())):
-            steps[index] = 2 * _mean_size(tensor[group.start : group.stop])
-        message = Signs(pack_signs(tensor), steps, steps[:0], 2, segments)
+        message = _message(tensor, tensor_segments(cx, tensor.numel()))
         sent = sum_quantized([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
         return sum_quantized(parts, tensor), sent
@@ -71,6 +70,17 @@ class sign(Compressor):
 
     def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
         return packed_bytes(layout.numel, 2) + len(list(layout.spans())) * max(4, element_bytes)
+
+
+def _message(tensor: Tensor, segments: Segments) -> Signs:
+    if is_for_kernels(tensor):
+        found = segment_statistics(tensor, segments)
+        steps = (2 * found.sizes / found.numbers).float()
+        return Signs(pack_nonnegative(tensor), steps, steps[:0], 2, segments)
+    steps = tensor.new_empty(segments.count, dtype=wide(tensor.dtype))
+    for index, group in enumerate(segments.groups(tensor.numel())):
+        steps[index] = 2 * _mean_size(tensor[group.start : group.stop])
+    return Signs(pack_signs(tensor), steps, steps[:0], 2, segments)
 
 
 def _mean_size(tensor: Tensor) -> Tensor:

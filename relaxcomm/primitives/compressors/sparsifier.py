@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.schedules import largest, piecewise, value_at
+from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.finiteness import is_finite
@@ -59,21 +60,29 @@ class Sparsifier(Compressor):
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         density = value_at(self.density, cx.step - cx.start)
         capacity = self.capacity(num_kept(density, tensor.numel()), tensor.numel())
-        message = pack_selected(tensor, self._chosen(tensor, density, capacity), capacity)
+        message = self.message(tensor, density, capacity)
         parts = yield message
         return sum_sparse(parts, tensor), message if keep_sent else None
+
+    def message(self, tensor: Tensor, density: float, capacity: int) -> Sparse:
+        """The entries that `select` chooses."""
+        return pack_selected(tensor, self._chosen(tensor, density, capacity), capacity)
 
     def _chosen(self, tensor: Tensor, density: float, capacity: int) -> Tensor:
         """What `select` chooses; of a tensor that is not finite an entry that shows it."""
         if not tensor.numel():
             return torch.empty(0, dtype=torch.int64, device=tensor.device)
         indices = self.select(tensor, density, capacity)
+        if is_for_kernels(tensor):  # without waiting; to come twice spoils no more
+            spoilt = ~torch.isfinite(tensor)
+            shown = torch.where(spoilt.any(), spoilt.int().argmax(), indices[:1])
+            return torch.cat([shown, indices[1:]])
         if is_finite(tensor):
             return indices
         spoilt = torch.nonzero(~torch.isfinite(tensor)).view(-1)
         # Never hidden: one entry that is not finite reaches all ranks.
-        shown: Tensor = torch.unique(torch.cat([spoilt[:1], indices[: max(0, capacity - 1)]]))
-        return shown
+        chosen: Tensor = torch.unique(torch.cat([spoilt[:1], indices[: max(0, capacity - 1)]]))
+        return chosen
 
     def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
         return self.capacity(num_kept(largest(self.density), numel), numel), element_bytes

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Rate, frozen
+from relaxcomm.kernels.segment_statistics import SegmentStatistics
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer, tensor_segments
 from relaxcomm.roles import CompressorFacts, Context
 from relaxcomm.tensors.layout import Layout, one_tensor
@@ -74,6 +75,12 @@ class terngrad(UniformQuantizer):
         step = torch.maximum(rows.amax(1), -rows.amin(1))
         if self.clip is not None:
             step = torch.minimum(step, self.clip / math.sqrt(rows.shape[1]) * row_norms(rows))
+        return step, step
+
+    def spread_of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
+        step = torch.maximum(found.highs, -found.lows)
+        if self.clip is not None:
+            step = torch.minimum(step, ((found.squares / found.numbers).sqrt() * self.clip).float())
         return step, step
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:

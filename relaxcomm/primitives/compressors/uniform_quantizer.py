@@ -7,6 +7,10 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.kernels.level_packing import pack_levels
+from relaxcomm.kernels.philox import key_of
+from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.tensors import buffer_pool
@@ -49,8 +53,12 @@ class UniformQuantizer(Compressor):
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Distance of the levels and the lowest (not looked at around 0), each `[num]`, for `[num, size]`."""
 
+    @abstractmethod
+    def spread_of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
+        """The same of all segments at once, each `[count]` float32."""
+
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        message = self._message(cx, tensor)
+        message = (self._in_kernels if is_for_kernels(tensor) else self._message)(cx, tensor)
         sent = sum_quantized([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
         return sum_quantized(parts, tensor), sent
@@ -73,6 +81,14 @@ class UniformQuantizer(Compressor):
                 places = rounding.places(chunk.rows(tensor), step, low if self.has_lows else None)
                 rounding.round(places, chunk.rows(codes))
         return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
+
+    def _in_kernels(self, cx: Context, tensor: Tensor) -> Quantized:
+        """The same in a number of launches that does not depend on the segments."""
+        segments = self.segments(cx, tensor.numel())
+        steps, lows = self.spread_of(segment_statistics(tensor, segments))
+        key = key_of(cx.number(self.seed, tensor.numel())) if self.stochastic else None
+        codes = pack_levels(tensor, steps, lows if self.has_lows else None, segments, self.num_codes, key)
+        return Quantized(codes, steps, lows if self.has_lows else steps[:0], self.num_codes, segments)
 
     def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
         """Bytes of a message whose entries have `num_segments` scales."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from relaxcomm.kernels.device_numbers import device_numbers
+from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.kernels.message_sums import add_entries, stacked, sum_levels
 from relaxcomm.roles import Parts
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.messages import Dense, Message, Quantized, Sparse
@@ -30,6 +33,8 @@ def sum_sparse(parts: Parts, like: Tensor) -> Tensor:
     """The weighted sum of sparse messages as a dense tensor, at least float32."""
     if not parts:
         return buffer_pool.zeros_like(like, wide(like.dtype))
+    if is_for_kernels(like) and all(type(message) is Sparse for _, message in parts):
+        return _sparse_together(parts, like)
     total, cut = buffer_pool.empty_like(like, wide(like.dtype)), []
     for _, message in parts:
         assert isinstance(message, Sparse), f"expected a sparse message, got {message!r}"
@@ -44,8 +49,38 @@ def sum_sparse(parts: Parts, like: Tensor) -> Tensor:
 
 def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
     """The weighted sum of quantised messages as a tensor like `like`, at least float32."""
+    if is_for_kernels(like) and parts:
+        return _quantized_together(parts, like)
     total = buffer_pool.zeros_like(like, wide(like.dtype))
     for weight, message in parts:
         assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
         message.add_to(total, weight)
     return total
+
+
+def _sparse_together(parts: Parts, like: Tensor) -> Tensor:
+    """The sum, in a number of launches that does not depend on the number of messages."""
+    messages = [message for _, message in parts if isinstance(message, Sparse)]
+    total = buffer_pool.zeros_like(like, wide(like.dtype))
+    values, indices, counts = (
+        stacked([getattr(message, name) for message in messages]) for name in ("values", "indices", "count")
+    )
+    add_entries(total, values, indices, counts, _weights(parts, like))
+    return total
+
+
+def _quantized_together(parts: Parts, like: Tensor) -> Tensor:
+    """The same of quantised messages."""
+    messages = [message for _, message in parts if isinstance(message, Quantized)]
+    assert len(messages) == len(parts), f"expected quantised messages, got {parts!r}"
+    codes, steps, lows = (
+        stacked([getattr(message, name) for message in messages]) for name in ("codes", "steps", "lows")
+    )
+    first = messages[0]
+    has_lows = first.lows.numel() > 0
+    weights = _weights(parts, like)
+    return sum_levels(codes, steps, lows if has_lows else None, weights, first.segments, first.num_codes)
+
+
+def _weights(parts: Parts, like: Tensor) -> Tensor:
+    return device_numbers(tuple(weight for weight, _ in parts), wide(like.dtype), like.device)

@@ -81,8 +81,10 @@ class Sparse(Message):
         count = int(self.count) if self.values.device.type == "cpu" else self.values.numel()
         values, indices = self.values[:count], self.places()[:count]
         if self.values.device.type != "cpu":  # without waiting for the count: what is unused adds nothing
-            used = torch.arange(count, device=values.device) < self.count
-            values, indices = torch.where(used, values, 0), torch.where(used, indices, 0)
+            places = torch.arange(count, dtype=indices.dtype, device=values.device)
+            used = places < self.count
+            # Each at a place of its own: many additions at one place take turns.
+            values, indices = torch.where(used, values, 0), torch.where(used, indices, places)
         yield Range(0, like.numel(), indices, values)
 
 

@@ -1,0 +1,149 @@
+"""The kernel of `pack_levels` and `pack_nonnegative`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits, zero_code
+from relaxcomm.kernels.compiled.triton_lanes import lane_places, lane_tile, segment_of
+from relaxcomm.kernels.philox import Key
+from relaxcomm.tensors.segments import Segments
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """Inverse step and low of each segment, and where segments begin if they have no common size."""
+
+    inverses: Tensor
+    lows: Tensor | None
+    offsets: Tensor | None
+    segments: Segments
+
+
+def launch(
+    tensor: Tensor, scales: Scales | None, lanes: CodeLanes, num_codes: int, key: Key | None
+) -> Tensor:
+    """The packed codes; without scales, one bit that says whether an entry is 0 or more."""
+    out = torch.empty(lanes.num_bytes, dtype=torch.uint8, device=tensor.device)
+    lows = None if scales is None else scales.lows
+    offsets = None if scales is None else scales.offsets
+    zero = zero_code(num_codes, has_lows=lows is not None)
+    bits = fraction_bits(num_codes, zero)
+    programs, rows, columns = lane_tile(lanes)
+    _pack[(programs,)](
+        tensor,
+        tensor if scales is None else scales.inverses,
+        tensor if lows is None else lows,
+        tensor if offsets is None else offsets,
+        out,
+        *(lanes.numel, lanes.num_bytes, lanes.lanes, 1 if scales is None else scales.segments.count),
+        *(key or (0, 0)),
+        BASE=lanes.base,
+        DIGITS=lanes.digits,
+        PARTS=lanes.parts,
+        ROW=lanes.row,
+        ROWS=rows,
+        COLUMNS=columns,
+        BLOCK=0 if offsets is not None or scales is None else scales.segments.block_size,
+        SEARCHES=0 if offsets is None else len(offsets).bit_length(),
+        IS_SIGN=scales is None,
+        HAS_LOWS=lows is not None,
+        IS_DRAWN=key is not None,
+        ZERO=zero,
+        MOST=num_codes - 1 - zero,
+        BITS=bits,
+        UPPER=2.0 ** (bits - 32),
+        num_warps=8,
+        enable_fp_fusion=False,  # rounded as the same arithmetic in torch
+    )
+    return out
+
+
+@triton.jit
+def _word(lane, key_low, key_high, SLOT: tl.constexpr):
+    """The random word of a slot; the compiler makes those of one counter together."""
+    key = (key_high.to(tl.uint64) << 32) | key_low.to(tl.uint64)
+    low, high = lane.to(tl.uint32), (lane >> 32).to(tl.uint32)
+    none = low * 0
+    w0, w1, w2, w3 = tl.philox(key, low, high, none + SLOT // 4, none)
+    if SLOT % 4 == 0:
+        word = w0
+    elif SLOT % 4 == 1:
+        word = w1
+    elif SLOT % 4 == 2:
+        word = w2
+    else:
+        word = w3
+    return word
+
+
+@triton.jit
+def _drawn(place, word, ZERO: tl.constexpr, MOST: tl.constexpr, BITS: tl.constexpr, UPPER: tl.constexpr):
+    """`floor(place + u)` in fixed point."""
+    exact = place * (1 << BITS) + (word >> BITS).to(tl.float32) * UPPER
+    exact = tl.minimum(tl.maximum(exact, -(ZERO << BITS)), MOST << BITS)
+    fixed = tl.floor(exact).to(tl.int32)
+    return ((fixed + (word & ((1 << BITS) - 1)).to(tl.int32)) >> BITS) + ZERO
+
+
+@triton.jit(do_not_specialize=["numel", "num_bytes", "num_lanes", "count", "key_low", "key_high"])
+def _pack(
+    tensor_ptr,
+    inverses_ptr,
+    lows_ptr,
+    offsets_ptr,
+    out_ptr,
+    numel,
+    num_bytes,
+    num_lanes,
+    count,
+    key_low,
+    key_high,
+    BASE: tl.constexpr,
+    DIGITS: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROW: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SEARCHES: tl.constexpr,
+    IS_SIGN: tl.constexpr,
+    HAS_LOWS: tl.constexpr,
+    IS_DRAWN: tl.constexpr,
+    ZERO: tl.constexpr,
+    MOST: tl.constexpr,
+    BITS: tl.constexpr,
+    UPPER: tl.constexpr,
+):
+    """A program some lanes of every part."""
+    num_bytes, num_lanes = num_bytes.to(tl.int64), num_lanes.to(tl.int64)
+    row, lane, there = lane_places(num_lanes, ROW, ROWS, COLUMNS)
+    for part in tl.static_range(PARTS):
+        byte = lane + num_lanes * part
+        packed = tl.zeros((ROWS, COLUMNS), dtype=tl.int32)
+        for reverse in tl.static_range(DIGITS):
+            entry = byte + num_bytes * (DIGITS - 1 - reverse)
+            inside = there & (byte < num_bytes) & (entry < numel)
+            value = tl.load(tensor_ptr + entry, mask=inside, other=0.0).to(tl.float32)
+            if IS_SIGN:
+                code = (value >= 0).to(tl.int32)
+            else:
+                first = num_lanes * part
+                own, known = segment_of(row, entry, inside, first, offsets_ptr, count, ROW, BLOCK, SEARCHES)
+                if HAS_LOWS:
+                    value -= tl.load(lows_ptr + own, mask=known, other=0.0)
+                place = value * tl.load(inverses_ptr + own, mask=known, other=0.0)
+                place = tl.where(place == place, place, 0.0)
+                if IS_DRAWN:
+                    word = _word(lane, key_low, key_high, part * DIGITS + DIGITS - 1 - reverse)
+                    code = _drawn(place, word, ZERO, MOST, BITS, UPPER)
+                else:
+                    # So large a number that its last bit stands for 1: entries are rounded, their bits read.
+                    code = (place + (ZERO + 8388608.0)).to(tl.int32, bitcast=True) & 255
+            packed = packed * BASE + tl.where(inside, code, 0)
+        tl.store(out_ptr + byte, packed.to(tl.uint8), mask=there & (byte < num_bytes))

@@ -1,0 +1,130 @@
+"""The kernel of `magnitude_statistics`."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from relaxcomm.kernels.magnitudes import (
+    BIN_SHIFT,
+    INFINITY,
+    NOT_A_NUMBER,
+    NUM_BINS,
+    ROW,
+    TILE,
+    counting_stride,
+)
+
+_MOST_PARTS = 1024
+_COPIES = 4  # of the histogram, so that fewer programs add to the same number at once
+
+
+def launch(
+    tensor: Tensor, residual: Tensor | None, decay: float, out: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sums, entries that are not finite, histogram and largest keys."""
+    numel = tensor.numel()
+    tiles = triton.cdiv(numel, TILE)
+    tiles_each = triton.cdiv(tiles, _MOST_PARTS)
+    parts = triton.cdiv(tiles, tiles_each)
+    sums = torch.empty(parts, 2, dtype=torch.float64, device=tensor.device)
+    not_finite = torch.empty(parts, dtype=torch.int32, device=tensor.device)
+    histogram = torch.zeros(_COPIES, NUM_BINS, dtype=torch.int32, device=tensor.device)
+    largest = torch.empty(triton.cdiv(numel, ROW), dtype=torch.int32, device=tensor.device)
+    _statistics[(parts,)](
+        tensor,
+        tensor if residual is None else residual,
+        tensor if out is None else out,
+        sums,
+        not_finite,
+        histogram,
+        largest,
+        numel,
+        tiles_each,
+        counting_stride(numel),
+        float(decay),
+        HAS_RESIDUAL=residual is not None,
+        ROWS=TILE // ROW,
+        ROW=ROW,
+        SHIFT=BIN_SHIFT,
+        BINS=NUM_BINS,
+        COPIES=_COPIES,
+        INFINITY=INFINITY,
+        NOT_A_NUMBER=NOT_A_NUMBER,
+        num_warps=8,
+        enable_fp_fusion=False,  # rounded as the same arithmetic in torch
+    )
+    return sums, not_finite, histogram, largest
+
+
+@triton.jit
+def magnitude_key(
+    value,  # float32
+    NOT_A_NUMBER: tl.constexpr,
+):
+    """As `magnitude_keys`."""
+    key = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return tl.where(value == value, key, NOT_A_NUMBER)
+
+
+@triton.jit
+def _is_counted(tile, stride):
+    """As `counted_entries`, of the number of a tile in int64."""
+    drawn = (((tile // stride) * 2654435761) & 4294967295) >> 16
+    return tile % stride == drawn % stride
+
+
+@triton.jit
+def _statistics(
+    tensor_ptr,
+    residual_ptr,
+    out_ptr,
+    sums_ptr,
+    not_finite_ptr,
+    histogram_ptr,
+    largest_ptr,
+    numel,
+    tiles_each,
+    stride,
+    decay,
+    HAS_RESIDUAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    ROW: tl.constexpr,
+    SHIFT: tl.constexpr,
+    BINS: tl.constexpr,
+    COPIES: tl.constexpr,
+    INFINITY: tl.constexpr,
+    NOT_A_NUMBER: tl.constexpr,
+):
+    """A program a part: `tiles_each` tiles of `ROWS` rows."""
+    part = tl.program_id(0)
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, ROW)
+    total = tl.zeros((ROWS,), dtype=tl.float64)
+    squares = tl.zeros((ROWS,), dtype=tl.float64)
+    spoilt = tl.zeros((ROWS,), dtype=tl.int32)
+    bins_ptr = histogram_ptr + (part % COPIES) * BINS
+    for step in range(tiles_each):
+        tile = part.to(tl.int64) * tiles_each + step
+        row = tile * ROWS + rows
+        entry = row[:, None] * ROW + columns[None, :]
+        inside = entry < numel
+        value = tl.load(tensor_ptr + entry, mask=inside, other=0.0)
+        if HAS_RESIDUAL:
+            kept = tl.load(residual_ptr + entry, mask=inside, other=0.0)
+            corrected = value.to(tl.float32) + decay * kept
+            tl.store(out_ptr + entry, corrected, mask=inside)
+            value = corrected.to(tensor_ptr.dtype.element_ty)
+        wide = value.to(tl.float32)
+        key = magnitude_key(wide, NOT_A_NUMBER)
+        exact = wide.to(tl.float64)
+        total += tl.sum(exact, axis=1)
+        squares += tl.sum(exact * exact, axis=1)
+        spoilt += tl.sum((key >= INFINITY).to(tl.int32), axis=1)
+        tl.store(largest_ptr + row, tl.max(key, axis=1), mask=row * ROW < numel)
+        counted = inside & _is_counted(tile, stride)
+        tl.atomic_add(bins_ptr + (key >> SHIFT), 1, mask=counted, sem="relaxed")
+    tl.store(sums_ptr + 2 * part, tl.sum(total, axis=0))
+    tl.store(sums_ptr + 2 * part + 1, tl.sum(squares, axis=0))
+    tl.store(not_finite_ptr + part, tl.sum(spoilt, axis=0))

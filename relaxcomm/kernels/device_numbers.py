@@ -1,0 +1,39 @@
+"""Numbers that the host knows, as tensors that are sent to a device once."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+
+def device_numbers(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The numbers as a tensor that must not be written into; the host waits for no copy.
+
+    Args:
+        numbers: of which a step asks for the same again.
+        dtype: of the result.
+        device: of the result.
+
+    Returns: `[len(numbers)]`.
+
+    Example:
+        >>> import torch
+        >>> one, again = (device_numbers((0.5, 0.5), torch.float32, torch.device("cpu")) for _ in range(2))
+        >>> one, one is again
+        (tensor([0.5000, 0.5000]), True)
+    """
+    # Apart for each stream: another one might read before the copy has come.
+    stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+    return _sent(numbers, dtype, device, stream)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sent(
+    numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device, stream: torch.cuda.Stream | None
+) -> Tensor:
+    held = torch.tensor(numbers, dtype=dtype)
+    if device.type != "cuda":
+        return held.to(device)
+    return held.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,87 @@
+"""Which implementation runs for a tensor: a kernel in Triton, or the same in torch."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from relaxcomm.errors import UsageError
+
+Implementation = Literal["triton", "torch"]
+DTYPES = frozenset((torch.float32, torch.bfloat16, torch.float16))
+"""Of tensors that kernels read; float64 is coded as on a CPU."""
+_chosen: ContextVar[Implementation | None] = ContextVar("implementation", default=None)
+
+
+def is_for_kernels(tensor: Tensor) -> bool:
+    """Whether compressors hand a tensor to this room: it lies on a GPU, in a type that kernels read.
+
+    Example:
+        >>> import torch
+        >>> is_for_kernels(torch.zeros(2))
+        False
+        >>> with implementation("torch"):
+        ...     is_for_kernels(torch.zeros(2))
+        True
+    """
+    is_there = tensor.device.type == "cuda" or _chosen.get() is not None
+    return is_there and tensor.dtype in DTYPES and tensor.numel() > 0
+
+
+def uses_triton(tensor: Tensor) -> bool:
+    """Whether a kernel in Triton runs for a tensor; where not, the function written in torch does.
+
+    Example:
+        >>> import torch
+        >>> uses_triton(torch.zeros(2))
+        False
+    """
+    chosen = _chosen.get()
+    if chosen is not None:
+        return chosen == "triton"
+    # The memory, not what the tensor reports: one that only says that it is on a GPU has no driver.
+    return tensor.untyped_storage().device.type == "cuda" and has_triton()
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is installed, as it is with torch's builds for GPUs."""
+    return importlib.util.find_spec("triton") is not None
+
+
+@contextmanager
+def implementation(name: Implementation) -> Iterator[None]:
+    """Inside, this implementation runs for all tensors, a CPU's too: for tests that compare them.
+
+    Args:
+        name: "triton" or "torch"; the former on a CPU's tensors needs `TRITON_INTERPRET=1`, set before
+            Triton is imported.
+
+    Raises: UsageError if Triton is asked for and could not run.
+
+    Example:
+        >>> import torch
+        >>> with implementation("torch"):
+        ...     uses_triton(torch.zeros(2))
+        False
+    """
+    if name == "triton" and not has_triton():
+        raise UsageError("implementation('triton') needs Triton, which is not installed: pip install triton")
+    if name == "triton" and not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        raise UsageError(
+            "implementation('triton') on a machine without a GPU needs Triton's interpreter: set the "
+            "environment variable TRITON_INTERPRET=1 before Triton is imported"
+        )
+    token = _chosen.set(name)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)

@@ -1,0 +1,98 @@
+"""Entries rounded to evenly spaced levels and packed to bits, in one pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relaxcomm.kernels.code_lanes import CodeLanes, code_lanes, fraction_bits, is_one_layer, zero_code
+from relaxcomm.kernels.dispatch import uses_triton
+from relaxcomm.kernels.philox import Key
+from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries
+from relaxcomm.tensors.bit_packing import pack_codes
+from relaxcomm.tensors.segments import Segments
+
+_ROUNDED = float(1 << 23)  # a float32 so large that its last bit stands for 1
+
+
+def pack_levels(
+    tensor: Tensor,
+    steps: Tensor,
+    lows: Tensor | None,
+    segments: Segments,
+    num_codes: int,
+    key: Key | None,
+) -> Tensor:
+    """Codes of entries, `(x - low) / step`, rounded to the nearest or, with a key, drawn, then packed.
+
+    Without lows the levels lie around 0: code `(num_codes - 1) div 2` is 0. A drawn code is
+    `floor((x - low) / step + u)`, u of the entry's own random word.
+
+    Args:
+        tensor: `[numel]`, float32, bfloat16 or float16.
+        steps: `[segments.count]` float32; below the least normal number all entries of a segment are equal.
+        lows: like `steps`, or None.
+        segments: which entries share a step.
+        num_codes: 2 to 256.
+        key: of the random words, or None.
+
+    Returns: `[packed_bytes(numel, num_codes)]` uint8, as `pack_codes` packs them.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.bit_packing import unpack_codes
+        >>> x, one, zero = torch.tensor([0.0, 0.4, 0.6, 15.0]), torch.ones(1), torch.zeros(1)
+        >>> packed = pack_levels(x, one, zero, Segments(4, block_size=4), num_codes=16, key=None)
+        >>> unpack_codes(packed, 4, 16)
+        tensor([ 0,  0,  1, 15], dtype=torch.uint8)
+    """
+    normal = steps >= torch.finfo(steps.dtype).tiny  # of others no inverse exists
+    inverses = torch.where(normal, steps, 1.0).reciprocal_().mul_(normal)
+    lanes = code_lanes(segments, num_codes)
+    if uses_triton(tensor):
+        from relaxcomm.kernels.compiled import triton_level_packing
+
+        offsets = None if segments.block_size else offsets_of(segments, tensor.device)
+        scales = triton_level_packing.Scales(inverses, lows, offsets, segments)
+        packed = triton_level_packing.launch(tensor, scales, lanes, num_codes, key)
+        return packed if is_one_layer(num_codes) else pack_codes(packed, num_codes)
+    own = segment_of_entries(segments, tensor.device)
+    places = tensor.float()
+    places = (places if lows is None else places - lows[own]) * inverses[own]
+    places = torch.where(places == places, places, 0.0)
+    zero = zero_code(num_codes, has_lows=lows is not None)
+    if key is None:
+        codes = (places + (zero + _ROUNDED)).view(torch.int32)  # of which the last eight bits are kept
+    else:
+        codes = _drawn(places, lanes, num_codes, zero, key)
+    return pack_codes(codes.to(torch.uint8), num_codes)
+
+
+def pack_nonnegative(tensor: Tensor) -> Tensor:
+    """One bit an entry: 1 for those of 0 or more, 0 for negative ones and NaN.
+
+    Args:
+        tensor: `[numel]`, float32, bfloat16 or float16.
+
+    Returns: `[packed_bytes(numel, 2)]` uint8.
+
+    Example:
+        >>> import torch
+        >>> pack_nonnegative(torch.tensor([0.5, -1.0, 0.0, 2.0]))
+        tensor([13], dtype=torch.uint8)
+    """
+    if uses_triton(tensor):
+        from relaxcomm.kernels.compiled import triton_level_packing
+
+        whole = Segments(tensor.numel(), tensor.numel())
+        return triton_level_packing.launch(tensor, None, code_lanes(whole, 2), 2, None)
+    return pack_codes(tensor.ge(0).view(torch.uint8), 2)
+
+
+def _drawn(places: Tensor, lanes: CodeLanes, num_codes: int, zero: int, key: Key) -> Tensor:
+    """`floor(place + u)` in fixed point; what is below its last bit counts by the word's upper bits."""
+    bits, most = fraction_bits(num_codes, zero), num_codes - 1 - zero
+    words = lanes.words(key, places.device)
+    upper = (words >> bits).float() * 2.0 ** (bits - 32)
+    fixed = (places * float(1 << bits) + upper).clamp(-zero << bits, most << bits).floor().int()
+    return ((fixed + (words & ((1 << bits) - 1)).int()) >> bits) + zero

@@ -1,0 +1,95 @@
+"""What scales are made of, of every segment of a tensor at once, through a table of offsets."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relaxcomm.kernels.device_numbers import device_numbers
+from relaxcomm.kernels.dispatch import uses_triton
+from relaxcomm.tensors.segments import Segments
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentStatistics:
+    """Of the entries of each segment; lows and highs are NaN where one of them is not finite.
+
+    Args:
+        lows: `[count]` float32, the least entry.
+        highs: `[count]` float32, the largest.
+        sizes: `[count]` float64, `sum |x|`.
+        squares: `[count]` float64, `sum x^2`.
+        numbers: `[count]` float64, how many entries.
+    """
+
+    lows: Tensor
+    highs: Tensor
+    sizes: Tensor
+    squares: Tensor
+    numbers: Tensor
+
+
+def segment_statistics(tensor: Tensor, segments: Segments) -> SegmentStatistics:
+    """Extremes and sums of each segment, in one read of all of them.
+
+    Args:
+        tensor: `[numel]`, float32, bfloat16 or float16.
+        segments: which entries belong together.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.segments import Segments
+        >>> found = segment_statistics(torch.tensor([3.0, -4.0, 2.0]), Segments(3, None, sizes=(2, 1)))
+        >>> found.lows, found.squares
+        (tensor([-4.,  2.]), tensor([25.,  4.], dtype=torch.float64))
+    """
+    offsets = offsets_of(segments, tensor.device)
+    if uses_triton(tensor):
+        from relaxcomm.kernels.compiled import triton_segment_statistics
+
+        lows, highs, sizes, squares = triton_segment_statistics.launch(tensor, segments, offsets)
+    else:
+        wide = tensor.float()
+        exact = wide.double()
+        lows, highs = (_reduced(wide, which, offsets) for which in ("min", "max"))
+        sizes, squares = (_reduced(one, "sum", offsets) for one in (exact.abs(), exact.square()))
+    spoilt = (0 * squares).float()  # which no square of a float32 is, but that of NaN or infinity
+    return SegmentStatistics(lows + spoilt, highs + spoilt, sizes, squares, offsets.diff().double())
+
+
+def offsets_of(segments: Segments, device: torch.device) -> Tensor:
+    """Where each segment begins, and the last ends, `[count + 1]` int64.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.segments import Segments
+        >>> offsets_of(Segments(10, block_size=4), torch.device("cpu"))
+        tensor([ 0,  4,  8, 10])
+    """
+    if segments.block_size is None:
+        return device_numbers((0, *itertools.accumulate(segments.sizes)), torch.int64, device)
+    starts = torch.arange(segments.count + 1, device=device) * segments.block_size
+    return starts.clamp_(max=segments.numel)
+
+
+def segment_of_entries(segments: Segments, device: torch.device) -> Tensor:
+    """The segment that each entry belongs to, `[numel]` int64.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.segments import Segments
+        >>> segment_of_entries(Segments(5, None, sizes=(2, 3)), torch.device("cpu"))
+        tensor([0, 0, 1, 1, 1])
+    """
+    entries = torch.arange(segments.numel, device=device)
+    if segments.block_size is not None:
+        return entries // segments.block_size
+    return torch.searchsorted(offsets_of(segments, device), entries, right=True) - 1
+
+
+def _reduced(values: Tensor, reduction: str, offsets: Tensor) -> Tensor:
+    # "unsafe" leaves out a check of the offsets for which the host would wait.
+    return torch.segment_reduce(values, reduction, offsets=offsets, unsafe=True)

@@ -1,0 +1,71 @@
+"""`python -m tests.kernels.compiling` compiles every kernel for a GPU that need not be there.
+
+The functions that launch kernels run on a CPU's tensors, with a launch that only compiles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction, mangle_type
+
+from relaxcomm.kernels import dispatch
+from relaxcomm.kernels.compaction import compact
+from relaxcomm.kernels.level_packing import pack_levels, pack_nonnegative
+from relaxcomm.kernels.magnitude_statistics import magnitude_statistics
+from relaxcomm.kernels.message_sums import sum_levels
+from relaxcomm.kernels.normal_threshold import normal_threshold
+from relaxcomm.kernels.segment_statistics import segment_statistics
+from relaxcomm.tensors.bit_packing import packed_bytes
+from relaxcomm.tensors.segments import Segments
+
+TARGET = GPUTarget("cuda", 90, 32)
+NUMEL = 10_000
+OPTIONS = ("num_warps", "enable_fp_fusion")
+
+
+def compile_only(kernel: JITFunction, *values: Any, grid: Any, warmup: bool, **named: Any) -> None:
+    """Stand in for a launch."""
+    options = {name: named.pop(name) for name in OPTIONS if name in named}
+    arguments = dict(zip(kernel.arg_names, values, strict=False)) | named
+    constants = {
+        one.name: arguments[one.name]
+        for one in kernel.params
+        if one.is_constexpr or (type(arguments[one.name]) is int and _is_taken_for_one(one, arguments))
+    }
+    signature = {
+        name: "constexpr" if name in constants else mangle_type(value) for name, value in arguments.items()
+    }
+    made = triton.compile(ASTSource(kernel, signature, constants), target=TARGET, options=options)
+    print(kernel.__name__, len(made.asm["cubin"]))
+
+
+def _is_taken_for_one(parameter: Any, arguments: dict[str, Any]) -> bool:
+    """A launch makes a number that is 1 a constant, if it may."""
+    return arguments[parameter.name] == 1 and not parameter.do_not_specialize
+
+
+def compile_all() -> None:
+    """Each kernel, and two of those that blocks, tables or types change much."""
+    x, residual = torch.zeros(NUMEL, dtype=torch.bfloat16), torch.zeros(NUMEL)
+    found = magnitude_statistics(x, residual, 0.9, torch.empty(NUMEL))
+    threshold = normal_threshold(found, k=10, capacity=14, quantile=3.29, fallback=True)
+    compact(residual, threshold, found.largest, 14, dtype=x.dtype, subtract=True)
+    for segments, num_codes in ((Segments(NUMEL, 1024), 256), (Segments(NUMEL, None, (1, NUMEL - 1)), 3)):
+        segment_statistics(residual, segments)
+        steps = torch.zeros(2, segments.count)
+        lows = steps if num_codes == 256 else None
+        pack_levels(x, steps[0], None if lows is None else lows[0], segments, num_codes, (1, 2))
+        codes = torch.zeros(2, packed_bytes(NUMEL, num_codes), dtype=torch.uint8)
+        sum_levels(codes, steps, lows, torch.ones(2), segments, num_codes)
+    pack_nonnegative(x)
+
+
+if __name__ == "__main__":
+    JITFunction.run = compile_only
+    dispatch._chosen.set("triton")
+    compile_all()

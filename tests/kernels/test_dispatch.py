@@ -1,0 +1,73 @@
+"""Which implementation runs, and that Triton is asked for by those alone who use it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from relaxcomm.errors import UsageError
+from relaxcomm.kernels import dispatch
+from relaxcomm.kernels.device_numbers import device_numbers
+from relaxcomm.kernels.dispatch import implementation, is_for_kernels, uses_triton
+from relaxcomm.kernels.level_packing import pack_nonnegative
+from tests.kernels.interpreter import DEVICE, HAS_GPU
+
+
+def test_what_is_on_the_cpu_is_coded_as_ever():
+    assert not is_for_kernels(torch.zeros(3))
+    assert not uses_triton(torch.zeros(3))
+
+
+def test_an_implementation_may_be_chosen_for_a_while(kernels):
+    for name in ("triton", "torch"):
+        with implementation(name):
+            assert is_for_kernels(torch.zeros(3))
+            assert uses_triton(torch.zeros(3)) == (name == "triton")
+    assert not is_for_kernels(torch.zeros(3))
+
+
+def test_types_that_kernels_do_not_read_and_empty_tensors_are_coded_as_ever():
+    with implementation("torch"):
+        assert not is_for_kernels(torch.zeros(3, dtype=torch.float64))
+        assert not is_for_kernels(torch.zeros(0))
+
+
+def test_a_tensor_that_only_says_that_it_is_on_a_gpu_has_no_driver(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
+    x = torch.ones(9)
+    assert is_for_kernels(x)
+    assert not uses_triton(x)
+    monkeypatch.undo()
+    assert pack_nonnegative(x).numel() == 2
+
+
+def test_without_triton_it_cannot_be_asked_for(monkeypatch):
+    monkeypatch.setattr(dispatch, "has_triton", lambda: False)
+    with pytest.raises(UsageError, match="pip install triton"), implementation("triton"):
+        pass
+
+
+@pytest.mark.skipif(HAS_GPU, reason="there the compiler runs")
+def test_without_a_gpu_triton_needs_its_interpreter(monkeypatch):
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(UsageError, match="TRITON_INTERPRET=1"), implementation("triton"):
+        pass
+
+
+def test_nothing_imports_triton_before_a_kernel_runs():
+    program = (
+        "import sys, relaxcomm.cli, relaxcomm.primitives, relaxcomm.kernels.message_sums; "
+        "sys.exit('triton' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_numbers_are_sent_to_a_device_once():
+    one = device_numbers((1.0, 2.0), torch.float32, DEVICE)
+    assert one is device_numbers((1.0, 2.0), torch.float32, DEVICE)
+    assert one is not device_numbers((1.0, 2.0), torch.float64, DEVICE)
+    assert one.tolist() == [1.0, 2.0]
