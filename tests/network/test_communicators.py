@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from datetime import timedelta
+
 import numpy as np
 import pytest
 import torch
 
 from relaxcomm.network import communicators
+from relaxcomm.network.communicators import Communicators
+from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Label, Neighbors
+from relaxcomm.plugin import Membership
 from tests.engine.harness import World, on_gloo, train
 from tests.network import pretended_nccl
-from tests.network.pretended_nccl import Connected, pretended
+from tests.network.pretended_nccl import Connected, Group, pretended
 from tests.network.test_operations import exchange, on_gloo as over_gloo
 from tests.ranks import run_ranks
 
@@ -78,9 +85,51 @@ def test_training_over_them_is_training_over_gloo(algorithm):
         np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
 
 
-def test_torch_is_told_to_leave_failures_to_us_for_our_groups_alone(monkeypatch):
-    import os
+class Hanging(Group):
+    """Its shutdown never ends, as where a peer never comes to its own."""
 
+    def shutdown(self):
+        super().shutdown()
+        self.aborted.wait()
+
+
+class Deaf(Group):
+    """Its abort waits until all others are aborted, too."""
+
+    both = threading.Barrier(2, timeout=20)
+
+    def abort(self):
+        super().abort()
+        self.both.wait()
+
+
+def made(*purposes: str) -> Communicators:
+    place = MeetingPlace(None, "here", Membership(0, 1), (0,), timedelta(seconds=0.3), timedelta(seconds=1))
+    groups = Communicators(place, pretended_nccl.DEVICE)
+    for purpose in purposes:
+        groups.get(purpose, lambda work: work.wait(timedelta(seconds=20)))
+    return groups
+
+
+def test_a_shutdown_that_never_ends_is_an_abort_of_all():
+    with pretended(Hanging):
+        made("operations", "neighbors").destroy()
+        ends = pretended_nccl.calls[4:]
+    assert ends[0] == "shutdown neighbors"
+    assert sorted(ends[1:]) == ["abort neighbors", "abort operations"]  # and no other shutdown
+
+
+def test_all_are_aborted_together_and_once():
+    with pretended(Deaf):
+        groups = made("operations", "neighbors")
+        groups.abort()
+        groups.abort()
+        groups.destroy()
+        assert sorted(pretended_nccl.calls[4:]) == ["abort neighbors", "abort operations"]
+    assert Deaf.both.n_waiting == 0
+
+
+def test_torch_is_told_to_leave_failures_to_us_for_our_groups_alone(monkeypatch):
     for before in (None, "1"):
         monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", raising=False)
         if before is not None:

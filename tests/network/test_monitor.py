@@ -11,7 +11,7 @@ import torch
 from relaxcomm.errors import CommunicationError
 from relaxcomm.network.operations import AllReduce, Label, Neighbors
 from tests.network import pretended_nccl
-from tests.network.pretended_nccl import Stuck, Unreachable, pretended
+from tests.network.pretended_nccl import Connected, Stuck, Unreachable, pretended
 from tests.ranks import launch_script, run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -30,7 +30,7 @@ with pretended_nccl.pretended(KINDS[KIND]):
     transport = pretended_nccl.transport(60)
     transport.meet("the beginning")
     if rank == 1:
-        if KIND == "stuck":
+        if KIND != "unreachable":
             issue_until_told(transport, most=1)
         os.kill(os.getpid(), signal.SIGKILL)
     begin = time.monotonic()
@@ -41,7 +41,8 @@ with pretended_nccl.pretended(KINDS[KIND]):
     print(json.dumps([kind, said, seconds, pretended_nccl.calls]), flush=True)
     os._exit(0)  # without the groups' threads
 """
-KINDS = {"stuck": Stuck, "unreachable": Unreachable}
+KINDS = {"stuck": Stuck, "unreachable": Unreachable, "connected": Connected}
+"""Where nothing is reported, where not even a group comes about, and where the connection breaks."""
 
 
 def issue_until_told(transport, most: int = 1000):
@@ -62,7 +63,7 @@ def test_a_peer_that_was_killed_is_named_within_seconds(kind):
         assert one.returncode == 0, one.stderr
         name, said, seconds, calls = json.loads(one.stdout.splitlines()[-1])
         assert name == "RankLostError"
-        assert f"rank {rank} at step {int(kind == 'stuck')}, rule 0" in said
+        assert f"rank {rank} at step {int(kind != 'unreachable')}, rule 0" in said
         assert "rank 1 has ended without a message" in said
         assert seconds < 5
         assert calls[-1] == "abort operations"

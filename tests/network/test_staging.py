@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,8 +22,10 @@ from relaxcomm.plugin import Context, Membership, finish
 from relaxcomm.primitives import error_feedback, identity, top_k
 from relaxcomm.primitives.exchanges.parameter_server import ShardPlan, make_request
 from relaxcomm.tensors.buckets import Bucket, Item
-from tests.engine.harness import World, on_gloo, train
-from tests.network.pretended_nccl import Streams
+from tests.engine.harness import World, on_gloo, train, values
+from tests.models import CASES, make_optimizer
+from tests.network import pretended_nccl
+from tests.network.pretended_nccl import Connected, Streams, pretended
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = [
@@ -155,6 +158,31 @@ def test_ranks_that_stage_end_with_one_model(algorithm):
     last = [history[-1] for history in on_gloo(train_staged, 3, algorithm, 12)]
     for other in last[1:]:
         np.testing.assert_allclose(other, last[0], rtol=1e-6, atol=1e-7)
+
+
+def averages_early(world: World):
+    """Rank 1 is slow, and waits for services of the others, which are in `averaged()` long before."""
+    case = CASES["toy"]
+    model = case.model(seed=world.rank)
+    optimizer = make_optimizer("momentum", model)
+    with staged(), pretended(Connected):
+        there = World(world.rank, world.size, pretended_nccl.transport(60))
+        with there.attach(model, optimizer, {"algorithm": {"name": "ssp", "staleness": 2}}) as engine:
+            for step in range(8):
+                if world.rank == 1:
+                    time.sleep(0.1)
+                case.local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            with engine.averaged():
+                return values(model)
+
+
+@pytest.mark.ranks
+def test_a_fast_rank_averages_while_a_slow_one_waits_for_its_service():
+    first, *others = on_gloo(averages_early, 3)
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-6, atol=1e-7)
 
 
 def test_a_service_decodes_on_the_cpu_wherever_the_bucket_is():
