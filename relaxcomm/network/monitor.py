@@ -49,6 +49,7 @@ class Monitor:
     def __init__(self, waiting: Waiting, communicators: Communicators | None) -> None:
         self._waiting, self._communicators = waiting, communicators
         self._outstanding: list[Outstanding] = []
+        self._latest: Label | None = None
         self._lock = threading.Lock()
         self._error: CommunicationError | None = None
         self._is_told = False
@@ -59,6 +60,7 @@ class Monitor:
         """Watch an operation that was just issued."""
         with self._lock:
             self._outstanding.append(one)
+            self._latest = one.label
         if self._thread is None and not self._ending.is_set():
             _watching.add(self)
             self._thread = threading.Thread(target=self._run, daemon=True, name="relaxcomm-monitor")
@@ -99,8 +101,8 @@ class Monitor:
             except CommunicationError as error:
                 self._error = error  # first: an abort frees whoever asks for it
                 break
-            except RuntimeError as error:  # of CUDA
-                self._error = self._waiting.broke("a look at what the GPU does", error)
+            except Exception as error:  # of CUDA, say; without this thread nothing would be bounded
+                self._error = self._waiting.broke("a look at what the GPU does", RuntimeError(repr(error)))
                 break
         else:
             return
@@ -108,12 +110,13 @@ class Monitor:
 
     def _look(self, communicators: Communicators, noticed: Missing) -> Missing:
         """Who will never come; an error if that was seen before, or an operation has failed or is late."""
-        oldest = self._oldest()
+        waiting, oldest = self._waiting, self._oldest()
+        if wrong := communicators.error():  # such an operation has ended, too
+            at = self._latest if oldest is None else oldest.label
+            raise waiting.broke(at, RuntimeError(wrong))
         if oldest is None:
             return Missing()
-        waiting, label = self._waiting, oldest.label
-        if wrong := communicators.error():
-            raise waiting.broke(label, RuntimeError(wrong))
+        label = oldest.label
         age = time.monotonic() - oldest.since
         if age > waiting.seconds:
             raise waiting.late(label)

@@ -55,12 +55,9 @@ class TorchTransport(Transport):
         elastic: bool = False,
         grace_seconds: float | None = None,
     ) -> None:
-        chosen = {"auto": "nccl" if device.type == "cuda" else "gloo"}.get(backend, backend)
-        if chosen == "nccl" and device.type != "cuda":
-            raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
         self.place = place
         """Where the ranks meet."""
-        self.backend = chosen
+        self.backend = _chosen(backend, device)
         self._device, self._debug, self._is_elastic = device, debug, elastic
         self._under_way: WeakSet[TorchPending | StreamPending] = WeakSet()
         self._trail = Trail()
@@ -70,12 +67,12 @@ class TorchTransport(Transport):
             seconds=grace_seconds or timeout_seconds,
             limit="timeout_seconds" if grace_seconds is None else "membership.grace_seconds",
             elastic=elastic,
-            is_watched=elastic or chosen == "nccl",
+            is_watched=elastic or self.backend == "nccl",
         )
         groups = None
         try:
             self._seal = agree(place.store, place.name, place.membership, place.secret, place.making)
-            groups = Groups(place, backend=chosen, device=device)
+            groups = Groups(place, backend=self.backend, device=device)
             self._waiting.peers.meet()
         except RuntimeError as error:
             if groups is not None:
@@ -230,3 +227,10 @@ class TorchTransport(Transport):
     def _sent(self, pending: TorchPending | StreamPending) -> Pending:
         self._under_way.add(pending)
         return pending
+
+
+def _chosen(backend: str, device: torch.device) -> str:
+    chosen = {"auto": "nccl" if device.type == "cuda" else "gloo"}.get(backend, backend)
+    if chosen == "nccl" and device.type != "cuda":
+        raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
+    return chosen

@@ -190,7 +190,7 @@ class Stuck(Group):
         return _Ended(self) if self._begun <= self.ending else Never(self)
 
     def get_error(self) -> Found:
-        return Found(self.error if self._begun > self.ending else "SUCCESS")
+        return Found(self.error if self._begun > 1 else "SUCCESS")
 
 
 class Unreachable(Stuck):

@@ -124,20 +124,22 @@ def test_who_was_not_told_learns_it_when_the_transport_is_closed():
         assert sorted(calls[-2:]) == ["abort neighbors", "abort operations"]
 
 
-def sees_an_error(rank):
-    """NCCL itself reports an error on rank 0."""
+def sees_an_error(rank, most):
+    """NCCL itself reports an error on rank 0, where operations end up to the one with number `most`."""
     with pretended(Stuck), pytest.MonkeyPatch.context() as patched:
         transport = pretended_nccl.transport(30)
         if rank == 0:
             patched.setattr(Stuck, "error", "REMOTE_ERROR")
+            patched.setattr(Stuck, "ending", most)
         begin = time.monotonic()
         name, said = issue_until_told(transport)
         transport.close()
         return name, said, time.monotonic() - begin
 
 
-def test_what_nccl_reports_is_an_error_of_all_ranks():
-    (_, zero, first), (_, one, second) = run_ranks(sees_an_error, 2)
+@pytest.mark.parametrize("most", [1, 1000], ids=["never ends", "ends with it"])
+def test_what_nccl_reports_is_an_error_of_all_ranks(most):
+    (_, zero, first), (_, one, second) = run_ranks(sees_an_error, 2, most)
     assert "NCCL reports REMOTE_ERROR on the group for operations" in zero
     assert "rank 0 failed" in one
     assert max(first, second) < 6
