@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, load, registry
 from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_unread
+from relaxcomm.engine import device_checks
 from relaxcomm.engine.attached_models import all_attached
 from relaxcomm.engine.connecting import connect
 from relaxcomm.engine.consistency import compare, fingerprint, share
@@ -131,8 +132,10 @@ def _agree(
     Raises: ConfigError, CompositionError, UsageError: on every rank.
     """
     facts: dict[str, str] = {}
+    gpu = ""
     if settings is not None:
         try:
+            gpu = device_checks.gpu_of(model, transport)
             size = transport.membership.world_size
             check_workers(settings, size)
             settings.check_world_size(size)
@@ -143,7 +146,9 @@ def _agree(
                     check_elastic(algorithm, transport)
         except Exception as error:
             problem = problem or error
-    compare(share(transport, problem, facts, "attach()"))
+    reports = share(transport, problem, (facts, gpu), "attach()")
+    compare([theirs for theirs, _ in reports])
+    device_checks.check_gpus([theirs for _, theirs in reports])
     return facts
 
 

@@ -120,4 +120,7 @@ def check_elastic(algorithm: Algorithm, transport: Transport) -> None:
     """
     # A simulated link would be left behind with the first generation.
     if type(transport) is not TorchTransport or transport.backend != "gloo":
-        raise ConfigError("membership.elastic: ranks can be lost and go on over gloo alone; leave it out")
+        raise ConfigError(
+            "membership.elastic: ranks can be lost and go on over gloo alone, as over NCCL a step may have "
+            "applied what a broken operation brought before its loss is known; leave it out"
+        )

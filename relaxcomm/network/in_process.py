@@ -1,4 +1,4 @@
-"""N ranks in one process: deterministic, in virtual time, CPU only."""
+"""N ranks in one process: deterministic, in virtual time, on the CPU where there are several."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _InProcessPending(Pending):
 
 
 class InProcessTransport(Transport):
-    """Operations between the threads of one simulation; CPU tensors only."""
+    """Operations between the threads of one simulation; several have CPU tensors only."""
 
     def __init__(self, world: World, rank: int) -> None:
         self._world, self._rank = world, rank
@@ -92,7 +92,7 @@ class InProcessTransport(Transport):
         return 0.0
 
     def issue(self, operation: Operation, label: Label) -> Pending:
-        for tensor in _tensors(operation):
+        for tensor in _tensors(operation) if self._world.size > 1 else ():
             if tensor.device.type != "cpu":
                 raise CommunicationError(
                     f"in-process ranks share one autograd thread a GPU: CPU only, got {tensor.device}"

@@ -31,7 +31,7 @@ class MeetingPlace:
         store: which all can reach.
         name: the same on all ranks, and never used again.
         membership: this rank and how many there are.
-        ranks: their numbers in the default group, for NCCL.
+        ranks: their numbers in the default group.
         limit: after which torch gives up an operation.
         making: the longest wait for another rank while a group is made.
         secret: that signs what they write to the store, or None.
@@ -94,17 +94,6 @@ class MeetingPlace:
         made = ProcessGroupGloo(store, self.membership.rank, self.membership.world_size, self.making)
         made.set_timeout(self.limit)
         return made
-
-    @property
-    def partial(self) -> bool:
-        """Whether they are not all ranks of the default group."""
-        return len(self.ranks) < dist.get_world_size()
-
-    def nccl(self) -> Any:
-        """An NCCL group of all ranks."""
-        return dist.new_group(
-            list(self.ranks), backend="nccl", timeout=self.limit, use_local_synchronization=self.partial
-        )
 
 
 def _without_prefix(store: Any, key: str, secret: Secret | None, *, is_first: bool) -> tuple[Any, str]:

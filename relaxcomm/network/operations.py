@@ -133,8 +133,8 @@ class Request:
     """Ask the service that every rank runs for this rule and bucket; others need not take part.
 
     Row k of `tensor` (`[num_ranks, ...]`) goes to the k-th of `ranks`, by default to all in order;
-    received: a tensor like `reply`, whose row k is its answer. The tensors are on the CPU. A rank may be
-    kept waiting until the service has heard from others.
+    received: a tensor like `reply`, whose row k is its answer. Services, and what they answer, are on the
+    CPU; `tensor` may be elsewhere. A rank may be kept waiting until the service has heard from others.
 
     Example:
         >>> import torch

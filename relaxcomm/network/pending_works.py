@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 from torch import Tensor
 
+from relaxcomm.network.monitor import Monitor, Outstanding
 from relaxcomm.network.operations import Label, Received
+from relaxcomm.network.streams import Streams
 from relaxcomm.network.transport import Pending
 from relaxcomm.network.waiting import Waiting
 
 
 class TorchPending(Pending):
-    """An operation on its way.
+    """An operation on its way, for which the host waits.
 
     Args:
         waiting: for other ranks.
@@ -21,21 +24,13 @@ class TorchPending(Pending):
         result: where the result will be.
         label: of the operation.
         index: its number among what was issued; None for a request to a service.
-        on_cpu: whether the host waits for it; else the device's current stream does.
     """
 
     def __init__(
-        self,
-        waiting: Waiting,
-        works: list[Any],
-        result: Received,
-        label: Label,
-        index: int | None,
-        *,
-        on_cpu: bool,
+        self, waiting: Waiting, works: list[Any], result: Received, label: Label, index: int | None
     ) -> None:
         self._waiting, self._works, self._result = waiting, works, result
-        self._label, self._index, self._on_cpu = label, index, on_cpu
+        self._label, self._index = label, index
         self._issued = time.monotonic()
 
     def give_up(self) -> None:
@@ -48,8 +43,54 @@ class TorchPending(Pending):
 
     def wait(self) -> Received:
         for work in self._works:
-            if self._on_cpu:
-                self._waiting.wait_for(work, self._label, self._index)
-            else:
-                work.wait()  # orders the current stream behind the operation, the host goes on
+            self._waiting.wait_for(work, self._label, self._index)
+        return cast("Tensor", self._result)
+
+
+class StreamPending(Pending):
+    """An operation on its way between GPUs: the current stream waits for it, and the host goes on.
+
+    Args:
+        monitor: watches it.
+        streams: of the device.
+        broke: the error of this rank where torch raises one.
+        works: of torch's, that end with it.
+        result: where the result will be.
+        label: of the operation.
+        index: its number among what was issued.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        streams: Streams,
+        broke: Callable[[object, RuntimeError], Exception],
+        works: list[Any],
+        result: Received,
+        label: Label,
+        index: int,
+    ) -> None:
+        self._monitor, self._streams, self._broke = monitor, streams, broke
+        self._works, self._result, self._label = works, result, label
+        self._watched = Outstanding(label, index, lambda: all(work.is_completed() for work in works))
+        monitor.watch(self._watched)
+
+    def give_up(self) -> None:
+        """Never to be waited for again; the monitor still sees to it that it ends."""
+        self._works = []
+
+    def arrived(self) -> bool:
+        self._monitor.check()
+        return all(work.is_completed() for work in self._works)
+
+    def wait(self) -> Received:
+        self._monitor.check()
+        try:
+            for work in self._works:
+                work.wait()
+        except RuntimeError as error:
+            self._monitor.check()
+            raise self._broke(self._label, error) from error
+        # torch's works hold tensors, whose memory others may use from now on; a mark in the stream does not.
+        self._watched.has_ended = self._streams.mark()
         return cast("Tensor", self._result)

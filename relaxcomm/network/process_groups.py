@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import AllreduceOptions, BroadcastOptions
 
+from relaxcomm.network.communicators import Communicators, Wait
 from relaxcomm.network.endings import ended_at_exit
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import (
@@ -51,25 +52,41 @@ class Groups:
     Args:
         place: where the ranks meet.
         backend: "nccl" or "gloo".
+        device: where the model is.
     """
 
-    def __init__(self, place: MeetingPlace, *, backend: str) -> None:
-        self._place, self.on_cpu = place, backend == "gloo"
+    def __init__(self, place: MeetingPlace, *, backend: str, device: torch.device) -> None:
+        self._place = place
         self.world_size = place.membership.world_size
-        self._is_aborted = False
         self._linked: Any = None
         self._host = place.gloo("host")
-        self._main = self._host if self.on_cpu else place.nccl()
+        self.communicators = Communicators(place, device) if backend == "nccl" else None
+        """Between GPUs; None where the host waits for everything."""
         self.control = place.gloo("control")
         """For events, where all ranks meet; what training sends is never on it."""
 
-    def start(self, operation: Operation) -> tuple[list[Any], Received]:
-        """Begin an operation that is no request: works to wait for, and what then holds the result."""
-        group = self._main
+    def waits_on_host(self, operation: Operation) -> bool:
+        """Whether the host waits for what an operation brings; else the device's current stream does."""
+        return self.communicators is None or isinstance(operation, Agree | Request)
+
+    def start(self, operation: Operation, wait: Wait) -> tuple[list[Any], Received]:
+        """Begin an operation that is no request.
+
+        Args:
+            operation: that all ranks begin.
+            wait: for the others, where they make a group for it first.
+
+        Returns: works to wait for, and what then holds the result.
+        """
+        if isinstance(operation, Neighbors):
+            return self._exchange_with_neighbors(operation, wait)
+        group = self._host if self.waits_on_host(operation) else self._between_gpus("operations", wait)
         if isinstance(operation, AllReduce | Agree):
-            return [self._all_reduce(operation)], operation.tensor
+            return [self._all_reduce(group, operation)], operation.tensor
         if isinstance(operation, AllGather):
             rows = operation.tensor.new_empty((self.world_size, *operation.tensor.shape))
+            if self.communicators is not None:  # a list of rows would be copied once more
+                return [group._allgather_base(rows, operation.tensor)], rows
             return [group.allgather([list(rows.unbind(0))], [operation.tensor])], rows
         if isinstance(operation, AllToAll):
             rows = torch.empty_like(operation.tensor)
@@ -78,8 +95,7 @@ class Groups:
             options = BroadcastOptions()
             options.rootRank = operation.root
             return [group.broadcast([operation.tensor], options)], operation.tensor
-        assert not isinstance(operation, Request), "services answer requests"
-        return self._exchange_with_neighbors(operation)
+        raise AssertionError("services answer requests")
 
     def gather_bytes(self, row: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Where each rank's row (`[k]` bytes) will be, over the group for events, and a work."""
@@ -88,50 +104,58 @@ class Groups:
 
     def abort(self) -> None:
         """End all that is under way: else two ranks whose operations wait for each other's would wait on."""
-        self._is_aborted = True
-        gloo = {self._host, self.control} | ({self._linked} if self.on_cpu else set())
-        for group in gloo - {None}:
-            close_connections(group, self._place.membership)
+        if self.communicators is not None:
+            self.communicators.abort()
+        for group in (self._host, self.control, self._linked):
+            if group is not None:
+                close_connections(group, self._place.membership)
 
     def destroy(self) -> None:
         """Let go of them: their threads end when nobody holds them."""
-        # A locally synchronised group has its name from its ranks, so once destroyed it cannot be made
-        # again: its name would find the old addresses in the store. Only whole-world groups are destroyed.
-        if not (self.on_cpu or self._is_aborted) and dist.is_initialized() and not self._place.partial:
-            for group in {self._main, self._linked} - {None}:
-                dist.destroy_process_group(group)
-        self._main = self._host = self._linked = self.control = None
+        if self.communicators is not None:
+            self.communicators.destroy()
+        self._host = self._linked = self.control = None
 
-    def _all_reduce(self, operation: AllReduce | Agree) -> Any:
+    def _between_gpus(self, purpose: str, wait: Wait) -> Any:
+        assert self.communicators is not None, "gloo's operations are on the host"
+        return self.communicators.get(purpose, wait)
+
+    def _all_reduce(self, group: Any, operation: AllReduce | Agree) -> Any:
         left = operation.reduction
-        if self.on_cpu:  # NCCL's mean divides first by itself
+        if self.communicators is None:  # NCCL's mean divides first by itself
             left = scaled(operation.tensor, left, self.world_size)
         options = AllreduceOptions()
         options.reduceOp = _REDUCTIONS[left]  # type: ignore[assignment]  # torch's stub knows sums alone
-        group = self._host if isinstance(operation, Agree) else self._main
         return group.allreduce([operation.tensor], options)
 
-    def _exchange_with_neighbors(self, operation: Neighbors) -> tuple[list[Any], Received]:
+    def _exchange_with_neighbors(self, operation: Neighbors, wait: Wait) -> tuple[list[Any], Received]:
         # Ranks have different numbers of neighbours, and NCCL counts a group's operations on each rank.
-        # The group is made when all ranks first exchange with neighbours.
-        if self._linked is None:
-            self._linked = self._place.gloo("neighbors") if self.on_cpu else self._place.nccl()
+        # The group is made when all ranks first exchange with neighbours, those that have none, too.
         sends, takes = sorted(operation.sends.items()), sorted(operation.receives.items())
-        if not self.on_cpu:
-            return self._exchange_on_gpu(sends, takes), dict(operation.receives)
+        result = dict(operation.receives)
+        if self.communicators is not None:
+            group = self._between_gpus("neighbors", wait)
+            return _exchange_at_once(group, sends, takes), result
+        if self._linked is None:
+            self._linked = self._place.gloo("neighbors")
         works = [self._linked.send([tensor], rank, 0) for rank, tensor in sends]
         works += [self._linked.recv([tensor], rank, 0) for rank, tensor in takes]
         # Each takes one wait of the whole limit, and the sends end with the receives.
-        return [ThreadedWork(works, self._place.limit)] if works else [], dict(operation.receives)
+        return [ThreadedWork(works, self._place.limit)] if works else [], result
 
-    def _exchange_on_gpu(
-        self, sends: Sequence[tuple[int, torch.Tensor]], takes: Sequence[tuple[int, torch.Tensor]]
-    ) -> list[Any]:
-        ranks, group = self._place.ranks, self._linked
-        operations = [dist.P2POp(dist.isend, tensor, ranks[rank], group) for rank, tensor in sends]
-        operations += [dist.P2POp(dist.irecv, tensor, ranks[rank], group) for rank, tensor in takes]
-        works: list[Any] = dist.batch_isend_irecv(operations) if operations else []
-        return works
+
+def _exchange_at_once(
+    group: Any, sends: Sequence[tuple[int, torch.Tensor]], takes: Sequence[tuple[int, torch.Tensor]]
+) -> list[Any]:
+    """One rank's sends and receives as one work: NCCL would do them in turn, each waiting for its peer."""
+    if not (sends or takes):
+        return []
+    group._start_coalescing()
+    for rank, tensor in sends:
+        group.send([tensor], rank, 0)
+    for rank, tensor in takes:
+        group.recv([tensor], rank, 0)
+    return [group._end_coalescing()]
 
 
 class Burial(threading.Thread):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -11,11 +13,11 @@ from typing import Any
 from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.errors import ConfigError, ForgeryError
-from relaxcomm.network.secret import Secret
+from relaxcomm.network.secret import TAG_BYTES, Secret
 from relaxcomm.network.signed_store import UNSIGNED
 from relaxcomm.network.transport import Membership
 
-_NONE = "none"
+_NONE, _OBJECTS = "none", "objects"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,24 @@ class Seal:
     def check(self, tag: bytes, purpose: str, *parts: Any) -> bool:
         """Whether a tag is that of these in this session."""
         return self.secret is None or self.secret.holds(tag, purpose, self.session, *parts)
+
+    def pack(self, value: object, at: str, rank: int) -> bytes:
+        """A rank's object, with a tag for an event alone; `at` names it, and is never used again."""
+        content = pickle.dumps(value)
+        return self.tag(_OBJECTS, f"{at} {rank}".encode(), content) + content
+
+    def unpack(self, came: Sequence[bytes], at: str, event: str) -> list[object]:
+        """The objects of all ranks, in rank order, as `pack` has made them.
+
+        Raises: ForgeryError if one was not made with the secret, for this event.
+        """
+        size = 0 if self.secret is None else TAG_BYTES
+        for rank, one in enumerate(came):  # before it is read: what is pickled can run code
+            if not self.check(one[:size], _OBJECTS, f"{at} {rank}".encode(), one[size:]):
+                raise ForgeryError(
+                    f"what came from rank {rank} at {event} was not made with membership.secret"
+                )
+        return [pickle.loads(one[size:]) for one in came]
 
 
 def agree(store: Any, name: str, membership: Membership, secret: Secret | None, limit: timedelta) -> Seal:

@@ -16,6 +16,8 @@ from relaxcomm.network.operations import Request
 from relaxcomm.network.process_groups import close_connections
 from relaxcomm.network.seal import Seal
 from relaxcomm.network.service_thread import ServiceThread
+from relaxcomm.network.staging import Staging, is_staged
+from relaxcomm.network.streams import Streams
 from relaxcomm.network.transport import ByteCounters, Place, Service
 
 _END_SECONDS = 5.0  # to be woken in
@@ -26,32 +28,49 @@ class Services:
 
     Args:
         place: where the ranks meet.
-        counters: of this rank's bytes, headers and tags not among them.
         seal: of the ranks.
+        streams: of the device that requests may come from.
+        check: raises CommunicationError when what the device makes means nothing any more.
     """
 
-    def __init__(self, place: MeetingPlace, counters: ByteCounters, seal: Seal) -> None:
-        requests, replies = place.gloo("requests"), place.gloo("replies")
-        for group in (requests, replies):  # made within the place's limit
-            group.set_timeout(FOR_EVER)
-        self._channel: Channel | None = Channel(place.membership, requests, replies, counters, seal)
+    def __init__(self, place: MeetingPlace, seal: Seal, streams: Streams, check: Callable[[], None]) -> None:
+        self._place, self._seal = place, seal
+        self._streams, self._check = streams, check
+        self._channel: Channel | None = None
+        self._staging: Staging | None = None
         self._served: dict[Place, ServiceThread] = {}
         _serving.add(self)
         self._tags = itertools.count()  # never used again, also after all have left and serve anew
 
-    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
-        """Answer requests for `place`."""
-        assert self._channel is not None, "it was destroyed"
+    def serve(
+        self, place: Place, service: Service, request: Tensor, reply: Tensor, counters: ByteCounters
+    ) -> None:
+        """Answer requests for `place`; bytes are counted without headers and tags."""
+        if self._channel is None:
+            requests, replies = self._place.gloo("requests"), self._place.gloo("replies")
+            for group in (requests, replies):  # made within the place's limit
+                group.set_timeout(FOR_EVER)
+            self._channel = Channel(self._place.membership, requests, replies, counters, self._seal)
         self._served[place] = ServiceThread(
             self._channel, place[0], next(self._tags), service, request, reply
         )
 
-    def ask(self, place: Place, operation: Request, clock: int) -> Any:
+    @property
+    def is_serving(self) -> bool:
+        """Whether there are any, of which not all ranks have taken leave."""
+        return bool(self._served)
+
+    def ask(self, place: Place, operation: Request, clock: int) -> tuple[Any, Tensor]:
         """Send a request to those that are asked, in a step.
 
-        Returns: a work whose end means that `operation.reply` is filled.
+        Returns: a work, and what is filled when it has ended: a tensor like `operation.reply`, on the host.
         """
-        return self._served[place].ask(operation, clock)
+        served = self._served[place]
+        if not is_staged(operation):
+            return served.ask(operation, clock), operation.reply
+        if self._staging is None:
+            self._staging = Staging(self._streams, self._check)
+        return self._staging.ask(operation, lambda on_host: served.ask(on_host, clock))
 
     def leave(self, limit_seconds: float, check: Callable[[], None]) -> None:
         """Say goodbye, and serve until all others have; `check` is called now and then.
@@ -66,6 +85,7 @@ class Services:
 
     def abandon(self) -> None:
         """End the threads of a rank that ends without the others."""
+        self._end_staging()
         for served in self._served.values():
             served.ask_to_be_woken()
         deadline = time.monotonic() + _END_SECONDS
@@ -77,6 +97,7 @@ class Services:
 
     def give_up(self) -> None:
         """Answer nobody any more, when ranks are lost; who waits for an answer is told so at once."""
+        self._end_staging()
         for served in self._served.values():
             served.give_up()
         self._close_connections()
@@ -86,6 +107,11 @@ class Services:
     def destroy(self) -> None:
         """Let go of the groups when all ranks have left."""
         self._channel = None
+
+    def _end_staging(self) -> None:
+        if self._staging is not None:
+            self._staging.end()
+            self._staging = None
 
     def _close_connections(self) -> None:
         if self._channel is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from typing import Any
 from weakref import WeakSet
@@ -10,23 +9,18 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from relaxcomm.errors import ConfigError, ForgeryError
-from relaxcomm.network.liveness import Missing
+from relaxcomm.errors import ConfigError
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.meetings import Meetings
-from relaxcomm.network.operations import (
-    Agree,
-    Label,
-    Operation,
-    Received,
-    Request,
-)
-from relaxcomm.network.pending_works import TorchPending
+from relaxcomm.network.monitor import Monitor
+from relaxcomm.network.operations import Label, Operation, Request
+from relaxcomm.network.pending_works import StreamPending, TorchPending
 from relaxcomm.network.process_groups import Burial, Groups
 from relaxcomm.network.reductions import signature
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.services import Services
+from relaxcomm.network.streams import streams_of
 from relaxcomm.network.traffic import traffic
 from relaxcomm.network.trail import Trail
 from relaxcomm.network.transport import ByteCounters, Membership, Pending, Place, Service, Transport
@@ -61,14 +55,11 @@ class TorchTransport(Transport):
         elastic: bool = False,
         grace_seconds: float | None = None,
     ) -> None:
-        chosen = {"auto": "nccl" if device.type == "cuda" else "gloo"}.get(backend, backend)
-        if chosen == "nccl" and device.type != "cuda":
-            raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
         self.place = place
         """Where the ranks meet."""
-        self.backend = chosen
+        self.backend = _chosen(backend, device)
         self._device, self._debug, self._is_elastic = device, debug, elastic
-        self._under_way: WeakSet[TorchPending] = WeakSet()
+        self._under_way: WeakSet[TorchPending | StreamPending] = WeakSet()
         self._trail = Trail()
         self._waiting = Waiting(
             place,
@@ -76,19 +67,21 @@ class TorchTransport(Transport):
             seconds=grace_seconds or timeout_seconds,
             limit="timeout_seconds" if grace_seconds is None else "membership.grace_seconds",
             elastic=elastic,
+            is_watched=elastic or self.backend == "nccl",
         )
         groups = None
         try:
             self._seal = agree(place.store, place.name, place.membership, place.secret, place.making)
-            groups = Groups(place, backend=chosen)
+            groups = Groups(place, backend=self.backend, device=device)
             self._waiting.peers.meet()
         except RuntimeError as error:
             if groups is not None:
                 Burial(groups).start()
             raise self._waiting.broke("attach()", error) from error
-        self._groups = groups
+        self._groups, self._streams = groups, streams_of(device)
+        self._monitor = Monitor(self._waiting, groups.communicators)
         self._meetings = Meetings(groups, self._trail, self._waiting.wait_at_event)
-        self._services: Services | None = None
+        self._services = Services(place, self._seal, self._streams, self._monitor.check)
         self.counters = ByteCounters()
 
     @classmethod
@@ -128,9 +121,9 @@ class TorchTransport(Transport):
         those at the other end.
         """
         self._waiting.has_failed = True
+        self._monitor.end()
         self._let_go()
-        if self._services is not None:
-            self._services.give_up()
+        self._services.give_up()
         Burial(self._groups).start()
         self._waiting.peers.close()
 
@@ -145,81 +138,71 @@ class TorchTransport(Transport):
         return traffic(operation, self.membership.rank, self.membership.world_size)
 
     def issue(self, operation: Operation, label: Label) -> Pending:
-        index = None
-        if not isinstance(operation, Request):  # services count for themselves
-            if self._debug:
-                self.meet(signature(operation, str(label)))
-            index = self._trail.add(operation, label)
-            if self._trail.count % _COMPARED_OPERATIONS == 0:
-                self._waiting.at_event(str(label), self._meetings.compare)
-            self.counters.add(label.rule, *self.traffic(operation))
-        elif self._is_elastic:  # one that asks itself alone would never learn that others have gone on
-            self._waiting.look_for_missing(label, index)
+        self._monitor.check()
+        if isinstance(operation, Request):
+            return self._ask(operation, label)
+        if self._debug:
+            self.meet(signature(operation, str(label)))
+        index, waiting = self._trail.add(operation, label), self._waiting
+        if self._trail.count % _COMPARED_OPERATIONS == 0:
+            waiting.at_event(str(label), self._meetings.compare)
+        self.counters.add(label.rule, *self.traffic(operation))
         try:
-            works, result = self._start(operation, label)
+            works, result = self._groups.start(operation, lambda work: waiting.wait_for(work, label, index))
         except RuntimeError as error:
-            raise self._waiting.broke(label, error) from error
-        on_cpu = self._groups.on_cpu or isinstance(operation, Agree | Request)
-        pending = TorchPending(self._waiting, works, result, label, index, on_cpu=on_cpu)
-        self._under_way.add(pending)
-        return pending
+            self._monitor.check()
+            raise waiting.broke(label, error) from error
+        if self._groups.waits_on_host(operation):
+            return self._sent(TorchPending(waiting, works, result, label, index))
+        return self._sent(
+            StreamPending(self._monitor, self._streams, waiting.broke, works, result, label, index)
+        )
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
-        if self._services is None:
-            try:
-                self._services = Services(self.place, self.counters, self._seal)
-            except RuntimeError as error:
-                raise self._waiting.broke("the beginning of services", error) from error
-        self._services.serve(place, service, request, reply)
+        self._waiting.at_event(
+            "the beginning of services",
+            lambda: self._services.serve(place, service, request, reply, self.counters),
+        )
 
     def leave(self) -> None:
-        if self._services is None:
+        if not self._services.is_serving:
             return
-        waiting = self._waiting
+        self._monitor.check()
+        waiting, end = self._waiting, "the end of training"
         mine = waiting.status("serves", "has finished and serves")
         waiting.peers.announce(mine)
 
         def check() -> None:
             if missing := waiting.peers.missing(mine):
-                raise self._waiting.failure("the end of training", missing)
+                raise waiting.failure(end, missing)
 
-        try:
-            self._services.leave(waiting.seconds, check)
-        except TimeoutError as error:
-            raise self._waiting.failure("the end of training", Missing(str(error), lost=True)) from error
-        except RuntimeError as error:
-            raise self._waiting.broke("the end of training", error) from error
+        waiting.at_event(end, lambda: self._services.leave(waiting.seconds, check))
 
     def meet(self, event: str, step: int | None = None) -> None:
         self._meet(event, step, b"")
 
     def gather_objects(self, value: object, event: str, step: int | None = None) -> list[object]:
-        number, mine = self._trail.events, pickle.dumps(value)
-        tags = [f"{number} {rank} {event} {step}".encode() for rank in range(self.membership.world_size)]
-        tag = self._seal.tag("objects", tags[self.membership.rank], mine)
-        came = self._meet(event, step, tag + mine)
-        for rank, one in enumerate(came):  # before it is read: what is pickled can run code
-            if not self._seal.check(one[: len(tag)], "objects", tags[rank], one[len(tag) :]):
-                raise ForgeryError(
-                    f"what came from rank {rank} at {event} was not made with membership.secret"
-                )
-        return [pickle.loads(one[len(tag) :]) for one in came]
+        at = f"{self._trail.events} {event} {step}"
+        mine = self._seal.pack(value, at, self.membership.rank)
+        return self._seal.unpack(self._meet(event, step, mine), at, event)
 
     def announce(self, status: str) -> None:
         self._waiting.announce(status)
+        if self._waiting.has_failed:  # with an error of its own, which is told
+            self._monitor.settle()
 
     def close(self) -> None:
-        if self._services is not None:
-            self._services.abandon()  # nothing is left of them where all have left
+        self._services.abandon()  # nothing is left of them where all have left
         self._let_go()
         if self._waiting.has_failed:
             Burial(self._groups).start()
         else:
             self._groups.destroy()
-            if self._services is not None:
-                self._services.destroy()
+            self._services.destroy()
+        self._monitor.end()
         self._waiting.peers.close()
         self._waiting.has_failed = True
+        self._monitor.check_told()
 
     def _let_go(self) -> None:
         """Nobody waits any more for what is under way, which would keep its group, and that its threads."""
@@ -228,11 +211,26 @@ class TorchTransport(Transport):
         self._meetings.let_go()
 
     def _meet(self, event: str, step: int | None, payload: bytes) -> list[bytes]:
+        self._monitor.check()
         return self._waiting.at_event(event, lambda: self._meetings.meet(event, step, payload))
 
-    def _start(self, operation: Operation, label: Label) -> tuple[list[Any], Received]:
-        if not isinstance(operation, Request):
-            return self._groups.start(operation)
-        assert self._services is not None, "serve comes before the first request"
-        asked = self._services.ask((label.rule, label.unit), operation, label.step)
-        return [asked], operation.reply
+    def _ask(self, operation: Request, label: Label) -> Pending:
+        """Ask services, which count for themselves."""
+        if self._is_elastic:  # one that asks itself alone would never learn that others have gone on
+            self._waiting.look_for_missing(label, None)
+        try:
+            work, reply = self._services.ask((label.rule, label.unit), operation, label.step)
+        except RuntimeError as error:
+            raise self._waiting.broke(label, error) from error
+        return self._sent(TorchPending(self._waiting, [work], reply, label, None))
+
+    def _sent(self, pending: TorchPending | StreamPending) -> Pending:
+        self._under_way.add(pending)
+        return pending
+
+
+def _chosen(backend: str, device: torch.device) -> str:
+    chosen = {"auto": "nccl" if device.type == "cuda" else "gloo"}.get(backend, backend)
+    if chosen == "nccl" and device.type != "cuda":
+        raise ConfigError(f"backend: nccl needs a model on a GPU, got {device}; use gloo or auto")
+    return chosen

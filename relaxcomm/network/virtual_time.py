@@ -112,7 +112,7 @@ class World:
             slot, dict(zip(request.asked, request.reply, strict=True)), request.reply
         )
         for server, sent in zip(request.asked, request.tensor, strict=True):
-            row = sent.clone()
+            row = sent.to("cpu", copy=True)  # services know no other device
             arrives = self.clocks[rank] + self._travels(row, rank, server)
             if server != rank:
                 self.counters[server, desk].add(desk[1], received=size_bytes(row))

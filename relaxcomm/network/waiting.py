@@ -37,17 +37,27 @@ class Waiting:
         seconds: the longest wait.
         limit: the setting that says so, for errors.
         elastic: whether others go on without ranks that are lost; then whoever waits looks often.
+        is_watched: whether ranks on other hosts learn at once when this one's process ends.
 
     Raises: RuntimeError if the store does not answer.
     """
 
     def __init__(
-        self, place: MeetingPlace, trail: Trail, *, seconds: float, limit: str, elastic: bool
+        self,
+        place: MeetingPlace,
+        trail: Trail,
+        *,
+        seconds: float,
+        limit: str,
+        elastic: bool,
+        is_watched: bool,
     ) -> None:
         self.seconds, self.limit = seconds, limit
         self.has_failed = False
         """Whether a wait has failed, so that nothing more can come."""
-        self.peers = Peers(place, is_watched=elastic)
+        self.error: CommunicationError | None = None
+        """With which it has failed last."""
+        self.peers = Peers(place, is_watched=is_watched)
         self._place, self._trail = place, trail
         self._is_elastic = elastic
         self._look_seconds = _ELASTIC_SLICE_SECONDS if elastic else _SLICE_SECONDS
@@ -82,7 +92,7 @@ class Waiting:
                 raise self.failure(at, missing)
             noticed, slice_seconds = missing, _SHORT_SLICE_SECONDS if missing else _SLICE_SECONDS
             if left <= 0:
-                raise self._late(at)
+                raise self.late(at)
 
     def wait_for(self, work: Any, label: Label, index: int | None) -> None:
         """Wait for the operation that was issued as number `index`, or for a service where that is None."""
@@ -105,7 +115,7 @@ class Waiting:
         if work.is_completed():
             return True
         if time.monotonic() - since > self.seconds:
-            raise self._late(label)
+            raise self.late(label)
         self.look_for_missing(label, index)
         return False
 
@@ -117,6 +127,12 @@ class Waiting:
             if missing := self.peers.missing(self._waits(label, index), _SHORT_SLICE_SECONDS):
                 raise self.failure(label, missing)
 
+    def missing(self, label: Label, index: int) -> Missing:
+        """Say that this rank waits for an operation, and look who will never come to it."""
+        mine = self._waits(label, index)
+        self.peers.announce(mine)
+        return self.peers.missing(mine)
+
     def at_event(self, place: str, meet: Callable[[], T]) -> T:
         """What `meet` brings; its errors are this rank's."""
         try:
@@ -125,6 +141,8 @@ class Waiting:
             raise self.failure(place, Missing(str(error))) from None
         except CommunicationError:
             raise
+        except TimeoutError as error:
+            raise self.failure(place, Missing(str(error), lost=True)) from error
         except RuntimeError as error:
             raise self.broke(place, error) from error
 
@@ -145,13 +163,15 @@ class Waiting:
         """The error of this rank, which is told to the others."""
         kind = RankLostError if cause.lost else CommunicationError
         found = kind(f"rank {self._place.membership.rank} at {at}: {without_frames(cause.words)}")
+        self.error = found
         self.announce(f"failed: {kind.__name__}: {found}")
         return found
 
     def _waits(self, label: Label, index: int | None) -> Status:
         return self.status("asks" if index is None else "waits", f"waits at {label}", index or 0)
 
-    def _late(self, at: object) -> CommunicationError:
+    def late(self, at: object) -> CommunicationError:
+        """The error of this rank when an operation has taken too long."""
         said = f"not complete after {self.seconds:g} s ({self.limit}): {self.peers.heard()}"
         if recorded := flight_recorder.dump(self._place.ranks[self._place.membership.rank]):
             said += f"; torch's Flight Recorder is in {recorded}"

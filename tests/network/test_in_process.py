@@ -72,3 +72,15 @@ def test_a_slow_rank_holds_up_its_neighbors_alone():
     found = simulate(line, 4, link=Link(latency_seconds=1))
     assert [time for time, _ in found] == [1, 1, 10, 10]
     assert found[2][1] == {1: [1.0, 1.0], 3: [3.0, 3.0]}
+
+
+def test_one_rank_may_be_on_any_device_and_several_may_not():
+    """A device without memory stands for a GPU."""
+
+    def rank(group):
+        row = torch.ones(3, device="meta")
+        return group.transport().issue(AllReduce(row, "mean"), Label(0, "0")).wait().device.type
+
+    assert simulate(rank, 1) == ["meta"]
+    with pytest.raises(CommunicationError, match="CPU only, got meta"):
+        simulate(rank, 2)

@@ -19,6 +19,7 @@ from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Oute
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 from relaxcomm.tensors.messages import DENSE
+from relaxcomm.tensors.shards import shard_bucket
 from relaxcomm.topology import Topology
 
 
@@ -84,25 +85,26 @@ class pairwise(OverGraph):
         reply = torch.empty(1, tensor.numel() * kept.itemsize, dtype=torch.uint8)
         peers = self._passive_neighbours(cx)
         if rank in peers:
-            local = tensor.to("cpu", kept).view(torch.uint8)
+            local = tensor.to(kept).view(torch.uint8)
             came = yield Request(local.unsqueeze(0), reply, (rank,))
             assert isinstance(came, Tensor)
-            return came[0].view(kept).to(tensor.device, tensor.dtype)
+            return came[0].view(kept).to(tensor.device, non_blocking=True).to(tensor.dtype)
         peer = random.Random(f"{self.seed}/{rank}/{cx.round}").choice(peers)
         coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
         message = next(coding)
-        packed = message.pack().cpu()
+        packed = message.pack()
         finish(coding, ((1.0, message),))
         came = yield Request(packed.unsqueeze(0), reply, (peer,))
         assert isinstance(came, Tensor)
-        return tensor - came[0].view(kept).to(tensor.device, tensor.dtype)
+        return tensor - came[0].view(kept).to(tensor.device, non_blocking=True).to(tensor.dtype)
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
         start = bucket.gather(bucket.empty()).to("cpu", kept_dtype(bucket.dtype))
         request = torch.empty(
             compressor.layout_bytes(bucket.layout, bucket.dtype.itemsize), dtype=torch.uint8
         )
-        partner = Partner(cx.membership.rank, start, Decoder(compressor, cx, bucket))
+        on_host = shard_bucket(bucket, bucket.layout, device=start.device)
+        partner = Partner(cx.membership.rank, start, Decoder(compressor, cx, on_host))
         return Served(partner, request, torch.empty(start.nbytes, dtype=torch.uint8))
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:

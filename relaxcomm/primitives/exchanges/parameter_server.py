@@ -29,6 +29,7 @@ from relaxcomm.topology import Topology
 
 PUSHED = ALL_KINDS - {SHARED_SUPPORT}  # clocks, so draws, are each worker's own
 HEADER_BYTES = 16  # two 8-byte numbers
+_HOST = torch.device("cpu")
 
 
 class ParameterServer(Exchange):
@@ -58,8 +59,8 @@ def make_request(
         _encode(cx.part(start, shard.numel()), shard, compressor, NestedState(state, index))
         for index, (start, shard) in enumerate(shards_of(tensor, sizes))
     ]
-    rows = _matrix(len(sizes), HEADER_BYTES + max(one.numel() for one in packed))
-    rows[:, :HEADER_BYTES] = header(*numbers)
+    rows = _matrix(len(sizes), HEADER_BYTES + max(one.numel() for one in packed), tensor.device)
+    rows[:, :HEADER_BYTES] = header(*numbers, tensor.device)
     for row, one in zip(rows[:, HEADER_BYTES:], packed, strict=True):
         row[: one.numel()] = one
         row[one.numel() :] = 0
@@ -70,7 +71,8 @@ def read_replies(replies: Tensor, out: Tensor) -> None:
     """Copy the values of all shards into `out` (`[numel]`)."""
     kept, sizes = kept_dtype(out.dtype), shard_sizes(out.numel(), len(replies))
     for reply, (_, shard) in zip(replies, shards_of(out, sizes), strict=True):
-        shard.copy_(reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * shard.numel()].view(kept))
+        values = reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * shard.numel()].view(kept)
+        shard.copy_(values.to(shard.device, non_blocking=True))
 
 
 def make_reply(numbers: tuple[int, int], values: Tensor, reply_bytes: int) -> Tensor:
@@ -93,8 +95,8 @@ class ShardPlan:
         self._place, self._num_shards = slice(start, start + sizes[rank]), world_size
         parts = shard_layouts(bucket, world_size)
         known = replace(cx, layout=parts[rank])
-        self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank]))
-        self.kept = shard_bucket(bucket, parts[rank], kept_dtype(bucket.dtype), torch.device("cpu"))
+        self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank], device=_HOST))
+        self.kept = shard_bucket(bucket, parts[rank], kept_dtype(bucket.dtype), _HOST)
         width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
         self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8)
         self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8)
@@ -113,14 +115,20 @@ class ShardPlan:
 
 
 class Decoder:
-    """Turns what one client pushed back into a tensor, which may be a view of it."""
+    """Turns what one client pushed back into a tensor, which may be a view of it.
+
+    Args:
+        compressor: of the clients.
+        cx: what it may know.
+        shard: what is pushed, on the CPU: a service's thread has no stream of a device to itself.
+    """
 
     def __init__(self, compressor: Compressor, cx: Context, shard: Bucket) -> None:
         self._compressor, self._cx, self._shard = compressor, cx, shard
 
     def __call__(self, data: Tensor) -> Tensor:
         state = dict(self._compressor.init(self._shard))
-        nothing = buffer_pool.empty(self._shard.numel, self._shard.dtype, torch.device("cpu")).zero_()
+        nothing = buffer_pool.empty(self._shard.numel, self._shard.dtype, _HOST).zero_()
         coding = self._compressor.encode_decode(self._cx, nothing, state, keep_sent=False)
         message = next(coding).unpack(data)
         return finish(coding, ((1.0, message),))[0].to(kept_dtype(self._shard.dtype))
@@ -131,8 +139,11 @@ def kept_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def header(first: int, second: int) -> Tensor:
-    return torch.tensor([first, second], dtype=torch.int64).view(torch.uint8)
+def header(first: int, second: int, device: torch.device = _HOST) -> Tensor:
+    """Two numbers as `HEADER_BYTES` bytes; filled in, as a copy to a device would be waited for."""
+    numbers = torch.empty(2, dtype=torch.int64, device=device)
+    numbers[0], numbers[1] = first, second
+    return numbers.view(torch.uint8)
 
 
 def read_header(message: Tensor) -> tuple[int, int]:
@@ -140,9 +151,9 @@ def read_header(message: Tensor) -> tuple[int, int]:
     return first, second
 
 
-def _matrix(num_rows: int, row_bytes: int) -> Tensor:
+def _matrix(num_rows: int, row_bytes: int, device: torch.device = _HOST) -> Tensor:
     """Bytes that live as long as one exchange."""
-    return buffer_pool.empty(num_rows * row_bytes, torch.uint8, torch.device("cpu")).view(num_rows, row_bytes)
+    return buffer_pool.empty(num_rows * row_bytes, torch.uint8, device).view(num_rows, row_bytes)
 
 
 def _reply_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:
@@ -152,6 +163,6 @@ def _reply_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:
 def _encode(cx: Context, shard: Tensor, compressor: Compressor, state: State) -> Tensor:
     coding = compressor.encode_decode(cx, shard, state, keep_sent=False)
     message = next(coding)
-    packed = message.pack().cpu()
+    packed = message.pack()
     finish(coding, ((1.0, message),))
     return packed

@@ -1,0 +1,89 @@
+"""Whether the ranks' models are where NCCL can connect them: each on a GPU of its own, as a whole."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from relaxcomm.errors import UsageError
+from relaxcomm.network import TorchTransport, Transport
+from relaxcomm.replica.named_parameters import named_parameters
+
+_MOST_NAMES = 5
+
+
+def gpu_of(model: nn.Module, transport: Transport) -> str:
+    """This rank's GPU, by host and number, where NCCL connects the ranks; nothing elsewhere.
+
+    Raises: UsageError for a model that is not on the one GPU that is this process's current device.
+    """
+    if not isinstance(transport, TorchTransport) or transport.backend != "nccl":
+        return ""
+    parameters = {name: p.device for name, p in named_parameters(model)}
+    device = next(iter(parameters.values()))
+    if device.type != "cuda":
+        return ""
+    buffers = {name: buffer.device for name, buffer in model.named_buffers()}
+    check_devices(parameters, buffers, torch.cuda.current_device())
+    # Ranks on one GPU can talk if each claims to be on a host of its own, as tests do.
+    host = os.environ.get("NCCL_HOSTID") or socket.gethostname()
+    return f"{host} {torch.cuda.get_device_properties(device).uuid}"
+
+
+def check_devices(
+    parameters: Mapping[str, torch.device], buffers: Mapping[str, torch.device], current: int
+) -> None:
+    """Refuse a model that NCCL cannot work with.
+
+    Args:
+        parameters, buffers: where each one is, by name.
+        current: the number of this process's current GPU.
+
+    Raises: UsageError.
+    """
+    first, device = next(iter(parameters.items()))
+    if apart := {name: one for name, one in parameters.items() if one != device}:
+        raise UsageError(
+            f"the model's parameters are on several devices: {first} on {device}, {_shown(apart)}; over NCCL "
+            f"a rank trains on one: call model.to({str(device)!r}) before attach"
+        )
+    if apart := {name: one for name, one in buffers.items() if one != device}:
+        raise UsageError(
+            f"the model's parameters are on {device}, but buffers are not: {_shown(apart)}; NCCL sends what "
+            f"is on a GPU alone: call model.to({str(device)!r}) before attach"
+        )
+    if current != device.index:
+        raise UsageError(
+            f"the model is on {device}, but this process's current device is cuda:{current}; call "
+            f"torch.cuda.set_device({device.index}) before the model is made"
+        )
+
+
+def check_gpus(gpus: Sequence[str]) -> None:
+    """Refuse ranks that share a GPU: NCCL cannot connect them.
+
+    Args:
+        gpus: of each rank, as `gpu_of` names them.
+
+    Raises: UsageError, the same on all ranks.
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, gpu in enumerate(gpus):
+        if gpu:
+            ranks.setdefault(gpu, []).append(rank)
+    shared = [f"ranks {who} on {gpu}" for gpu, who in ranks.items() if len(who) > 1]
+    if shared:
+        raise UsageError(
+            f"ranks share a GPU, over which NCCL does not connect them: {'; '.join(shared)}; give each its "
+            "own, such as torch.device('cuda', LOCAL_RANK), or use backend: gloo"
+        )
+
+
+def _shown(devices: Mapping[str, torch.device]) -> str:
+    shown = [f"{name} on {device}" for name, device in list(devices.items())[:_MOST_NAMES]]
+    left_out = len(devices) - len(shown)
+    return ", ".join(shown) + (f" and {left_out} more" if left_out else "")

@@ -1,0 +1,61 @@
+"""What the network asks of a GPU's streams: how far they are, and copies beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Streams(Protocol):
+    """The streams of one device."""
+
+    def mark(self) -> Callable[[], bool]:
+        """A look whether the current stream has come to here, which holds up nobody."""
+
+    def to_host(self, tensor: Tensor) -> tuple[Tensor, Callable[[], bool]]:
+        """A copy on the host of what the current stream makes, and a look whether it is there."""
+
+    def host_memory(self, like: Tensor) -> Tensor:
+        """Memory on the host from which a copy to the device holds up nobody."""
+
+
+class CudaStreams(Streams):
+    """Those of a GPU, with one of our own for copies.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._side: torch.cuda.Stream | None = None
+
+    def mark(self) -> Callable[[], bool]:
+        return _marked(torch.cuda.current_stream(self._device))
+
+    def to_host(self, tensor: Tensor) -> tuple[Tensor, Callable[[], bool]]:
+        if self._side is None:
+            self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's own
+        copy = self.host_memory(tensor)
+        self._side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._side):
+            copy.copy_(tensor, non_blocking=True)
+        tensor.record_stream(self._side)  # else its memory could be another tensor's before it is copied
+        return copy, _marked(self._side)
+
+    def host_memory(self, like: Tensor) -> Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+
+def _marked(stream: torch.cuda.Stream) -> Callable[[], bool]:
+    """A look whether a stream has come to here."""
+    event = stream.record_event()
+    return lambda: bool(event.query())
+
+
+def streams_of(device: torch.device) -> Streams:
+    """The streams of a GPU."""
+    return CudaStreams(device)
