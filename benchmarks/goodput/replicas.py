@@ -1,12 +1,17 @@
-"""A worker of torchft 0.2: a replica group of its own, as in torchft's example of DistributedDataParallel."""
+"""A worker of torchft 0.2: a replica group of its own, which averages gradients by `manager.allreduce`.
+
+Its DistributedDataParallel is left out: survivors of a kill fail in its hook (`assert fut._fut`),
+so that all four start again, at the first step.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from torchft import Manager, Optimizer, ProcessGroupGloo
 
 from benchmarks.goodput.workload import loss, make, my_notes, worker
 
@@ -32,14 +37,17 @@ def main() -> None:
         store_port=store.port,
         hostname="127.0.0.1",
     )
-    wrapped = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, inner)
     notes = my_notes()
     while True:
         step = manager.current_step()
         optimizer.zero_grad()
-        value = loss(wrapped, step, worker())
+        value = loss(model, step, worker())
         value.backward()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        flat = torch.nn.utils.parameters_to_vector(gradients)
+        manager.allreduce(flat).wait()
+        torch.nn.utils.vector_to_parameters(flat, gradients)
         # A replica that is behind counts no samples in the step in which it gets the others' state.
         takes_part = manager.is_participating()
         optimizer.step()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from relaxcomm.errors import ForgeryError
+from relaxcomm.network.mailbox import REQUEST
 from relaxcomm.network.seal import Seal
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.service_messages import Arrivals, Header, RefusedError, Trailers, as_bytes
@@ -107,9 +108,11 @@ def train(world, monkeypatched):
         (served,) = services._served.values()
         if world.rank == 1:
             forger = Trailers(Seal(Secret(b"f" * 32), services._channel.seal.session), 0)
-            honest, served._trailers = served._trailers, forger
-            served._send(1, torch.full(served._request.shape, 77, dtype=served._request.dtype), 0).wait()
-            served._trailers = honest
+            mailbox = served._mailbox
+            honest, mailbox._trailers = mailbox._trailers, forger
+            forged = torch.full(mailbox._request.shape, 77, dtype=mailbox._request.dtype)
+            mailbox.send(REQUEST, forged, 0, clock=0).wait()
+            mailbox._trailers = honest
         optimizer.step()
         engine.statistics["steps"]
         taken.append(model.weight.detach().clone())
