@@ -50,6 +50,7 @@ class Loaders:
         self._saved: list[Mapping[str, Any]] = []  # of data sets that no loader was made for yet
         self._followed: Data | None = None
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
+        self._later: _Later | None = None
 
     def find(self, dataset: Any, batch_size: int, options: Mapping[str, Any]) -> Data:
         """A data set that is to be read by another loader, or for the first time.
@@ -84,13 +85,22 @@ class Loaders:
         self._connect(bound, loader)
         return loader
 
-    def go_on_with(self, bound: Bound, saved: Sequence[Mapping[str, Any]] | None) -> None:
+    def go_on_with(
+        self, bound: Bound, saved: Sequence[Mapping[str, Any]] | None, steps_behind: int = 0
+    ) -> None:
         """Follow the same algorithm among other ranks, who read the data from now on.
 
         Args:
             bound: the algorithm.
             saved: from where on, for data sets that are read now or later; None where each reads on.
+            steps_behind: batches that this rank reads in its old share first, which the others have read.
         """
+        self._later = None
+        if steps_behind and saved is not None:
+            self._later = _Later(steps_behind, lambda: self.go_on_with(bound, saved))
+            for loader in self._live:
+                self._connect(bound, loader)
+            return
         if saved is not None:
             self.restore(saved)
         for loader in self._live:
@@ -112,7 +122,13 @@ class Loaders:
 
     def _connect(self, bound: Bound, loader: ShareLoader | ClientLoader) -> None:
         """Have a loader tell of what it gives out, and listen to what the algorithm chooses."""
-        loader.on_batch = bound.world.statistics.given
+
+        def given(samples: int) -> None:
+            bound.world.statistics.given(samples)
+            if self._later is not None:
+                self._later.given()
+
+        loader.on_batch = given
         if isinstance(loader, ClientLoader):
             bound.controllers.follow_loader()
             loader.on_client_begin = _Players(bound.replica).begin
@@ -122,11 +138,11 @@ class Loaders:
             bound.controllers.follow_loader()
             bound.controllers.follow(BATCH_SIZE, loader.sizes.batch_size, loader.sizes.resize)
 
-            def given(samples: int) -> None:
-                bound.world.statistics.given(samples)
+            def given_to_controllers(samples: int) -> None:
+                given(samples)
                 bound.controllers.given(samples)
 
-            loader.on_batch = given
+            loader.on_batch = given_to_controllers
 
     def _go_on(self, data: Data) -> None:
         """Go on where the first of what was saved of such data stopped."""
@@ -160,6 +176,19 @@ def _finder(dataset: object) -> Callable[[], object]:
 
 def _kind(dataset: Any) -> tuple[str, int]:
     return f"{type(dataset).__module__}.{type(dataset).__qualname__}", len(dataset)
+
+
+class _Later:
+    """Shares data anew after some batches."""
+
+    def __init__(self, batches: int, share: Callable[[], None]) -> None:
+        self._left, self._share = batches, share
+
+    def given(self) -> None:
+        """A batch was given out."""
+        self._left -= 1
+        if not self._left:
+            self._share()
 
 
 class _Players:

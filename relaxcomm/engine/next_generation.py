@@ -33,12 +33,14 @@ class Gone:
         loaders: where data sets are read on; None where each rank reads on in its own.
         resumes_at: the clock when exchanges go on.
         is_behind: whether others have finished what it has not, and brought it along.
+        steps_behind: how many steps it takes until it has come as far as the others; they have read on.
     """
 
     step: Step
     loaders: Loaded | None
     resumes_at: int
     is_behind: bool = False
+    steps_behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,19 @@ class Going:
     def loaders(self, standings: Standings) -> Loaded | None:
         """Where all go on reading: what is left of an epoch is dealt out among the ranks now.
 
-        A rank that is lost has read as far as the one that has come farthest. None where each reads on: where
-        clients are played, or ranks read different data, which nobody can deal out.
+        A rank that is lost has read as far as the one that has come farthest, and one that is behind will
+        have. None where each reads on: where clients are played, or ranks read different data, which nobody
+        can deal out.
         """
         if self.before.bound.algorithm.round_plan is not None:
             return None
-        farthest = standings.by_rank[standings.farthest]
+        farthest, keeps_step = standings.by_rank[standings.farthest], self.before.bound.plan.keeps_step
+        stood = [
+            farthest if one is None or (keeps_step and one.place < farthest.place) else one
+            for one in self.before_change(standings)
+        ]
         try:
-            return carried_loaders([(one or farthest).loaders for one in self.before_change(standings)])
+            return carried_loaders([one.loaders for one in stood])
         except ConfigError as error:
             warnings.warn(f"each rank reads on in its own data: {error}", ConfigWarning, stacklevel=2)
             return None
@@ -145,7 +152,7 @@ def _stay(
         admission.hand_over(world, state, standings.joined)
     _share_out_clients(new, old.world.rank)
     survival.begin_anew(new)
-    return Gone(step, loaders, resumes_at, is_behind)
+    return Gone(step, loaders, resumes_at, is_behind, resumes_at - mine.next_step)
 
 
 def join(

@@ -146,7 +146,7 @@ class Session:
         self.loop.go_on_with(step, gone.resumes_at)
         self.schedule.go_on_with(step)
         self.metering.go_on_with(step.bound, self.generation)
-        self.loaders.go_on_with(step.bound, gone.loaders)
+        self.loaders.go_on_with(step.bound, gone.loaders, gone.steps_behind)
 
     def together(self, event: Callable[[], T]) -> T:
         """Have all ranks do something, and those that are left once more where others are lost meanwhile."""

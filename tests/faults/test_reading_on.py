@@ -1,0 +1,102 @@
+"""A rank is lost in the middle of an epoch: the others read each of its samples once, and end in one step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+
+from tests.ranks import free_port
+
+pytestmark = pytest.mark.ranks
+
+SIZE, SAMPLES, EPOCHS, LOST = 4, 480, 3, 2
+
+SCRIPT = """
+import json, os, signal, sys, time, torch, relaxcomm
+from relaxcomm.network.operations import Agree
+from relaxcomm.network.process_groups import Groups
+
+PORT, LOST_AT = map(int, sys.argv[1:])
+rank = int(os.environ["RANK"])
+torch.set_num_threads(1)
+store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
+torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+start = Groups.start
+
+def torn(groups, operation):
+    # For one rank the last agreement is torn: it never has what the others have.
+    works, result = start(groups, operation)
+    if isinstance(operation, Agree) and engine.step == LOST_AT - 1:
+        works = [*works, groups._host.recv([torch.empty(1)], LOST_RANK, 99)]
+    return works, result
+
+config = {"algorithm": "d_psgd", "topology": "ring", "membership": {"elastic": True}, "bucket_bytes": 80}
+read = []
+with relaxcomm.attach(model, optimizer, config) as engine:
+    if rank == 1:
+        Groups.start = torn
+    loader = engine.loader(torch.arange(SAMPLES).float(), batch_size=8)
+    for epoch in range(EPOCHS):
+        read.append([])
+        for x in loader:
+            read[-1] += [int(one) for one in x]
+            if rank == LOST_RANK and engine.step == LOST_AT:
+                time.sleep(0.5)
+                os.kill(os.getpid(), signal.SIGKILL)
+            optimizer.zero_grad()
+            model(x.view(-1, 1) / SAMPLES).square().mean().backward()
+            optimizer.step()
+    with engine.averaged():
+        steps = engine.statistics["steps"]
+print(json.dumps([steps, read]))
+"""
+
+
+def lose(lost_at: int) -> list[tuple[int, list[list[int]]]]:
+    """The steps that each survivor has made, and what it has read in each epoch.
+
+    Args:
+        lost_at: steps that the victim ends; rank 1 does not end the last of them, and is behind.
+    """
+    port = free_port()
+    store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    constants = f"SAMPLES, EPOCHS, LOST_RANK = {SAMPLES}, {EPOCHS}, {LOST}\n"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", constants + SCRIPT, str(port), str(lost_at)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(SIZE), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(SIZE)
+    ]
+    try:
+        said = [rank.communicate(timeout=60) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    del store
+    left = [rank for rank in range(SIZE) if rank != LOST]
+    assert [ranks[rank].returncode for rank in left] == [0] * len(left), "\n".join(error for _, error in said)
+    return [tuple(json.loads(said[rank][0])) for rank in left]
+
+
+@pytest.mark.parametrize("lost_at", [20, 30])
+def test_a_rank_that_is_behind_reads_on_until_it_has_come_as_far(lost_at):
+    found = lose(lost_at)
+    assert len({steps for steps, _ in found}) == 1
+    for epoch in range(EPOCHS):
+        read = Counter(sample for _, epochs in found for sample in epochs[epoch])
+        assert max(read.values()) == 1, "no sample twice"
+        # What the victim has read, or would have by then, is read by nobody else; two at most sit out.
+        assert len(read) >= SAMPLES - (8 + 2 if epoch == 2 else SAMPLES // SIZE)
