@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from relaxcomm.network.threaded_call import ThreadedCall
 Wait: TypeAlias = Callable[[Any], None]
 """Waits for a work, in slices, and raises what others' failure is for this rank."""
 
-_ABORT_LIMIT = timedelta(seconds=5)
+_ABORT_LIMIT = _EXIT_LIMIT = timedelta(seconds=5)
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
@@ -51,6 +52,7 @@ class Communicators:
         """
         if purpose not in self._groups:
             group = self._groups[purpose] = new_group(self._place, purpose)
+            _open.add(self)
             wait(ThreadedCall(partial(group.eager_connect_single_device, self._device)))
         return self._groups[purpose]
 
@@ -73,15 +75,30 @@ class Communicators:
             with suppress(RuntimeError):  # nothing else can be done
                 call.wait(_ABORT_LIMIT)
 
-    def destroy(self) -> None:
-        """Let go of them, the newest first, as all ranks do: when all have ended well they are shut down."""
+    def destroy(self, limit: timedelta) -> None:
+        """Let go of them, the newest first, as all ranks do: when all have ended well they are shut down.
+
+        Args:
+            limit: the longest wait for the other ranks to do the same; then they are aborted.
+        """
         for group in reversed(self._groups.values()):
             if not self._is_aborted:  # not even the others, once one could not be shut down
                 try:
-                    ThreadedCall(group.shutdown).wait(self._place.limit)
+                    ThreadedCall(group.shutdown).wait(limit)
                 except RuntimeError:
                     self.abort()
         self._groups.clear()
+        _open.discard(self)
+
+
+_open: set[Communicators] = set()  # held, as torch's registry would: dropped alone they could not end well
+
+
+@atexit.register
+def _destroy_all() -> None:
+    """Let go of those that nobody has closed."""
+    for one in list(_open):
+        one.destroy(_EXIT_LIMIT)
 
 
 def new_group(place: MeetingPlace, purpose: str) -> Any:

@@ -113,7 +113,7 @@ class Groups:
     def destroy(self) -> None:
         """Let go of them: their threads end when nobody holds them."""
         if self.communicators is not None:
-            self.communicators.destroy()
+            self.communicators.destroy(self._place.limit)
         self._host = self._linked = self.control = None
 
     def _between_gpus(self, purpose: str, wait: Wait) -> Any:

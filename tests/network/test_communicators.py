@@ -19,7 +19,7 @@ from tests.engine.harness import World, on_gloo, train
 from tests.network import pretended_nccl
 from tests.network.pretended_nccl import Connected, Group, pretended
 from tests.network.test_operations import exchange, on_gloo as over_gloo
-from tests.ranks import run_ranks
+from tests.ranks import launch_script, run_ranks
 
 pytestmark = pytest.mark.ranks
 
@@ -104,16 +104,17 @@ class Deaf(Group):
 
 
 def made(*purposes: str) -> Communicators:
-    place = MeetingPlace(None, "here", Membership(0, 1), (0,), timedelta(seconds=0.3), timedelta(seconds=1))
+    limit = timedelta(seconds=20)
+    place = MeetingPlace(None, "here", Membership(0, 1), (0,), limit, limit)
     groups = Communicators(place, pretended_nccl.DEVICE)
     for purpose in purposes:
-        groups.get(purpose, lambda work: work.wait(timedelta(seconds=20)))
+        groups.get(purpose, lambda work: work.wait(limit))
     return groups
 
 
 def test_a_shutdown_that_never_ends_is_an_abort_of_all():
     with pretended(Hanging):
-        made("operations", "neighbors").destroy()
+        made("operations", "neighbors").destroy(timedelta(seconds=0.3))
         ends = pretended_nccl.calls[4:]
     assert ends[0] == "shutdown neighbors"
     assert sorted(ends[1:]) == ["abort neighbors", "abort operations"]  # and no other shutdown
@@ -124,9 +125,35 @@ def test_all_are_aborted_together_and_once():
         groups = made("operations", "neighbors")
         groups.abort()
         groups.abort()
-        groups.destroy()
+        groups.destroy(timedelta(seconds=20))
         assert sorted(pretended_nccl.calls[4:]) == ["abort neighbors", "abort operations"]
     assert Deaf.both.n_waiting == 0
+
+
+LEFT_OPEN = """
+import sys
+sys.path.insert(0, ".")
+import torch
+from relaxcomm.network.default_group import make_default_group
+from relaxcomm.network.operations import AllReduce, Label
+from tests.network import pretended_nccl
+
+class Telling(pretended_nccl.Connected):
+    def shutdown(self):
+        super().shutdown()
+        print("shut down", self.purpose, flush=True)
+
+make_default_group(60)
+with pretended_nccl.pretended(Telling):
+    transport = pretended_nccl.transport(60)
+    transport.issue(AllReduce(torch.ones(2)), Label(0, "0")).wait()
+"""
+
+
+def test_what_nobody_has_closed_is_shut_down_when_the_process_ends():
+    for one in launch_script(LEFT_OPEN, 2):
+        assert one.returncode == 0, one.stderr
+        assert one.stdout.splitlines() == ["shut down operations"]
 
 
 def test_torch_is_told_to_leave_failures_to_us_for_our_groups_alone(monkeypatch):
