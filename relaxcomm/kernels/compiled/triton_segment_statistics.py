@@ -10,7 +10,7 @@ from torch import Tensor
 from relaxcomm.kernels.code_lanes import LONGEST_ROW
 from relaxcomm.tensors.segments import Segments
 
-_TILE = 4096
+_TILE = 2048
 _MOST_PROGRAMS = 1 << 16
 
 
