@@ -13,6 +13,7 @@ from relaxcomm.tensors.segments import Segments
 
 WORDS = 4  # that one counter gives
 LONGEST_ROW = 4096  # of blocks that are worked on whole
+_ALIGNED = 16  # lanes: parts begin where a GPU can read several entries at once
 _INT_BITS = 31  # of an int32 without its sign
 
 
@@ -76,7 +77,7 @@ def code_lanes(segments: Segments, num_codes: int) -> CodeLanes:
         >>> from relaxcomm.tensors.segments import Segments
         >>> lanes = code_lanes(Segments(100, block_size=8), num_codes=16)
         >>> lanes.digits, lanes.num_bytes, lanes.parts, lanes.lanes
-        (2, 50, 2, 25)
+        (2, 50, 2, 32)
     """
     base, digits = 256, 1
     if is_one_layer(num_codes):
@@ -85,8 +86,8 @@ def code_lanes(segments: Segments, num_codes: int) -> CodeLanes:
     parts = max(1, WORDS // digits)
     block = segments.block_size
     row = block if digits == 1 and block is not None and block <= LONGEST_ROW else 0
-    each = -(-num_bytes // parts)
-    lanes = -(-each // row) * row if row else each
+    unit = row or _ALIGNED
+    lanes = -(-num_bytes // (parts * unit)) * unit
     return CodeLanes(segments.numel, base, digits, num_bytes, parts, lanes, row)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.kernels.dispatch import uses_triton
+from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.magnitudes import magnitude_keys
 
 
@@ -43,7 +43,8 @@ def compact(
     if uses_triton(tensor):
         from relaxcomm.kernels.compiled import triton_compaction
 
-        return triton_compaction.launch(tensor, threshold, largest, capacity, dtype, subtract)
+        with on_its_device(tensor):
+            return triton_compaction.launch(tensor, threshold, largest, capacity, dtype, subtract)
     values = tensor.to(dtype)
     chosen = magnitude_keys(values) > threshold
     places = chosen.cumsum(0) - 1

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Literal
 
@@ -49,6 +49,18 @@ def uses_triton(tensor: Tensor) -> bool:
         return chosen == "triton"
     # The memory, not what the tensor reports: one that only says that it is on a GPU has no driver.
     return tensor.untyped_storage().device.type == "cuda" and has_triton()
+
+
+def on_its_device(tensor: Tensor) -> AbstractContextManager[object]:
+    """Inside, kernels are launched on the GPU that a tensor lies on, if it does.
+
+    Example:
+        >>> import torch
+        >>> with on_its_device(torch.zeros(2)):
+        ...     uses_triton(torch.zeros(2))
+        False
+    """
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import CodeLanes, code_lanes, fraction_bits, is_one_layer, zero_code
-from relaxcomm.kernels.dispatch import uses_triton
+from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.philox import Key
 from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries
 from relaxcomm.tensors.bit_packing import pack_codes
@@ -54,7 +54,8 @@ def pack_levels(
 
         offsets = None if segments.block_size else offsets_of(segments, tensor.device)
         scales = triton_level_packing.Scales(inverses, lows, offsets, segments)
-        packed = triton_level_packing.launch(tensor, scales, lanes, num_codes, key)
+        with on_its_device(tensor):
+            packed = triton_level_packing.launch(tensor, scales, lanes, num_codes, key)
         return packed if is_one_layer(num_codes) else pack_codes(packed, num_codes)
     own = segment_of_entries(segments, tensor.device)
     places = tensor.float()
@@ -85,7 +86,8 @@ def pack_nonnegative(tensor: Tensor) -> Tensor:
         from relaxcomm.kernels.compiled import triton_level_packing
 
         whole = Segments(tensor.numel(), tensor.numel())
-        return triton_level_packing.launch(tensor, None, code_lanes(whole, 2), 2, None)
+        with on_its_device(tensor):
+            return triton_level_packing.launch(tensor, None, code_lanes(whole, 2), 2, None)
     return pack_codes(tensor.ge(0).view(torch.uint8), 2)
 
 

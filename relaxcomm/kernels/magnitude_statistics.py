@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from relaxcomm.kernels.dispatch import uses_triton
+from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.magnitudes import (
     BIN_SHIFT,
     INFINITY,
@@ -62,9 +62,9 @@ def magnitude_statistics(
     if uses_triton(tensor):
         from relaxcomm.kernels.compiled import triton_magnitude_statistics
 
-        return MagnitudeStatistics(
-            *triton_magnitude_statistics.launch(tensor, residual, decay, out), numel=tensor.numel()
-        )
+        with on_its_device(tensor):
+            found = triton_magnitude_statistics.launch(tensor, residual, decay, out)
+        return MagnitudeStatistics(*found, numel=tensor.numel())
     values = tensor
     if residual is not None:
         values = torch.add(tensor, residual, alpha=decay, out=out).to(tensor.dtype)

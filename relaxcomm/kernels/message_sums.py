@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import code_lanes, is_one_layer
-from relaxcomm.kernels.dispatch import uses_triton
+from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries
 from relaxcomm.tensors.bit_packing import digit_layers
 from relaxcomm.tensors.segments import Segments
@@ -69,7 +69,10 @@ def sum_levels(
             codes = unpacked_rows(codes, segments.numel, num_codes)
         offsets = None if segments.block_size else offsets_of(segments, codes.device)
         lanes = code_lanes(segments, num_codes)
-        return triton_message_sums.launch(codes, steps, lows, weights, offsets, segments, lanes, num_codes)
+        with on_its_device(steps):
+            return triton_message_sums.launch(
+                codes, steps, lows, weights, offsets, segments, lanes, num_codes
+            )
     own = segment_of_entries(segments, codes.device)
     levels = unpacked_rows(codes, segments.numel, num_codes).float()
     if lows is None:
@@ -80,7 +83,7 @@ def sum_levels(
 
 
 def unpacked_rows(packed: Tensor, numel: int, num_codes: int) -> Tensor:
-    """What `pack_codes` packed of several tensors, `[workers, numel]` uint8.
+    """What `pack_codes` packed of several tensors, `[workers, numel]` uint8; it may share its memory.
 
     Example:
         >>> import torch
@@ -88,6 +91,8 @@ def unpacked_rows(packed: Tensor, numel: int, num_codes: int) -> Tensor:
         tensor([[1, 0, 1],
                 [0, 1, 0]], dtype=torch.uint8)
     """
+    if num_codes > 128:  # of which a byte holds one
+        return packed
     total = packed.new_zeros(len(packed), numel)
     start = 0
     for base, place, digits in digit_layers(num_codes):

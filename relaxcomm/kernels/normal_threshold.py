@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.kernels.device_numbers import device_numbers
-from relaxcomm.kernels.dispatch import uses_triton
+from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.magnitude_statistics import MagnitudeStatistics
 from relaxcomm.kernels.magnitudes import BIN_SHIFT, LARGEST_FINITE, NUM_BINS
 
@@ -46,13 +46,14 @@ def normal_threshold(
         >>> found = magnitude_statistics(x)
         >>> key = normal_threshold(found, k=1000, capacity=1334, quantile=2.576, fallback=True)
         >>> key.view(torch.float32), (x.abs() > key.view(torch.float32)).sum()
-        (tensor([2.5828]), tensor(983))
+        (tensor([2.5768]), tensor(1028))
     """
     quantile = float(np.float32(quantile))  # as kernels are given it
     if uses_triton(found.largest):
         from relaxcomm.kernels.compiled import triton_normal_threshold
 
-        return triton_normal_threshold.launch(found, k, capacity, quantile, fallback)
+        with on_its_device(found.largest):
+            return triton_normal_threshold.launch(found, k, capacity, quantile, fallback)
     histogram = found.histogram.sum(0)
     at_least = histogram.flip(0).cumsum(0).flip(0)  # in a bin and all above it
     tried = _tried(found, quantile)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.kernels.device_numbers import device_numbers
-from relaxcomm.kernels.dispatch import uses_triton
+from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.tensors.segments import Segments
 
 
@@ -50,7 +50,8 @@ def segment_statistics(tensor: Tensor, segments: Segments) -> SegmentStatistics:
     if uses_triton(tensor):
         from relaxcomm.kernels.compiled import triton_segment_statistics
 
-        lows, highs, sizes, squares = triton_segment_statistics.launch(tensor, segments, offsets)
+        with on_its_device(tensor):
+            lows, highs, sizes, squares = triton_segment_statistics.launch(tensor, segments, offsets)
     else:
         wide = tensor.float()
         exact = wide.double()

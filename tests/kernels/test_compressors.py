@@ -41,7 +41,7 @@ def coded(coder, tensor, layout=None):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name in CODERS if name != "power_sgd"])
 def test_both_implementations_send_the_same(name, dtype, kernels):
-    for numel in (1, 31, 1025):
+    for numel in (1025,) if dtype != torch.float32 else (1, 1025):
         layout = Layout(("a", "b"), (torch.Size([numel // 3]), torch.Size([numel - numel // 3])))
         found, expected = both(coded, CODERS[name], entries(numel, dtype), layout)
         if name in ("sign", "terngrad", "qsgd"):  # whose scales are sums
@@ -97,7 +97,7 @@ def test_error_feedback_loses_nothing(name, dtype):
     state = slots(coder, entries(400, dtype))
     came, sent = torch.zeros(2, 400, dtype=torch.float64, device=DEVICE)
     with implementation("torch"):
-        for step in range(30):
+        for step in range(10):
             gradient = entries(400, dtype, seed=step)
             came += gradient.double()
             _, result, own = encode_decode(coder, gradient, state, step)

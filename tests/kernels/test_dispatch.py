@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from relaxcomm.kernels import dispatch
 from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import implementation, is_for_kernels, uses_triton
 from relaxcomm.kernels.level_packing import pack_nonnegative
+from tests.kernels import interpreter
 from tests.kernels.interpreter import DEVICE, HAS_GPU
 
 
@@ -42,6 +44,11 @@ def test_a_tensor_that_only_says_that_it_is_on_a_gpu_has_no_driver(monkeypatch):
     assert not uses_triton(x)
     monkeypatch.undo()
     assert pack_nonnegative(x).numel() == 2
+
+
+def test_tests_say_why_no_kernel_can_run(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "Triton is not installed" in str(interpreter.why_not())
 
 
 def test_without_triton_it_cannot_be_asked_for(monkeypatch):

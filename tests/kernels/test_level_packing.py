@@ -29,7 +29,7 @@ def spread(x, segments, num_codes, *, around_zero=False):
 
 @pytest.mark.parametrize("key", [None, key_of(2**40 + 5)], ids=["nearest", "drawn"])
 @pytest.mark.parametrize("num_codes", CODES)
-@pytest.mark.parametrize("numel", SIZES)
+@pytest.mark.parametrize("numel", [1, 31, 1025])
 def test_both_implementations_pack_the_same(numel, num_codes, key, kernels):
     x = entries(numel)
     for segments in (Segments(numel, 100), Segments(numel, None, (1, numel - 1) if numel > 1 else (1,))):

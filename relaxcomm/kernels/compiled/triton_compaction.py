@@ -1,4 +1,4 @@
-"""The kernels of `compact`: one counts, one writes; both skip rows without a large entry."""
+"""The kernels of `compact`: one lists rows with a large entry, one counts in these, one writes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import triton.language as tl
 from torch import Tensor
 
 from relaxcomm.kernels.compiled.triton_magnitude_statistics import magnitude_key
-from relaxcomm.kernels.magnitudes import NOT_A_NUMBER, ROW, TILE
+from relaxcomm.kernels.magnitudes import NOT_A_NUMBER, ROW
 
+_LISTED = 1024  # rows that a program looks through at once
+_ROWS = 16  # rows that a program reads at once
 _MOST_PARTS = 1024
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
@@ -18,15 +20,20 @@ def launch(
     tensor: Tensor, threshold: Tensor, largest: Tensor, capacity: int, dtype: torch.dtype, subtract: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Values, indices and count."""
-    tiles = triton.cdiv(tensor.numel(), TILE)
-    tiles_each = triton.cdiv(tiles, _MOST_PARTS)
-    parts = triton.cdiv(tiles, tiles_each)
+    num_rows = len(largest)
+    rows_each = triton.cdiv(num_rows, min(_MOST_PARTS, triton.cdiv(num_rows, _ROWS)))
+    parts = triton.cdiv(num_rows, rows_each)
     values = torch.zeros(capacity, dtype=dtype, device=tensor.device)
-    indices = torch.zeros(capacity, dtype=torch.int32, device=tensor.device)
-    count = torch.empty(1, dtype=torch.int32, device=tensor.device)
-    counts = torch.empty(parts, dtype=torch.int32, device=tensor.device)
-    reads = (tensor, largest, threshold, counts, tensor.numel(), tiles_each)
-    constants = {"DTYPE": _DTYPES[dtype], "TILE": TILE, "ROW": ROW, "NOT_A_NUMBER": NOT_A_NUMBER}
+    indices, count, rows, num_listed, counts = (
+        maker(size, dtype=torch.int32, device=tensor.device)
+        for maker, size in (
+            *((torch.zeros, capacity), (torch.empty, 1), (torch.empty, num_rows)),
+            *((torch.empty, parts), (torch.empty, parts)),
+        )
+    )
+    _list[(parts,)](largest, threshold, rows, num_listed, num_rows, rows_each, TILE=_LISTED, num_warps=4)
+    reads = (tensor, threshold, rows, num_listed, counts, tensor.numel(), rows_each)
+    constants = {"DTYPE": _DTYPES[dtype], "ROWS": _ROWS, "ROW": ROW, "NOT_A_NUMBER": NOT_A_NUMBER}
     _count[(parts,)](*reads, **constants, num_warps=8)
     _write[(parts,)](
         *(*reads, values, indices, count, capacity, parts),
@@ -38,69 +45,89 @@ def launch(
     return values, indices, count
 
 
+@triton.jit(do_not_specialize=["rows_each"])
+def _list(largest_ptr, threshold_ptr, rows_ptr, num_listed_ptr, num_rows, rows_each, TILE: tl.constexpr):
+    """The rows of each part that hold a large entry, from where the part begins."""
+    part = tl.program_id(0)
+    threshold = tl.load(threshold_ptr)
+    start = part * rows_each
+    stop = tl.minimum(start + rows_each, num_rows)
+    listed = start
+    for first in range(start, stop, TILE):
+        row = first + tl.arange(0, TILE)
+        chosen = (tl.load(largest_ptr + row, mask=row < stop, other=0) > threshold).to(tl.int32)
+        tl.store(rows_ptr + listed + tl.cumsum(chosen, 0) - chosen, row, mask=chosen > 0)
+        listed += tl.sum(chosen, axis=0)
+    tl.store(num_listed_ptr + part, listed - start)
+
+
 @triton.jit
 def _chosen(
     tensor_ptr,
-    largest_ptr,
+    rows_ptr,
     threshold,
     numel,
-    tile,
+    left,
     DTYPE: tl.constexpr,
-    TILE: tl.constexpr,
+    ROWS: tl.constexpr,
     ROW: tl.constexpr,
     NOT_A_NUMBER: tl.constexpr,
 ):
-    """Places of a tile, its entries, what they are rounded to, and which are chosen."""
-    entry = tile * TILE + tl.arange(0, TILE)
-    inside = entry < numel
-    read = inside & (tl.load(largest_ptr + entry // ROW, mask=inside, other=0) > threshold)
-    value = tl.load(tensor_ptr + entry, mask=read, other=0.0)
+    """Places of the next rows' entries, these, what they are rounded to, and which are chosen."""
+    number = tl.arange(0, ROWS)
+    row = tl.load(rows_ptr + number, mask=number < left, other=0)
+    entry = row.to(tl.int64)[:, None] * ROW + tl.arange(0, ROW)[None, :]
+    inside = (number < left)[:, None] & (entry < numel)
+    value = tl.load(tensor_ptr + entry, mask=inside, other=0.0)
     rounded = value.to(DTYPE)
-    chosen = read & (magnitude_key(rounded.to(tl.float32), NOT_A_NUMBER) > threshold)
+    chosen = inside & (magnitude_key(rounded.to(tl.float32), NOT_A_NUMBER) > threshold)
     return entry, value, rounded, chosen
 
 
-@triton.jit(do_not_specialize=["tiles_each"])
+@triton.jit(do_not_specialize=["rows_each"])
 def _count(
     tensor_ptr,
-    largest_ptr,
     threshold_ptr,
+    rows_ptr,
+    num_listed_ptr,
     counts_ptr,
     numel,
-    tiles_each,
+    rows_each,
     DTYPE: tl.constexpr,
-    TILE: tl.constexpr,
+    ROWS: tl.constexpr,
     ROW: tl.constexpr,
     NOT_A_NUMBER: tl.constexpr,
 ):
     """How many entries are chosen of each part."""
     part = tl.program_id(0)
     threshold = tl.load(threshold_ptr)
-    found = tl.zeros((TILE,), dtype=tl.int32)
-    for step in range(tiles_each):
-        tile = part.to(tl.int64) * tiles_each + step
+    listed = tl.load(num_listed_ptr + part)
+    found = tl.zeros((ROWS,), dtype=tl.int32)
+    for first in range(0, listed, ROWS):
+        rows = rows_ptr + part * rows_each + first
         _entry, _value, _rounded, chosen = _chosen(
-            tensor_ptr, largest_ptr, threshold, numel, tile, DTYPE, TILE, ROW, NOT_A_NUMBER
+            tensor_ptr, rows, threshold, numel, listed - first, DTYPE, ROWS, ROW, NOT_A_NUMBER
         )
-        found += chosen.to(tl.int32)
+        found += tl.sum(chosen.to(tl.int32), axis=1)
     tl.store(counts_ptr + part, tl.sum(found, axis=0))
 
 
-@triton.jit(do_not_specialize=["tiles_each", "parts", "capacity"])
+@triton.jit(do_not_specialize=["rows_each", "parts", "capacity"])
 def _write(
     tensor_ptr,
-    largest_ptr,
     threshold_ptr,
+    rows_ptr,
+    num_listed_ptr,
     counts_ptr,
     numel,
-    tiles_each,
+    rows_each,
     values_ptr,
     indices_ptr,
     count_ptr,
     capacity,
     parts,
     DTYPE: tl.constexpr,
-    TILE: tl.constexpr,
+    ROWS: tl.constexpr,
     ROW: tl.constexpr,
     NOT_A_NUMBER: tl.constexpr,
     PARTS: tl.constexpr,
@@ -109,22 +136,25 @@ def _write(
     """What is chosen of each part, behind what is chosen of the parts before it."""
     part = tl.program_id(0)
     threshold = tl.load(threshold_ptr)
+    listed = tl.load(num_listed_ptr + part)
     others = tl.arange(0, PARTS)
     counts = tl.load(counts_ptr + others, mask=others < parts, other=0)
     before = tl.sum(tl.where(others < part, counts, 0), axis=0)
     if part == 0:
         tl.store(count_ptr, tl.minimum(tl.sum(counts, axis=0), capacity))
-    for step in range(tiles_each):
-        tile = part.to(tl.int64) * tiles_each + step
+    for first in range(0, listed, ROWS):
+        rows = rows_ptr + part * rows_each + first
         entry, value, rounded, chosen = _chosen(
-            tensor_ptr, largest_ptr, threshold, numel, tile, DTYPE, TILE, ROW, NOT_A_NUMBER
+            tensor_ptr, rows, threshold, numel, listed - first, DTYPE, ROWS, ROW, NOT_A_NUMBER
         )
         number = chosen.to(tl.int32)
-        slot = before + tl.cumsum(number, 0) - number
+        of_row = tl.sum(number, axis=1)
+        in_rows_before = tl.cumsum(of_row, 0) - of_row
+        slot = before + in_rows_before[:, None] + tl.cumsum(number, 1) - number
         sent = chosen & (slot < capacity)
         tl.store(values_ptr + slot, rounded, mask=sent)
         tl.store(indices_ptr + slot, entry.to(tl.int32), mask=sent)
         if SUBTRACT:
             left = value.to(tl.float32) - rounded.to(tl.float32)
             tl.store(tensor_ptr + entry, left.to(tensor_ptr.dtype.element_ty), mask=sent)
-        before += tl.sum(number, axis=0)
+        before += tl.sum(of_row, axis=0)

@@ -18,45 +18,75 @@ def lane_tile(lanes: CodeLanes) -> tuple[int, int, int]:
 
 
 @triton.jit
-def lane_places(num_lanes, ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The rows of a program, `[ROWS, 1]`, its lanes, `[ROWS, COLUMNS]`, and which of them there are."""
-    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
-    column = tl.arange(0, COLUMNS)[None, :]
+def lane_places(ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A program's first lane, in int64, how far all lie behind it, `[ROWS, COLUMNS]`, and which there are."""
+    rows, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     if ROW > 0:
-        lane = row * ROW + column
-        there = (column < ROW) & (lane < num_lanes)
+        base = tl.program_id(0).to(tl.int64) * (ROWS * ROW)
+        place = rows * ROW + column
+        there = (column < ROW) & (rows >= 0)
     else:
-        lane = row * COLUMNS + column
-        there = lane < num_lanes
-    return row, lane, there
+        base = tl.program_id(0).to(tl.int64) * (ROWS * COLUMNS)
+        place = rows * COLUMNS + column
+        there = place >= 0
+    return base, place, there
+
+
+@triton.jit
+def are_before(place, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Which places are below a number in int64."""
+    return place < tl.minimum(tl.maximum(number, 0), ROWS * COLUMNS).to(tl.int32)
+
+
+@triton.jit
+def _segment_at(entry, offsets_ptr, count, SEARCHES: tl.constexpr):
+    """The segment of one entry, by halving the table."""
+    own = entry * 0
+    behind = own + count
+    for _ in tl.static_range(SEARCHES):
+        middle = (own + behind) // 2
+        starts_before = tl.load(offsets_ptr + middle) <= entry
+        own = tl.where(starts_before, middle, own)
+        behind = tl.where(starts_before, behind, middle)
+    return own
 
 
 @triton.jit
 def segment_of(
-    row,
-    entry,
+    start,
+    place,
     inside,
-    first,
+    numel,
     offsets_ptr,
     count,
     ROW: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     SEARCHES: tl.constexpr,
 ):
     """The segment of each entry, or of each row if rows are blocks, and which of them there are."""
     if ROW > 0:
-        own = row + first // ROW
+        own = start // ROW + tl.arange(0, ROWS)
         known = own < count
     elif BLOCK > 0:
-        own = entry // BLOCK
+        own = (start + place) // BLOCK
         known = inside
     else:
-        own = entry * 0
-        behind = own + count
-        for _ in tl.static_range(SEARCHES):
-            middle = (own + behind) // 2
-            starts_before = tl.load(offsets_ptr + middle, mask=inside, other=0) <= entry
-            own = tl.where(starts_before, middle, own)
-            behind = tl.where(starts_before, behind, middle)
+        # Most often one segment has them all, so others are looked for one by one.
+        first = _segment_at(start, offsets_ptr, count, SEARCHES)
+        last = _segment_at(tl.minimum(start + ROWS * COLUMNS, numel) - 1, offsets_ptr, count, SEARCHES)
+        own = first + place * 0
+        for segment in range(first + 1, last + 1):
+            own += (start + place >= tl.load(offsets_ptr + segment)).to(tl.int64)
         known = inside
     return own, known
+
+
+@triton.jit
+def scale_of(scales_ptr, own, known, ROW: tl.constexpr):
+    """The scale of each entry, or of each row, `[ROWS, 1]`."""
+    scale = tl.load(scales_ptr + own, mask=known, other=0.0)
+    if ROW > 0:
+        scale = scale[:, None]
+    return scale

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits, zero_code
-from relaxcomm.kernels.compiled.triton_lanes import lane_places, lane_tile, segment_of
+from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lane_tile, scale_of, segment_of
 from relaxcomm.kernels.philox import Key
 from relaxcomm.tensors.segments import Segments
 
@@ -91,7 +91,7 @@ def _drawn(place, word, ZERO: tl.constexpr, MOST: tl.constexpr, BITS: tl.constex
     return ((fixed + (word & ((1 << BITS) - 1)).to(tl.int32)) >> BITS) + ZERO
 
 
-@triton.jit(do_not_specialize=["numel", "num_bytes", "num_lanes", "count", "key_low", "key_high"])
+@triton.jit(do_not_specialize=["count", "key_low", "key_high"])
 def _pack(
     tensor_ptr,
     inverses_ptr,
@@ -121,29 +121,31 @@ def _pack(
     UPPER: tl.constexpr,
 ):
     """A program some lanes of every part."""
-    num_bytes, num_lanes = num_bytes.to(tl.int64), num_lanes.to(tl.int64)
-    row, lane, there = lane_places(num_lanes, ROW, ROWS, COLUMNS)
+    base, place, there = lane_places(ROW, ROWS, COLUMNS)
+    there = there & are_before(place, num_lanes - base, ROWS, COLUMNS)
     for part in tl.static_range(PARTS):
-        byte = lane + num_lanes * part
+        first = base + tl.cast(num_lanes, tl.int64) * part
+        stored = there & are_before(place, num_bytes - first, ROWS, COLUMNS)
         packed = tl.zeros((ROWS, COLUMNS), dtype=tl.int32)
         for reverse in tl.static_range(DIGITS):
-            entry = byte + num_bytes * (DIGITS - 1 - reverse)
-            inside = there & (byte < num_bytes) & (entry < numel)
-            value = tl.load(tensor_ptr + entry, mask=inside, other=0.0).to(tl.float32)
+            start = first + tl.cast(num_bytes, tl.int64) * (DIGITS - 1 - reverse)
+            inside = stored & are_before(place, numel - start, ROWS, COLUMNS)
+            value = tl.load(tensor_ptr + start + place, mask=inside, other=0.0).to(tl.float32)
             if IS_SIGN:
                 code = (value >= 0).to(tl.int32)
             else:
-                first = num_lanes * part
-                own, known = segment_of(row, entry, inside, first, offsets_ptr, count, ROW, BLOCK, SEARCHES)
+                own, known = segment_of(
+                    start, place, inside, numel, offsets_ptr, count, ROW, ROWS, COLUMNS, BLOCK, SEARCHES
+                )
                 if HAS_LOWS:
-                    value -= tl.load(lows_ptr + own, mask=known, other=0.0)
-                place = value * tl.load(inverses_ptr + own, mask=known, other=0.0)
-                place = tl.where(place == place, place, 0.0)
+                    value -= scale_of(lows_ptr, own, known, ROW)
+                level = value * scale_of(inverses_ptr, own, known, ROW)
+                level = tl.where(level == level, level, 0.0)
                 if IS_DRAWN:
-                    word = _word(lane, key_low, key_high, part * DIGITS + DIGITS - 1 - reverse)
-                    code = _drawn(place, word, ZERO, MOST, BITS, UPPER)
+                    word = _word(base + place, key_low, key_high, part * DIGITS + DIGITS - 1 - reverse)
+                    code = _drawn(level, word, ZERO, MOST, BITS, UPPER)
                 else:
                     # So large a number that its last bit stands for 1: entries are rounded, their bits read.
-                    code = (place + (ZERO + 8388608.0)).to(tl.int32, bitcast=True) & 255
+                    code = (level + (ZERO + 8388608.0)).to(tl.int32, bitcast=True) & 255
             packed = packed * BASE + tl.where(inside, code, 0)
-        tl.store(out_ptr + byte, packed.to(tl.uint8), mask=there & (byte < num_bytes))
+        tl.store(out_ptr + first + place, packed.to(tl.uint8), mask=stored)

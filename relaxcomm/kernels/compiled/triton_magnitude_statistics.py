@@ -100,21 +100,22 @@ def _statistics(
 ):
     """A program a part: `tiles_each` tiles of `ROWS` rows."""
     part = tl.program_id(0)
-    rows, columns = tl.arange(0, ROWS), tl.arange(0, ROW)
+    rows = tl.arange(0, ROWS)
+    place = rows[:, None] * ROW + tl.arange(0, ROW)[None, :]
     total = tl.zeros((ROWS,), dtype=tl.float64)
     squares = tl.zeros((ROWS,), dtype=tl.float64)
     spoilt = tl.zeros((ROWS,), dtype=tl.int32)
     bins_ptr = histogram_ptr + (part % COPIES) * BINS
     for step in range(tiles_each):
         tile = part.to(tl.int64) * tiles_each + step
-        row = tile * ROWS + rows
-        entry = row[:, None] * ROW + columns[None, :]
-        inside = entry < numel
-        value = tl.load(tensor_ptr + entry, mask=inside, other=0.0)
+        start = tile * (ROWS * ROW)
+        left = tl.minimum(numel - start, ROWS * ROW).to(tl.int32)
+        inside = place < left
+        value = tl.load(tensor_ptr + start + place, mask=inside, other=0.0)
         if HAS_RESIDUAL:
-            kept = tl.load(residual_ptr + entry, mask=inside, other=0.0)
+            kept = tl.load(residual_ptr + start + place, mask=inside, other=0.0)
             corrected = value.to(tl.float32) + decay * kept
-            tl.store(out_ptr + entry, corrected, mask=inside)
+            tl.store(out_ptr + start + place, corrected, mask=inside)
             value = corrected.to(tensor_ptr.dtype.element_ty)
         wide = value.to(tl.float32)
         key = magnitude_key(wide, NOT_A_NUMBER)
@@ -122,7 +123,7 @@ def _statistics(
         total += tl.sum(exact, axis=1)
         squares += tl.sum(exact * exact, axis=1)
         spoilt += tl.sum((key >= INFINITY).to(tl.int32), axis=1)
-        tl.store(largest_ptr + row, tl.max(key, axis=1), mask=row * ROW < numel)
+        tl.store(largest_ptr + tile * ROWS + rows, tl.max(key, axis=1), mask=rows * ROW < left)
         counted = inside & _is_counted(tile, stride)
         tl.atomic_add(bins_ptr + (key >> SHIFT), 1, mask=counted, sem="relaxed")
     tl.store(sums_ptr + 2 * part, tl.sum(total, axis=0))

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import CodeLanes
-from relaxcomm.kernels.compiled.triton_lanes import lane_places, lane_tile, segment_of
+from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lane_tile, scale_of, segment_of
 from relaxcomm.tensors.segments import Segments
 
 
@@ -50,12 +50,7 @@ def launch(
     return out
 
 
-@triton.jit(
-    do_not_specialize=[
-        *("numel", "num_bytes", "num_lanes", "count", "num_workers"),
-        *("codes_stride", "steps_stride", "lows_stride"),
-    ]
-)
+@triton.jit(do_not_specialize=["count", "num_workers", "steps_stride", "lows_stride"])
 def _sum(
     codes_ptr,
     steps_ptr,
@@ -83,26 +78,28 @@ def _sum(
     HAS_LOWS: tl.constexpr,
 ):
     """A program some lanes of every part, of all workers."""
-    num_bytes, num_lanes = num_bytes.to(tl.int64), num_lanes.to(tl.int64)
-    codes_stride, steps_stride = codes_stride.to(tl.int64), steps_stride.to(tl.int64)
-    lows_stride = lows_stride.to(tl.int64)
-    row, lane, there = lane_places(num_lanes, ROW, ROWS, COLUMNS)
+    base, place, there = lane_places(ROW, ROWS, COLUMNS)
+    there = there & are_before(place, num_lanes - base, ROWS, COLUMNS)
     for digit in tl.static_range(DIGITS):
         for part in tl.static_range(PARTS):
-            first = num_lanes * part
-            byte = lane + first
-            entry = byte + num_bytes * digit
-            inside = there & (byte < num_bytes) & (entry < numel)
-            own, known = segment_of(row, entry, inside, first, offsets_ptr, count, ROW, BLOCK, SEARCHES)
+            first = base + tl.cast(num_lanes, tl.int64) * part
+            start = first + tl.cast(num_bytes, tl.int64) * digit
+            inside = there & are_before(place, num_bytes - first, ROWS, COLUMNS)
+            inside = inside & are_before(place, numel - start, ROWS, COLUMNS)
+            own, known = segment_of(
+                start, place, inside, numel, offsets_ptr, count, ROW, ROWS, COLUMNS, BLOCK, SEARCHES
+            )
             total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
             for worker in range(num_workers):
-                packed = tl.load(codes_ptr + worker * codes_stride + byte, mask=inside, other=0)
+                # A row's distance in int64: many workers' codes may be more than an int32 counts.
+                codes = codes_ptr + tl.cast(codes_stride, tl.int64) * worker + first
+                packed = tl.load(codes + place, mask=inside, other=0)
                 level = (packed.to(tl.int32) // BASE**digit % BASE).to(tl.float32)
-                step = tl.load(steps_ptr + worker * steps_stride + own, mask=known, other=0.0)
+                step = scale_of(steps_ptr + steps_stride * worker, own, known, ROW)
                 if HAS_LOWS:
-                    low = tl.load(lows_ptr + worker * lows_stride + own, mask=known, other=0.0)
+                    low = scale_of(lows_ptr + lows_stride * worker, own, known, ROW)
                     level = level * step + low
                 else:
                     level = (level - MIDDLE) * step
                 total += level * tl.load(weights_ptr + worker)
-            tl.store(out_ptr + entry, total, mask=inside)
+            tl.store(out_ptr + start + place, total, mask=inside)

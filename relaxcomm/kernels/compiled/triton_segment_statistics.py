@@ -10,7 +10,8 @@ from torch import Tensor
 from relaxcomm.kernels.code_lanes import LONGEST_ROW
 from relaxcomm.tensors.segments import Segments
 
-_TILE = 4096
+_TILE = 2048
+_BLOCKS = 4096  # entries of a program that reads whole blocks
 _MOST_PROGRAMS = 1 << 16
 
 
@@ -31,7 +32,7 @@ def launch(tensor: Tensor, segments: Segments, offsets: Tensor) -> tuple[Tensor,
 
 def _of_blocks(tensor: Tensor, count: int, block_size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     size = triton.next_power_of_2(block_size)
-    rows = max(1, _TILE // size)
+    rows = max(1, _BLOCKS // size)
     (lows, highs), (sizes, squares) = _empty(tensor, count)
     _blocks[(triton.cdiv(count, rows),)](
         *(tensor, lows, highs, sizes, squares, tensor.numel(), count),

@@ -147,7 +147,8 @@ class _Cut:
         flat = torch.empty_like(like)
         matrices, rest = self.matrices(flat)
         made = _each(lambda p, q: p @ q.mT, lefts, rights)
-        torch._foreach_copy_([*matrices, *rest], [*made, *others])
+        if matrices or rest:
+            torch._foreach_copy_([*matrices, *rest], [*made, *others])
         return flat
 
 
