@@ -40,7 +40,7 @@ class PretendGpu:
         ...     print(y.device, y.sum().item())
         cuda:0 16.0
         >>> gpu.work.launches, [wait.split(" at ")[0] for wait in gpu.work.waits]
-        (5, ['_local_scalar_dense'])
+        (4, ['_local_scalar_dense'])
     """
 
     def __init__(self) -> None:

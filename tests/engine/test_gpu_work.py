@@ -1,0 +1,131 @@
+"""What steps ask of a GPU: the host does not wait, whatever the algorithm, and results are the CPU's."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+
+import relaxcomm
+from relaxcomm.network import in_process
+from relaxcomm.testing import PretendGpu
+from tests.golden.cases import CASES, TOPOLOGIES
+
+RANKS, WARM_STEPS, STEPS = 3, 8, 24
+
+SERVED = ("ad_psgd", "decoupled_diloco", "ssp", "async_model_average")
+"""Their messages go over the host, to services."""
+DECIDES_ON_HOST = {
+    "adaptive_local_sgd": 2,  # a batch size
+    "dgc": 12,  # not among the kernels
+    "fedavg": 2,  # whether any client has trained in the round
+    "gravac": 12,  # how many entries are sent
+    "randomk_sgd": 2,  # whether what is left out is finite
+    "selsync": 2,  # whether to exchange
+}
+"""Waits that a rank may have in a step."""
+ANOTHER_ORDER = 1e-6
+DIFFER = (*SERVED, "qsgd", "terngrad", "dcd_psgd", "low_precision_decentralized", "gaussiank_sgd")
+"""They go by time, or kernels draw other numbers than the CPU, or take their threshold from a histogram."""
+
+
+@pytest.fixture(autouse=True)
+def _several_ranks(monkeypatch):
+    # A pretended GPU has no autograd thread that ranks would share.
+    monkeypatch.setattr(in_process, "_tensors", lambda operation: [])
+
+
+class Wide(nn.Sequential):
+    """A small model of so many layers, in two buckets or more."""
+
+    def __init__(self, layers: int = 4) -> None:
+        super().__init__(*(nn.Linear(8, 8) for _ in range(layers)))
+
+
+def train(name, gpu=None, *, layers=4, bucket_bytes=600, spoil=math.inf):
+    """The parameters of every rank in the end; of a GPU the work of the steps after the first ones."""
+    device = "cpu" if gpu is None else "cuda"
+    config = {
+        "algorithm": CASES[name],
+        "bucket_bytes": bucket_bytes,
+        "topology": TOPOLOGIES.get(name, "complete"),
+    }
+
+    def worker(group):
+        with nullcontext() if gpu is None else gpu.in_thread():
+            torch.manual_seed(0)
+            model = Wide(layers).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            draw = torch.Generator().manual_seed(group.rank())
+            with relaxcomm.attach(model, optimizer, config, process_group=group) as engine:
+                for step in range(STEPS):
+                    if step == WARM_STEPS and gpu is not None and group.rank() == 0:
+                        gpu.work.clear()
+                    x = torch.randn(4, 8, generator=draw)
+                    x = x if gpu is None else x.pin_memory().to(device, non_blocking=True)
+                    (
+                        model(x).square().mean() * (math.nan if step == spoil and group.rank() else 1)
+                    ).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                waits, launches = list(gpu.work.waits) if gpu else [], gpu.work.launches if gpu else 0
+            return torch.cat([p.detach().cpu().flatten() for p in model.parameters()]), waits, launches
+
+    results = relaxcomm.simulate(worker, RANKS)
+    return [parameters for parameters, _, _ in results], max((r[1] for r in results), key=len), results[0][2]
+
+
+NAMES = [name for name in CASES if not name.startswith(("fedavg", "adaptive_local_sgd"))]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_host_waits_for_nothing_but_decisions_and_results_are_the_cpus(name):
+    expected, _, _ = train(name)
+    with PretendGpu() as gpu:
+        found, waits, _ = train(name, gpu)
+    family = name.split()[0]
+    if family not in SERVED:
+        allowed = DECIDES_ON_HOST.get(family, 0) * RANKS * (STEPS - WARM_STEPS)
+        assert len(waits) <= allowed, waits[:5]
+    if family not in DIFFER:
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=ANOTHER_ORDER)
+    assert all(bool(one.isfinite().all()) for one in found)
+
+
+def plain_launches(layers):
+    """Those of the same loop without an engine, on all ranks."""
+    with PretendGpu() as gpu:
+        model = Wide(layers).to("cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(STEPS):
+            if step == WARM_STEPS:
+                gpu.work.clear()
+            model(torch.randn(4, 8, device="cuda")).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return RANKS * gpu.work.launches
+
+
+@pytest.mark.parametrize(
+    "name", ["bsp", "local_sgd", "d_psgd", "gaussiank_sgd", "signsgd", "topk_sgd", "qsgd"]
+)
+def test_launches_do_not_grow_with_the_number_of_tensors(name):
+    def launched(layers):
+        with PretendGpu() as gpu:
+            return train(name, gpu, layers=layers, bucket_bytes=1 << 20)[2] - plain_launches(layers)
+
+    few, many = launched(2), launched(8)
+    assert 0 < many < 1.2 * few
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "d_psgd", "topk_sgd", "ef_signsgd"])
+def test_what_is_not_finite_is_left_out_and_is_an_error_two_steps_later(name):
+    with PretendGpu() as gpu, pytest.raises(relaxcomm.NonFiniteError) as raised:
+        train(name, gpu, spoil=10)
+    assert "on rank 1" in str(raised.value)
+    assert "up to 2 steps late" in str(raised.value)
