@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 ROOMS = (
-    *("errors", "system", "testing", "tensors", "kernels", "fields", "network", "data", "monitoring", "tasks"),
+    *("errors", "system", "testing", "tensors", "kernels", "fields", "network"),
+    *("data", "monitoring", "tasks"),
     *("topology", "roles"),
     *(
         f"primitives.{role}"
