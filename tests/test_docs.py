@@ -28,6 +28,7 @@ PRINTED = {
     "docs/gradient-accumulation.md": "3\n",
     "docs/uneven-inputs.md": "True\n",
     "docs/composing.md": "use the payload deltas()",
+    "docs/gpus.md": "84 bytes, 0 waits of the host",
     "docs/failures.md": "DeadlockError: rank 0 at step 3",
     "docs/slower-than-before.md": "waiting in it ",
 }
