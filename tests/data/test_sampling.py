@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from relaxcomm import ConfigError
 from relaxcomm.data import Injection, ShareSampler, by_label, dirichlet, disjoint, iid, make_loader, seldp
+from relaxcomm.fields.rounding import fewest
 from relaxcomm.network.transport import Membership
 
 PARTITIONS = st.sampled_from(
@@ -97,7 +98,7 @@ def test_injection_keeps_the_batch_about_as_large(workers, batch_size, alpha, be
     sizes = [len(b) for rank in range(workers) for b in islice(make(rank, workers, {**layout, **more}), 30)]
     # Of N workers ceil(alpha N) share, and none with itself; whole samples: half a sample of b', and
     # half a sample or the one that is always shared from each.
-    sharing = int(np.ceil(alpha * workers)) * (1 - 1 / workers)
+    sharing = fewest(alpha, workers) * (1 - 1 / workers)
     whole = 0.5 + sharing * (0.5 * beta + max(0.5, 1 - beta * own + 0.5 * beta)) + 0.5
     assert abs(np.mean(sizes) - own * (1 + beta * sharing)) <= whole
 
