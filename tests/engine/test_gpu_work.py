@@ -23,7 +23,6 @@ DECIDES_ON_HOST = {
     "dgc": 12,  # not among the kernels
     "fedavg": 2,  # whether any client has trained in the round
     "gravac": 12,  # how many entries are sent
-    "randomk_sgd": 2,  # whether what is left out is finite
     "selsync": 2,  # whether to exchange
 }
 """Waits that a rank may have in a step."""

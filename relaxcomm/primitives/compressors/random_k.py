@@ -16,7 +16,7 @@ from relaxcomm.primitives.compressors.sparsifier import num_kept
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.tensors.finiteness import finite_flags, is_finite
 from relaxcomm.tensors.host_copies import on_device
 from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
 
@@ -86,7 +86,10 @@ class random_k(Compressor):
         indices = on_device(_drawn(numel, k, generator), tensor.device)
         scale = numel / k if self.scaled and k else 1.0
         values = tensor[indices] * scale
-        if not is_finite(tensor):  # never hidden: what is not finite reaches all ranks
+        # Never hidden: what is not finite reaches all ranks.
+        if tensor.device.type == "cuda":  # without waiting
+            values = torch.where(finite_flags([tensor]), values, math.nan)
+        elif not is_finite(tensor):
             values.fill_(math.nan)
         sent = _at(indices, values, numel) if keep_sent else None
         parts = yield SharedSupport(values)
