@@ -11,7 +11,7 @@ BENCH_VENV := .venv-bench
 BENCH := $(BENCH_VENV)/bin
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
-.PHONY: demo test test-slow test-faults prometheus check bench bench-compare soak clean FORCE
+.PHONY: demo test test-slow test-faults test-gpu prometheus check bench bench-compare soak clean FORCE
 
 demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd --link 100mbit,5ms
@@ -25,6 +25,10 @@ test: $(STAMP) prometheus
 # Thousands of mutated inputs, and the fault matrix, which leaves a dated result.
 test-faults: $(STAMP)
 	$(BIN)/python -m pytest -m faults $(TEST_ARGS)
+
+# What a machine with one GPU proves, in at most 8 minutes; it leaves a dated result.
+test-gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu
 
 test-slow: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)

@@ -1,0 +1,1 @@
+"""What a machine with one GPU proves: the tests that need it, and how long coding takes."""

@@ -1,0 +1,78 @@
+"""How long coding takes on a device, beside what torch needs for the same."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.benchmark import Timer
+
+from relaxcomm.plugin import Bucket, Context, Item, Membership
+from relaxcomm.primitives import error_feedback, gaussian_k, quantize, top_k
+from relaxcomm.roles import Compressor
+
+WORKERS = 4
+_SECONDS = 0.2
+
+
+def measure(device: torch.device, numel: int, rounds: int) -> list[dict[str, Any]]:
+    """Milliseconds of each contender, in turn in each round.
+
+    Args:
+        device: of the tensors.
+        numel: entries of the tensor that is coded.
+        rounds: repetitions.
+    """
+    x = torch.randn(numel, device=device, generator=torch.Generator(device).manual_seed(0))
+    contenders = {
+        "torch.topk(|x|)": lambda: torch.topk(x.abs(), max(1, numel // 1000)),
+        "gaussian_k with error feedback, encode": _encoding(
+            error_feedback(compressor=gaussian_k(density=0.001)), x
+        ),
+        "top_k, encode": _encoding(top_k(density=0.001), x),
+        "quantize 8 bits, encode": _encoding(quantize(bits=8), x),
+        f"quantize 8 bits, decode {WORKERS} workers": _decoding(quantize(bits=8), x),
+        "a copy": lambda: x.clone(),
+    }
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            timer = Timer("run()", globals={"run": run})  # which waits for the device
+            found[name].append(1e3 * timer.blocked_autorange(min_run_time=_SECONDS).median)
+    return [
+        {
+            "what": name,
+            "numel": numel,
+            "milliseconds": [round(one, 5) for one in times],
+            "times_a_copy": round(statistics.median(times) / statistics.median(found["a copy"]), 2),
+        }
+        for name, times in found.items()
+    ]
+
+
+def _context() -> Context:
+    return Context(0, 0, Membership(0, WORKERS), lambda bucket: 0.1)
+
+
+def _encoding(compressor: Compressor, x: Tensor) -> Callable[[], object]:
+    bucket = Bucket(0, [Item("x", x)])
+    state = dict(compressor.init(bucket))
+    return lambda: next(compressor.encode_decode(_context(), x.clone(), dict(state), keep_sent=False))
+
+
+def _decoding(compressor: Compressor, x: Tensor) -> Callable[[], object]:
+    bucket = Bucket(0, [Item("x", x)])
+    state = dict(compressor.init(bucket))
+
+    def run() -> None:
+        coding = compressor.encode_decode(_context(), x.clone(), dict(state), keep_sent=False)
+        message = next(coding)
+        try:
+            coding.send([(1 / WORKERS, message)] * WORKERS)
+        except StopIteration:
+            return
+
+    return run
