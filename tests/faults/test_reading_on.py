@@ -32,9 +32,9 @@ model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 start = Groups.start
 
-def torn(groups, operation):
+def torn(groups, operation, *wait):
     # For one rank the last agreement is torn: it never has what the others have.
-    works, result = start(groups, operation)
+    works, result = start(groups, operation, *wait)
     if isinstance(operation, Agree) and engine.step == LOST_AT - 1:
         works = [*works, groups._host.recv([torch.empty(1)], LOST_RANK, 99)]
     return works, result
