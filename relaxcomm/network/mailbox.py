@@ -1,11 +1,13 @@
-"""Messages of one service over Gloo: numbered and sealed when they are sent, checked when they come."""
+"""Messages of one service over Gloo: numbered and sealed when they are sent, checked when they come.
+
+A notice of one byte goes before each request, so that nobody waits with a whole buffer for each client.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,8 +28,7 @@ from relaxcomm.network.traffic import size_bytes
 from relaxcomm.network.transport import ByteCounters, Membership
 from relaxcomm.tensors import buffer_pool
 
-# The last two are of a rank that ends without the others: only a message wakes a thread that serves.
-REQUEST, GOODBYE, ENDING, WAKE, _REPLY = 1, 0, 2, 3, 4
+REQUEST, GOODBYE, _REPLY = 1, 0, 2
 FOR_EVER = timedelta(days=365)
 """A service waits for requests as long as its clients train."""
 
@@ -53,12 +54,13 @@ class Channel:
 class SentMessage:
     """A send that keeps its buffer, and its number."""
 
-    def __init__(self, work: Any, buffer: Tensor, number: int) -> None:
-        self._work, self._buffer, self.number = work, buffer, number
+    def __init__(self, works: Sequence[Any], buffer: Tensor, number: int) -> None:
+        self._works, self._buffer, self.number = works, buffer, number
 
     def wait(self, limit: timedelta = FOR_EVER) -> None:
         """Until it has gone out."""
-        self._work.wait(limit)
+        for work in self._works:
+            work.wait(limit)
 
 
 class Mailbox:
@@ -72,14 +74,14 @@ class Mailbox:
     """
 
     def __init__(self, channel: Channel, rule: str, tag: int, request: Tensor, reply: Tensor) -> None:
-        self._rank, self._tag = channel.membership.rank, tag
+        self._rank, self._tag, self._notice_tag = channel.membership.rank, 2 * tag, 2 * tag + 1
         self._incoming, self._outgoing = channel.requests, channel.replies
         self._request, self._reply = request.to("meta"), reply.to("meta")
         self._trailers = Trailers(channel.seal, tag)
         self._arrivals = Arrivals(self._trailers, self._request, rule)
         self._numbers: Counter[int] = Counter()  # of the last message to each rank
         self._order = threading.Lock()  # in which requests are numbered and sent
-        self._told: list[SentMessage] = []
+        self._notice = torch.zeros(1, dtype=torch.uint8)
         num_bytes = size_bytes(request)
         self._buffer = torch.empty(num_bytes + self._trailers.num_bytes, dtype=torch.uint8)
         self.payload = self._buffer[:num_bytes]
@@ -95,32 +97,39 @@ class Mailbox:
             self._numbers[other] += 1
             header = self._header(kind, payload, self._numbers[other], clock)
             message[data.numel() :] = self._trailers.make(header, message[: data.numel()])
-            return SentMessage(self._incoming.send([message], other, self._tag), message, header.number)
+            works = [
+                self._incoming.send([one], other, tag)
+                for one, tag in ((self._notice, self._notice_tag), (message, self._tag))
+            ]
+        return SentMessage(works, message, header.number)
 
     def send_empty(self, kind: int, other: int, clock: int) -> SentMessage:
         """Send a kind alone."""
         return self.send(kind, torch.zeros_like(self._request, device="cpu"), other, clock)
 
-    def tell(self, kind: int, others: Iterable[int], clock: int) -> None:
-        """Send a kind alone, to those that can be reached."""
-        for other in others:
-            with suppress(RuntimeError, ValueError):  # its process or the group is gone
-                self._told.append(self.send_empty(kind, other, clock))
+    def wait_for_message(self, other: int) -> None:
+        """Until `other` has sent one.
 
-    def receive(self) -> Header | None:
-        """Wait for a message from anybody, whose payload then lies in `payload`.
+        Raises: RuntimeError when the connection is closed. (A receive from anybody would never end.)
+        """
+        notice = torch.empty_like(self._notice)  # Gloo's work does not keep it
+        self._incoming.recv([notice], other, self._notice_tag).wait(FOR_EVER)
+
+    def receive(self, other: int) -> Header | None:
+        """The message that `other` has sent, whose payload then lies in `payload`.
 
         Returns: its header; None for one that was refused, of which a warning tells.
+
+        Raises: RuntimeError when the connection is closed.
         """
-        arriving = self._incoming.recv_anysource([self._buffer], self._tag)
-        arriving.wait()
-        return self._arrivals.take(self._trailer, self.payload, arriving._source_rank())
+        self._incoming.recv([self._buffer], other, self._tag).wait(FOR_EVER)
+        return self._arrivals.take(self._trailer, self.payload, other)
 
     def reply(self, reply: Tensor, asked: Header) -> list[SentMessage]:
         """Answer a request."""
         trailer = self._trailers.make(self._header(_REPLY, reply, asked.number, asked.clock), as_bytes(reply))
         return [
-            SentMessage(self._outgoing.send([one], asked.sender, self._tag), one, asked.number)
+            SentMessage([self._outgoing.send([one], asked.sender, self._tag)], one, asked.number)
             for one in (reply, trailer)
         ]
 

@@ -1,4 +1,4 @@
-"""Services over Gloo: every rank answers requests in a thread, on process groups of their own."""
+"""Services over Gloo: every rank answers requests in threads, on process groups of their own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Request
 from relaxcomm.network.process_groups import close_connections
 from relaxcomm.network.seal import Seal
-from relaxcomm.network.service_thread import ServiceThread
+from relaxcomm.network.service_threads import ServiceThreads
 from relaxcomm.network.staging import Staging, is_staged
 from relaxcomm.network.streams import Streams
 from relaxcomm.network.transport import ByteCounters, Place, Service
 
-_END_SECONDS = 5.0  # to be woken in
+_END_SECONDS = 5.0  # for threads whose connections are closed
 
 
 class Services:
@@ -38,7 +38,7 @@ class Services:
         self._streams, self._check = streams, check
         self._channel: Channel | None = None
         self._staging: Staging | None = None
-        self._served: dict[Place, ServiceThread] = {}
+        self._served: dict[Place, ServiceThreads] = {}
         _serving.add(self)
         self._tags = itertools.count()  # never used again, also after all have left and serve anew
 
@@ -51,7 +51,7 @@ class Services:
             for group in (requests, replies):  # made within the place's limit
                 group.set_timeout(FOR_EVER)
             self._channel = Channel(self._place.membership, requests, replies, counters, self._seal)
-        self._served[place] = ServiceThread(
+        self._served[place] = ServiceThreads(
             self._channel, place[0], next(self._tags), service, request, reply
         )
 
@@ -83,29 +83,17 @@ class Services:
             served.finish(limit_seconds, check)
         self._served.clear()
 
-    def abandon(self) -> None:
-        """End the threads of a rank that ends without the others."""
-        self._end_staging()
-        for served in self._served.values():
-            served.ask_to_be_woken()
-        deadline = time.monotonic() + _END_SECONDS
-        for served in self._served.values():
-            served.join(deadline)
-        if self._served:
-            self._close_connections()  # a thread that nobody wakes ends with them
-        self._served.clear()
-
     def give_up(self) -> None:
-        """Answer nobody any more, when ranks are lost; who waits for an answer is told so at once."""
+        """Answer nobody any more, without the others; who waits for an answer is told so at once."""
         self._end_staging()
         for served in self._served.values():
             served.give_up()
-        self._close_connections()
+        if self._served:
+            self._close_connections()
+        deadline = time.monotonic() + _END_SECONDS
+        for served in self._served.values():
+            served.join(deadline)
         self._served.clear()
-        self._channel = None
-
-    def destroy(self) -> None:
-        """Let go of the groups when all ranks have left."""
         self._channel = None
 
     def _end_staging(self) -> None:
@@ -119,4 +107,4 @@ class Services:
                 close_connections(group, self._channel.membership)
 
 
-_serving = ended_at_exit(Services.abandon)
+_serving = ended_at_exit(Services.give_up)

@@ -192,13 +192,12 @@ class TorchTransport(Transport):
             self._monitor.settle()
 
     def close(self) -> None:
-        self._services.abandon()  # nothing is left of them where all have left
+        self._services.give_up()  # nothing is left of them where all have left
         self._let_go()
         if self._waiting.has_failed:
             Burial(self._groups).start()
         else:
             self._groups.destroy()
-            self._services.destroy()
         self._monitor.end()
         self._waiting.peers.close()
         self._waiting.has_failed = True

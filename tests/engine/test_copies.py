@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -182,10 +183,16 @@ def test_an_attach_that_fails_at_a_hook_leaves_nothing():
 
 
 def serving(rank):
-    """Whether no thread serves on this rank any more, soon after all of them have failed to attach."""
+    """Whether no thread serves on this rank any more, soon after all have failed to attach, in turn."""
+
+    class FailingLater(Failing):
+        def register_step_post_hook(self, hook):
+            time.sleep(0.3 * rank)
+            super().register_step_post_hook(hook)
+
     model, _ = make()
     with pytest.raises(MemoryError):
-        relaxcomm.attach(model, Failing(model.parameters(), lr=0.1), "ssp")
+        relaxcomm.attach(model, FailingLater(model.parameters(), lr=0.1), "ssp")
     names = names_now()
     return until(
         lambda: not any(n.startswith("relaxcomm-service") for n in names_now()), f"served by {names}"

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ranks
 SIZE, STEPS, LOST_AT = 4, 40, 14
 
 SCRIPT = """
-import json, os, signal, sys, time, torch, relaxcomm
+import json, os, signal, sys, threading, time, torch, relaxcomm
 
 CONFIG, LOST, HOW, PORT = json.loads(sys.argv[1])
 rank, STEPS, LOST_AT = int(os.environ["RANK"]), int(sys.argv[2]), int(sys.argv[3])
@@ -57,8 +57,9 @@ with relaxcomm.attach(model, optimizer, CONFIG) as engine:
         last = loss_on(400).item()
     steps = engine.statistics["steps"]
     copies = engine.world.size
+serving = [one.name for one in threading.enumerate() if one.name.startswith("relaxcomm-service")]
 flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-print(json.dumps({"steps": steps, "ranks": copies, "first": first, "last": last, "longest": longest,
+print(json.dumps({"steps": steps, "ranks": copies, "first": first, "last": last, "longest": longest, "serving": serving,
                   "sum": flat.double().sum().item()}))
 """
 
@@ -115,6 +116,7 @@ def check(found, errors, *, lost: int = 1):
     assert [one["steps"] for one in found] == [STEPS] * (SIZE - 1)
     assert [one["ranks"] for one in found] == [SIZE - 1] * (SIZE - 1)
     assert len({one["sum"] for one in found}) == 1, "close() ends with the same model everywhere"
+    assert not any(one["serving"] for one in found), "threads of services are left"
     assert all(one["last"] < 0.5 * one["first"] for one in found)
     assert f"rank {lost} " in errors
     assert f"{SIZE - 1} ranks go on from step" in errors
@@ -122,7 +124,7 @@ def check(found, errors, *, lost: int = 1):
     assert all(one["longest"] < 15 for one in found)
 
 
-@pytest.mark.parametrize("name", ["bsp", "diloco", "d_psgd"])
+@pytest.mark.parametrize("name", ["bsp", "ssp", "d_psgd"])
 def test_those_who_are_left_go_on(name):
     check(*lose(name))
 

@@ -1,4 +1,4 @@
-"""A service over Gloo with the thread that answers for it."""
+"""A service over Gloo with the threads that answer for it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from relaxcomm.network.alarm import Alarm
-from relaxcomm.network.mailbox import (
-    ENDING,
-    FOR_EVER,
-    GOODBYE,
-    REQUEST,
-    WAKE,
-    Channel,
-    Mailbox,
-    SentMessage,
-)
+from relaxcomm.network.mailbox import FOR_EVER, GOODBYE, REQUEST, Channel, Mailbox, SentMessage
 from relaxcomm.network.operations import Request
 from relaxcomm.network.point_to_point import ThreadedWork
 from relaxcomm.network.service_messages import Header
@@ -32,8 +23,10 @@ from relaxcomm.network.transport import Service
 _SLICE_SECONDS = 0.5
 
 
-class ServiceThread:
-    """One service of a rank, with the thread that answers for it.
+class ServiceThreads:
+    """One service of a rank, with a thread that answers for each of the others.
+
+    A thread ends when its client has said goodbye, or with the connection, whoever closes it.
 
     Args:
         channel: over which messages go.
@@ -52,18 +45,24 @@ class ServiceThread:
         self._asked: dict[int, Header] = {}  # the last request of each rank
         self._local_replies: queue.Queue[Tensor] = queue.Queue()
         self._sending: dict[int, list[SentMessage]] = {}
-        self._left = {self._rank} if channel.membership.world_size == 1 else set()
+        self._left: set[int] = set()
         self._heard = time.monotonic()
         self._lock = threading.Lock()
+        self._receiving = threading.Lock()  # one message at a time is in the mailbox
         self._error: Exception | None = None
         self._goodbyes = ThreadedWork([], FOR_EVER)
         self._ending = threading.Event()
-        self._ended: set[int] = set()  # without the others; they wake nobody
         self._alarm = Alarm(service.now, self._expire)
         self._alarm.set(service.due())
         self._others = [rank for rank in range(channel.membership.world_size) if rank != self._rank]
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"relaxcomm-service-{tag}")
-        self._thread.start()
+        self._threads = [
+            threading.Thread(
+                target=self._run, args=(rank,), daemon=True, name=f"relaxcomm-service-{tag}-{rank}"
+            )
+            for rank in self._others
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def ask(self, operation: Request, clock: int) -> ThreadedWork:
         """Send a request to those that are asked; a work whose end means that replies are there."""
@@ -88,30 +87,20 @@ class ServiceThread:
         """Tell all others that this rank asks nothing more."""
         goodbyes = [self._mailbox.send_empty(GOODBYE, other, self._clock) for other in self._others]
         with self._lock:
-            self._left.add(self._rank)
             self._deliver(self._service.leave(self._rank))
         self._goodbyes = ThreadedWork(goodbyes, FOR_EVER)  # a rank that is stopped takes none in
 
     def give_up(self) -> None:
-        """Leave the service as it is now; the thread ends with the connections."""
+        """Leave the service as it is now; the threads end with the connections."""
         with self._lock:
             self._ending.set()
             self._service.give_up()
         self._alarm.set(None)
 
-    def ask_to_be_woken(self) -> None:
-        """Begin to end without the others: only their messages wake the thread."""
-        self._ending.set()
-        self._alarm.set(None)
-        if self._thread.is_alive():
-            self._mailbox.tell(ENDING, self._others, self._clock)
-
     def join(self, deadline: float) -> None:
-        """Wait for the thread, if anybody is left who could wake it."""
-        while self._thread.is_alive() and time.monotonic() < deadline:
-            if self._ended >= set(self._others):
-                return  # nobody is left who could wake it, now or later
-            self._thread.join(0.01)
+        """Wait for the threads."""
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def finish(self, limit_seconds: float, check: Callable[[], None]) -> None:
         """Serve until all others have said goodbye; `check` is called now and then.
@@ -119,9 +108,10 @@ class ServiceThread:
         Raises: TimeoutError if nothing was heard for `limit_seconds` from those that still train.
         """
         self._heard = time.monotonic()
-        while self._thread.is_alive():
-            self._thread.join(_SLICE_SECONDS)
-            self._look(limit_seconds, check)
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(_SLICE_SECONDS)
+                self._look(limit_seconds, check)
         if self._error is not None:
             raise self._error
         while not self._goodbyes.is_completed():
@@ -142,19 +132,19 @@ class ServiceThread:
                 f"{limit_seconds:g} s: is a process stopped?"
             )
 
-    def _run(self) -> None:
+    def _run(self, client: int) -> None:
         try:
-            while len(self._left - {self._rank}) < len(self._others):
-                header = self._mailbox.receive()
-                if header is not None:
-                    self._take_in(header, self._mailbox.payload)
-                if self._ending.is_set():
-                    return
-            for works in self._sending.values():
-                for work in works:
-                    work.wait()
+            while client not in self._left:
+                self._mailbox.wait_for_message(client)
+                with self._receiving:
+                    header = self._mailbox.receive(client)
+                    if header is not None:
+                        self._take_in(header, self._mailbox.payload)
+            for work in self._sending.get(client, ()):
+                work.wait()
         except Exception as error:  # handed to the rank's own thread
-            self._error = error
+            if not self._ending.is_set():
+                self._error = self._error or error
 
     def _expire(self, due: float) -> None:
         try:
@@ -167,11 +157,6 @@ class ServiceThread:
     def _take_in(self, header: Header, payload: Tensor) -> None:
         """Do what a message asks for, which was checked."""
         client, self._heard = header.sender, time.monotonic()
-        if header.kind == ENDING:
-            self._ended.add(client)
-            self._mailbox.tell(WAKE, [client], self._clock)
-        if header.kind in (ENDING, WAKE):
-            return
         with self._lock:
             if self._ending.is_set():
                 return
