@@ -59,8 +59,8 @@ with relaxcomm.attach(model, optimizer, CONFIG) as engine:
     copies = engine.world.size
 serving = [one.name for one in threading.enumerate() if one.name.startswith("relaxcomm-service")]
 flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-print(json.dumps({"steps": steps, "ranks": copies, "first": first, "last": last, "longest": longest, "serving": serving,
-                  "sum": flat.double().sum().item()}))
+print(json.dumps({"steps": steps, "ranks": copies, "first": first, "last": last, "longest": longest,
+                  "serving": serving, "sum": flat.double().sum().item()}))
 """
 
 ALGORITHMS = {
