@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -10,29 +11,32 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import metadata as dcp_metadata
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import (
-    FileSystemReader,
-    FileSystemWriter,
-    _StorageInfo,
-    _StoragePrefix,
-)
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
-from torch.distributed.checkpoint.storage import WriteResult
+
+# torch.distributed.checkpoint is imported where it is used: that takes half a second, and few processes
+# that import relaxcomm save anything.
 
 METADATA = ".metadata"
-_CLASSES: tuple[type, ...] = (
-    *(dcp_metadata.Metadata, dcp_metadata.MetadataIndex),
-    *(dcp_metadata.TensorStorageMetadata, dcp_metadata.StorageMeta),
-    *(dcp_metadata.TensorProperties, dcp_metadata.ChunkStorageMetadata, dcp_metadata._MEM_FORMAT_ENCODING),
-    *(SavePlan, WriteItem, WriteItemType, TensorWriteData, WriteResult),
-    *(_StorageInfo, _StoragePrefix, torch.Size, PosixPath, WindowsPath),
-)
-_HARMLESS: dict[tuple[str, str], Any] = {(one.__module__, one.__qualname__): one for one in _CLASSES}
-_HARMLESS[torch.serialization._get_layout.__module__, "_get_layout"] = torch.serialization._get_layout
-_HARMLESS["torch.serialization", "_get_layout"] = torch.serialization._get_layout
+
+
+@functools.cache
+def _harmless() -> dict[tuple[str, str], Any]:
+    """What a record may consist of, by the names that are pickled."""
+    from torch.distributed.checkpoint import metadata, planner
+    from torch.distributed.checkpoint.filesystem import _StorageInfo, _StoragePrefix
+    from torch.distributed.checkpoint.storage import WriteResult
+
+    classes: tuple[type, ...] = (
+        *(metadata.Metadata, metadata.MetadataIndex),
+        *(metadata.TensorStorageMetadata, metadata.StorageMeta),
+        *(metadata.TensorProperties, metadata.ChunkStorageMetadata, metadata._MEM_FORMAT_ENCODING),
+        *(planner.SavePlan, planner.WriteItem, planner.WriteItemType, planner.TensorWriteData, WriteResult),
+        *(_StorageInfo, _StoragePrefix, torch.Size, PosixPath, WindowsPath),
+    )
+    found: dict[tuple[str, str], Any] = {(one.__module__, one.__qualname__): one for one in classes}
+    layout = torch.serialization._get_layout
+    for module in (layout.__module__, "torch.serialization"):
+        found[module, "_get_layout"] = layout
+    return found
 
 
 class _Unpickler(pickle.Unpickler):
@@ -42,9 +46,9 @@ class _Unpickler(pickle.Unpickler):
         dtype = getattr(torch, name, None) if module == "torch" else None
         if isinstance(dtype, torch.dtype):
             return dtype
-        if (module, name) not in _HARMLESS:
+        if (module, name) not in _harmless():
             raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
-        return _HARMLESS[module, name]
+        return _harmless()[module, name]
 
 
 def unpickle(data: bytes) -> Any:
@@ -65,6 +69,9 @@ class Writing:
     """
 
     def __init__(self, folder: Path, entries: Mapping[str, Tensor], rank: int) -> None:
+        from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
         self._planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._writer = FileSystemWriter(folder)
         self._rank = rank
@@ -95,6 +102,9 @@ class Reading:
     """
 
     def __init__(self, folder: Path, files: frozenset[str]) -> None:
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+        from torch.distributed.checkpoint.metadata import Metadata
+
         self._reader = FileSystemReader(folder)
         metadata = unpickle((folder / METADATA).read_bytes())
         if not isinstance(metadata, Metadata):
@@ -106,6 +116,9 @@ class Reading:
 
     def read(self, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
         """The entries with wanted names."""
+        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
         entries: dict[str, Tensor] = {}
         for name, kind in self._metadata.state_dict_metadata.items():
             if not wanted(name):
