@@ -16,6 +16,9 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/relaxcomm compare relaxcomm/tasks/demo.yaml --algorithms bsp,local_sgd --link 100mbit,5ms
 
+# Tests start hundreds of processes: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Three tests at a time: many wait, for processes to start or for a time limit to pass. In the order of their
 # folders, since the files with the fewest tests, which would come last, have the longest.
 TEST_ARGS ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from relaxcomm.tensors import buffer_pool
 from tests.engine.harness import in_process, on_gloo
 
+torch.set_num_threads(1)  # tests run beside each other
 buffer_pool.LEAST_BYTES = 1  # so that what is used again is, with the small models of most tests, used again
 
 
