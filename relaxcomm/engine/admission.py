@@ -87,7 +87,8 @@ def hand_over(world: World, state: Mapping[str, Any], newcomers: Sequence[int]) 
     mine = [one for index, one in enumerate(newcomers) if others[index % len(others)] == world.rank]
     content = encoded(state) if mine else torch.empty(0, dtype=torch.uint8)
     world.gather(len(content), RECOVERY)
-    world.receive(world.issue(Neighbors(dict.fromkeys(mine, content), {}), Label(0, RECOVERY, 1)))
+    parcels = Neighbors(dict.fromkeys(mine, content), {}, on_host=True)
+    world.receive(world.issue(parcels, Label(0, RECOVERY, 1)))
 
 
 def take_over(world: World, newcomers: Sequence[int]) -> Any:
@@ -96,7 +97,8 @@ def take_over(world: World, newcomers: Sequence[int]) -> Any:
     source = others[newcomers.index(world.rank) % len(others)]
     sizes = cast("list[int]", world.gather(0, RECOVERY))
     raw = torch.empty(sizes[source], dtype=torch.uint8)
-    received = world.receive(world.issue(Neighbors({}, {source: raw}), Label(0, RECOVERY, 1)))
+    parcel = Neighbors({}, {source: raw}, on_host=True)
+    received = world.receive(world.issue(parcel, Label(0, RECOVERY, 1)))
     return decoded(cast("Mapping[int, torch.Tensor]", received)[source])
 
 

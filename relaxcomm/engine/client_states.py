@@ -50,6 +50,6 @@ def _exchanged(mine: States, world: World) -> States:
         for other, theirs in enumerate(sizes)
         if world.rank in theirs
     }
-    pending = world.issue(Neighbors(parcels, takes), Label(0, RECOVERY, 2))
+    pending = world.issue(Neighbors(parcels, takes, on_host=True), Label(0, RECOVERY, 2))
     came = cast("Mapping[int, torch.Tensor]", world.receive(pending))
     return {client: state for one in came.values() for client, state in decoded(one).items()}

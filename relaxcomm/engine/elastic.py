@@ -119,8 +119,8 @@ def check_elastic(algorithm: Algorithm, transport: Transport) -> None:
     Raises: ConfigError.
     """
     # A simulated link would be left behind with the first generation.
-    if type(transport) is not TorchTransport or transport.backend != "gloo":
+    if type(transport) is not TorchTransport:
         raise ConfigError(
-            "membership.elastic: ranks can be lost and go on over gloo alone, as over NCCL a step may have "
-            "applied what a broken operation brought before its loss is known; leave it out"
+            "membership.elastic: ranks can be lost and go on over gloo and nccl alone, "
+            f"got {type(transport).__name__}; leave it out"
         )

@@ -73,7 +73,7 @@ def receive_shared(world: World, root: int, mine: Any = None) -> Any:
     content = encoded(mine)
     sizes = cast("list[int]", world.gather(len(content), RECOVERY))
     raw = content if world.rank == root else torch.empty(sizes[root], dtype=torch.uint8)
-    world.run(Broadcast(raw, root), Label(0, RECOVERY, 0))
+    world.run(Broadcast(raw, root, on_host=True), Label(0, RECOVERY, 0))
     return decoded(raw)
 
 
@@ -85,8 +85,8 @@ def encoded(value: Any) -> Tensor:
 
 
 def decoded(raw: Tensor) -> Any:
-    """The state in some bytes; nothing in them is run."""
-    return torch.load(io.BytesIO(raw.numpy().tobytes()), weights_only=True)
+    """The state in some bytes, on the host; nothing in them is run."""
+    return torch.load(io.BytesIO(raw.numpy().tobytes()), map_location="cpu", weights_only=True)
 
 
 def forget_moves(bound: Bound) -> None:

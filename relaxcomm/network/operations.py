@@ -80,6 +80,11 @@ class AllToAll:
 class Neighbors:
     """Send to some ranks and receive from some; `receives` holds buffers of the expected shape.
 
+    Args:
+        sends: what each of some ranks gets.
+        receives: what each of some ranks fills.
+        on_host: whether this is in the host's memory, though the model is on a GPU; equal on all ranks.
+
     Received: `{rank: tensor}` for every rank in `receives`.
 
     Example:
@@ -94,11 +99,17 @@ class Neighbors:
 
     sends: Mapping[int, Tensor]
     receives: Mapping[int, Tensor]
+    on_host: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Broadcast:
     """Copy `tensor` of rank `root` to all ranks; received: that tensor.
+
+    Args:
+        tensor: what is copied, or filled.
+        root: whose it is.
+        on_host: whether it is in the host's memory, though the model is on a GPU; equal on all ranks.
 
     Example:
         >>> import torch
@@ -110,6 +121,7 @@ class Broadcast:
 
     tensor: Tensor
     root: int = 0
+    on_host: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from relaxcomm.network.operations import (
     Request,
 )
 from relaxcomm.network.point_to_point import ThreadedWork
+from relaxcomm.network.polled_work import PolledWork
 from relaxcomm.network.reductions import scaled
 from relaxcomm.network.transport import Membership
 
@@ -53,10 +54,12 @@ class Groups:
         place: where the ranks meet.
         backend: "nccl" or "gloo".
         device: where the model is.
+        elastic: whether others go on without ranks that are lost. Then the host waits for GPUs, too: nothing
+            may be applied that a broken operation has brought.
     """
 
-    def __init__(self, place: MeetingPlace, *, backend: str, device: torch.device) -> None:
-        self._place = place
+    def __init__(self, place: MeetingPlace, *, backend: str, device: torch.device, elastic: bool) -> None:
+        self._place, self._is_elastic = place, elastic
         self.world_size = place.membership.world_size
         self._linked: Any = None
         self._host = place.gloo("host")
@@ -67,7 +70,7 @@ class Groups:
 
     def waits_on_host(self, operation: Operation) -> bool:
         """Whether the host waits for what an operation brings; else the device's current stream does."""
-        return self.communicators is None or isinstance(operation, Agree | Request)
+        return self._is_elastic or self._is_on_host(operation)
 
     def start(self, operation: Operation, wait: Wait) -> tuple[list[Any], Received]:
         """Begin an operation that is no request.
@@ -78,9 +81,15 @@ class Groups:
 
         Returns: works to wait for, and what then holds the result.
         """
+        works, result = self._start(operation, wait)
+        if self._is_elastic and self.communicators is not None and not self._is_on_host(operation):
+            return [PolledWork(work, self.communicators.error) for work in works], result
+        return works, result
+
+    def _start(self, operation: Operation, wait: Wait) -> tuple[list[Any], Received]:
         if isinstance(operation, Neighbors):
             return self._exchange_with_neighbors(operation, wait)
-        group = self._host if self.waits_on_host(operation) else self._between_gpus("operations", wait)
+        group = self._host if self._is_on_host(operation) else self._between_gpus("operations", wait)
         if isinstance(operation, AllReduce | Agree):
             return [self._all_reduce(group, operation)], operation.tensor
         if isinstance(operation, AllGather):
@@ -116,6 +125,11 @@ class Groups:
             self.communicators.destroy(self._place.limit)
         self._host = self._linked = self.control = None
 
+    def _is_on_host(self, operation: Operation) -> bool:
+        if isinstance(operation, Broadcast | Neighbors) and operation.on_host:
+            return True
+        return self.communicators is None or isinstance(operation, Agree | Request)
+
     def _between_gpus(self, purpose: str, wait: Wait) -> Any:
         assert self.communicators is not None, "gloo's operations are on the host"
         return self.communicators.get(purpose, wait)
@@ -133,11 +147,11 @@ class Groups:
         # The group is made when all ranks first exchange with neighbours, those that have none, too.
         sends, takes = sorted(operation.sends.items()), sorted(operation.receives.items())
         result = dict(operation.receives)
-        if self.communicators is not None:
+        if not self._is_on_host(operation):
             group = self._between_gpus("neighbors", wait)
             return _exchange_at_once(group, sends, takes), result
         if self._linked is None:
-            self._linked = self._place.gloo("neighbors")
+            self._linked = self._place.gloo("neighbors of the host")
         works = [self._linked.send([tensor], rank, 0) for rank, tensor in sends]
         works += [self._linked.recv([tensor], rank, 0) for rank, tensor in takes]
         # Each takes one wait of the whole limit, and the sends end with the receives.

@@ -72,7 +72,7 @@ class TorchTransport(Transport):
         groups = None
         try:
             self._seal = agree(place.store, place.name, place.membership, place.secret, place.making)
-            groups = Groups(place, backend=self.backend, device=device)
+            groups = Groups(place, backend=self.backend, device=device, elastic=elastic)
             self._waiting.peers.meet()
         except RuntimeError as error:
             if groups is not None:
@@ -124,6 +124,8 @@ class TorchTransport(Transport):
         self._monitor.end()
         self._let_go()
         self._services.give_up()
+        if self._groups.communicators is not None:
+            self._groups.communicators.abort()  # what is under way may write until then
         Burial(self._groups).start()
         self._waiting.peers.close()
 

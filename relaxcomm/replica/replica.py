@@ -127,7 +127,14 @@ class Replica:
         tensors = {item.name: item.tensor for item in self.parameters}
         for client, states in saved.items():
             for optimizer, kept in zip(self.optimizers, self.states_of(client), strict=True):
-                held = {p for group in optimizer.param_groups for p in group["params"]}
+                held = {p: group for group in optimizer.param_groups for p in group["params"]}
                 for name, values in states.items():
-                    if tensors[name] in held:
-                        kept[tensors[name]].update(copy.deepcopy(values))
+                    if (parameter := tensors[name]) in held:
+                        counts_there = held[parameter].get("capturable") or held[parameter].get("fused")
+                        for key, value in values.items():
+                            on_host = key == "step" and not counts_there
+                            kept[parameter][key] = _copied(value, "cpu" if on_host else parameter.device)
+
+
+def _copied(value: Any, device: torch.device | str) -> Any:
+    return value.to(device, copy=True) if isinstance(value, Tensor) else copy.deepcopy(value)

@@ -125,7 +125,7 @@ class Handover:
             copy: what this rank has of the whole.
         """
         old = self._old
-        mine = copy.to(part.device, part.dtype, copy=True)
+        mine = copy.to(part.dtype, copy=True)  # where ranks exchange: a service's part is on the host
         for owner, (_, shard) in enumerate(shards_of(mine, shard_sizes(mine.numel(), old.world.size))):
             if owner == old.world.rank:
                 shard.copy_(part)

@@ -71,8 +71,9 @@ class Transfer:
         snapshot: Tensor | None = None,
     ) -> Transfer:
         """One that a checkpoint has saved with its result."""
-        made = cls(task, slots, context, world, step=0, round=0)
-        made._flight, made.due, made.sent, made.snapshot = Landed(result), due, None, snapshot
+        made, device = cls(task, slots, context, world, step=0, round=0), task.bucket.device
+        made._flight, made.due, made.sent = Landed(result.to(device)), due, None
+        made.snapshot = None if snapshot is None else snapshot.to(device)
         return made
 
     def read(self, out: Tensor) -> Tensor:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -87,6 +89,7 @@ def patched_cuda(wait: WaitFor) -> Iterator[None]:
         "stream": lambda _: nullcontext(),
         "device": lambda _: nullcontext(),
         "synchronize": lambda *_: wait("synchronize"),
+        "get_device_properties": lambda *_: SimpleNamespace(name="pretended", uuid=f"process {os.getpid()}"),
         "set_device": lambda _: None,
         "current_device": lambda: 0,
         "is_available": lambda: True,

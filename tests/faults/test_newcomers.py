@@ -34,8 +34,13 @@ ALGORITHMS = {
 SCRIPT = """
 import json, os, signal, sys, time, torch, relaxcomm
 
-CONFIG, PORT, SIZE, MORE, STOP_AT = json.loads(sys.argv[1])
+CONFIG, PORT, SIZE, MORE, STOP_AT, DEVICE = json.loads(sys.argv[1])
 torch.set_num_threads(1)
+if DEVICE == "cuda":
+    sys.path.insert(0, ".")
+    from tests.network.pretended_nccl import train_on_a_gpu
+
+    train_on_a_gpu()
 joins = "RELAXCOMM_JOIN" in os.environ
 if not joins:
     store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
@@ -44,12 +49,13 @@ if not joins:
 torch.manual_seed(7 * joins)  # who joins has other parameters at first
 sizes = [(20, 60), (60, 60), (60, 1)]
 model = torch.nn.Sequential(*(layer for a, b in sizes for layer in (torch.nn.Linear(a, b), torch.nn.Tanh())))
+model.to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
 x = torch.randn(240, 20, generator=torch.Generator().manual_seed(3))
 data = torch.utils.data.TensorDataset(x, torch.tanh(x[:, :1]), torch.arange(len(x)))
 
 def loss_on(x, y):
-    return torch.nn.functional.mse_loss(model(x), y)
+    return torch.nn.functional.mse_loss(model(x.to(DEVICE)), y.to(DEVICE))
 
 first, seen, changed = loss_on(x, torch.tanh(x[:, :1])).item(), [], False
 with relaxcomm.attach(model, optimizer, CONFIG) as engine:
@@ -82,12 +88,15 @@ print(json.dumps({**found, "last": last, "sum": flat.double().sum().item(), "see
 class Job:
     """An elastic run, whose store is in the test's own process, as a launcher's is."""
 
-    def __init__(self, name: str, *, stop_at: tuple[int, int] | None = None, **membership: object) -> None:
+    def __init__(
+        self, name: str, *, stop_at: tuple[int, int] | None = None, device: str = "cpu", **membership: object
+    ) -> None:
         port = free_port()
         self.store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
         more = {"bucket_bytes": 8_000, "timeout_seconds": 30, "drift_guard": {"every_steps": 3}}
         config = {**ALGORITHMS[name], **more, "membership": {"elastic": True, **membership}}
-        self.command = [sys.executable, "-c", SCRIPT, json.dumps([config, port, SIZE, MORE, stop_at])]
+        settings = json.dumps([config, port, SIZE, MORE, stop_at, device])
+        self.command = [sys.executable, "-c", SCRIPT, settings]
         self.address = f"127.0.0.1:{port}"
         self.ranks = [self.start({"RANK": str(rank), "WORLD_SIZE": str(SIZE)}) for rank in range(SIZE)]
 
@@ -142,6 +151,18 @@ def test_a_worker_joins(name):
     assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
     assert found[-1]["begin"] > 0
     assert found[-1]["begin"] + len(found[-1]["seen"]) == found[0]["steps"]
+    assert f"worker {SIZE} joins: {SIZE + 1} ranks go on from step" in errors
+    read_once(found)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_worker_with_a_gpu_joins(name):
+    """The state goes over the host to it; over NCCL and on GPUs that are pretended."""
+    job = Job(name, device="cuda")
+    job.join()
+    found, errors = job.end()
+    assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
     assert f"worker {SIZE} joins: {SIZE + 1} ranks go on from step" in errors
     read_once(found)
 

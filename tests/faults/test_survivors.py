@@ -19,15 +19,21 @@ SIZE, STEPS, LOST_AT = 4, 40, 14
 SCRIPT = """
 import json, os, signal, sys, threading, time, torch, relaxcomm
 
-CONFIG, LOST, HOW, PORT = json.loads(sys.argv[1])
+CONFIG, LOST, HOW, PORT, DEVICE = json.loads(sys.argv[1])
 rank, STEPS, LOST_AT = int(os.environ["RANK"]), int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
+if DEVICE == "cuda":
+    sys.path.insert(0, ".")
+    from tests.network.pretended_nccl import train_on_a_gpu
+
+    train_on_a_gpu()
 # The test's own process keeps the store, as a launcher does.
 store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
 torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 torch.manual_seed(0)
 sizes = [(20, 60), (60, 60), (60, 1)]
 model = torch.nn.Sequential(*(layer for a, b in sizes for layer in (torch.nn.Linear(a, b), torch.nn.Tanh())))
+model.to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
 torch.manual_seed(1 + rank)
 
@@ -37,7 +43,7 @@ def lose():
     os.kill(os.getpid(), signal.SIGKILL)
 
 def loss_on(count):
-    x = torch.randn(count, 20)
+    x = torch.randn(count, 20).to(DEVICE)
     return (model(x)[:, 0] - torch.tanh(x[:, 0])).square().mean()
 
 if HOW == "backward" and rank == LOST:
@@ -82,13 +88,14 @@ ALGORITHMS = {
 SERVED = ("ssp", "async_model_average", "ad_psgd", "decoupled_diloco")
 
 
-def lose(name: str, *, lost: int = 1, how: str = "step"):
+def lose(name: str, *, lost: int = 1, how: str = "step", device: str = "cpu"):
     """What the ranks that are left print, and what all of them say on their way."""
     port = free_port()
     store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
     more = {"membership": {"elastic": True}, "bucket_bytes": 8_000, "timeout_seconds": 30}
     config = {**ALGORITHMS[name], **more, "drift_guard": {"every_steps": 3}}
-    command = [sys.executable, "-c", SCRIPT, json.dumps([config, lost, how, port]), str(STEPS), str(LOST_AT)]
+    settings = json.dumps([config, lost, how, port, device])
+    command = [sys.executable, "-c", SCRIPT, settings, str(STEPS), str(LOST_AT)]
     ranks = [
         subprocess.Popen(
             command,
@@ -137,6 +144,17 @@ def test_a_rank_that_raises_is_left_behind():
     found, errors = lose("selsync", lost=2, how="raise")
     check(found, errors, lost=2)
     assert "rank 2 failed: KeyError: 'mine': 3 ranks go on" in errors
+
+
+def test_ranks_with_gpus_go_on():
+    """Over NCCL and on GPUs that are pretended: the host waits, so that nothing broken is applied."""
+    check(*lose("bsp", how="backward", device="cuda"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_ranks_with_gpus_go_on_with_every_kind_of_algorithm(name):
+    check(*lose(name, device="cuda"))
 
 
 @pytest.mark.faults

@@ -5,17 +5,24 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from relaxcomm.network import TorchTransport, communicators, torch_distributed
+from relaxcomm.network.mailbox import FOR_EVER
 from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.point_to_point import ThreadedWork
+from relaxcomm.network.process_groups import close_connections
+from relaxcomm.testing import PretendGpu
 
 DEVICE = torch.device("cuda", 0)
 calls: list[str] = []
@@ -97,18 +104,9 @@ class Done:
         return bool(self._work.is_completed())
 
 
-class _Batch:
-    def __init__(self, works: list[Any]) -> None:
-        self._works = works
-        self._is_over = False
-
-    def wait(self) -> None:
-        for work in self._works:
-            work.wait()
-        self._is_over = True
-
-    def is_completed(self) -> bool:
-        return self._is_over
+class _Batch(ThreadedWork):
+    def wait(self, timeout: timedelta = FOR_EVER) -> None:
+        super().wait(timeout)
 
 
 class Connected(Group):
@@ -146,10 +144,11 @@ class Connected(Group):
     def _end_coalescing(self) -> Done:
         assert self._batch, "NCCL gives no work for an empty batch"
         batch, self._batch = self._batch, None
-        return Done(_Batch(batch))
+        return Done(_Batch(batch, FOR_EVER))
 
     def abort(self) -> None:
         super().abort()
+        close_connections(self._gloo, self.place.membership)
         self._gloo = None
 
     def shutdown(self) -> None:
@@ -211,6 +210,30 @@ def pretended(kind: type[Group]) -> Iterator[None]:
         patch.object(torch_distributed, "streams_of", Streams),
     ):
         yield
+
+
+class BetweenGpus(Connected):
+    """Takes tensors on a (pretended) GPU alone, as NCCL does."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in ("allreduce", "_allgather_base", "alltoall_base", "broadcast", "send", "recv"):
+            return found
+
+        def checked(*args: Any) -> Any:
+            tensors = [one for one in tree_leaves(args) if isinstance(one, Tensor)]
+            assert all(one.is_cuda for one in tensors), f"{name} of what is not on a GPU"
+            return found(*args)
+
+        return checked
+
+
+def train_on_a_gpu() -> None:
+    """From now on this process has one, connected by NCCL, until it ends."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    stack.enter_context(pretended(BetweenGpus))
+    stack.enter_context(PretendGpu())
 
 
 def transport(timeout_seconds: float = 30, **settings: Any) -> TorchTransport:
