@@ -24,8 +24,13 @@ LIMIT_SECONDS = 120
 SCRIPT = """
 import json, os, signal, sys, time, torch, relaxcomm
 
-CONFIG, PORT, LOST, MORE = json.loads(sys.argv[1])
+CONFIG, PORT, LOST, MORE, DEVICE = json.loads(sys.argv[1])
 torch.set_num_threads(1)
+if DEVICE == "cuda":
+    sys.path.insert(0, ".")
+    from tests.network.pretended_nccl import train_on_a_gpu
+
+    train_on_a_gpu()
 joins = "RELAXCOMM_JOIN" in os.environ
 if not joins:
     store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
@@ -33,12 +38,13 @@ if not joins:
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
 torch.manual_seed(7 * joins)
 model = torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.Tanh(), torch.nn.Linear(60, 1))
+model.to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
 x = torch.randn(120, 20, generator=torch.Generator().manual_seed(3))
 data = torch.utils.data.TensorDataset(x, torch.tanh(x[:, :1]), torch.arange(len(x)))
 
 def loss_on(x, y):
-    return torch.nn.functional.mse_loss(model(x), y)
+    return torch.nn.functional.mse_loss(model(x.to(DEVICE)), y.to(DEVICE))
 
 first, seen, shrunk = loss_on(x, torch.tanh(x[:, :1])).item(), [], False
 with relaxcomm.attach(model, optimizer, CONFIG) as engine:
@@ -67,13 +73,13 @@ print(json.dumps({"since": since, "rounds": round, "ranks": ranks, "first": firs
 """
 
 
-def run(algorithm, lost):
+def run(algorithm, lost, device="cpu"):
     """What those ranks print that come to the end; a fourth process joins when one is lost."""
     port = free_port()
     store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
     config = {"algorithm": algorithm, "bucket_bytes": 2000, "timeout_seconds": 30}
     config |= {"membership": {"elastic": True}}
-    command = [sys.executable, "-c", SCRIPT, json.dumps([config, port, lost, MORE])]
+    command = [sys.executable, "-c", SCRIPT, json.dumps([config, port, lost, MORE, device])]
 
     def start(more):
         env = {**os.environ, **more, "OMP_NUM_THREADS": "1"}
@@ -108,12 +114,12 @@ def read_in(found, round):
     return Counter(place for one in found for at, places in one["seen"] for place in places if at == round)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_each_client_is_played_by_those_who_are_there(rank):
+@pytest.mark.parametrize(("rank", "device"), [(0, "cpu"), (1, "cpu"), (1, "cuda")])
+def test_each_client_is_played_by_those_who_are_there(rank, device):
     plan = RoundPlan(epochs=2, fraction=0.5, clients=CLIENTS)
     plays = [round for round in range(2, 9) if any(k % SIZE == rank for k in plan.sampled(SIZE, round, 0))]
     lost = [rank, plays[0]]
-    found, errors = run({"name": "fedavg", "epochs": 2, "fraction": 0.5, "clients": CLIENTS}, lost)
+    found, errors = run({"name": "fedavg", "epochs": 2, "fraction": 0.5, "clients": CLIENTS}, lost, device)
     check(found, errors, lost)
     last = found[0]["rounds"]
     for round in range(lost[1] + 1, last + 1):

@@ -43,6 +43,28 @@ print(json.dumps([said, time.monotonic() - begin]), flush=True)
 os._exit(0)  # the default group would wait for rank 1
 """
 
+GOING_ON = """
+import signal, time
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(16, 64, device=device)
+longest = 0.0
+with relaxcomm.attach(model, optimizer, {"algorithm": ALGORITHM, "membership": {"elastic": True}}) as engine:
+    for step in range(60):
+        if step == 20 and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.monotonic()
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        longest = max(longest, time.monotonic() - begin)
+    ranks = engine.world.size
+total = sum(p.detach().double().sum() for p in model.parameters()).item()
+print(json.dumps([ranks, step + 1, total, longest]), flush=True)
+os._exit(0)  # the default group would wait for rank 1
+"""
+
 ISOLATED = """
 from relaxcomm.network.operations import *
 from relaxcomm.network import TorchTransport
@@ -106,6 +128,15 @@ with relaxcomm.attach(model, optimizer, ALGORITHM) as engine:
         optimizer.zero_grad()
 print(json.dumps("trained"))
 """
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", "diloco", "d_psgd", "ssp"])
+def test_the_others_go_on_without_a_rank_that_was_killed(algorithm):
+    done = launch_script(HEAD + f"ALGORITHM = {algorithm!r}\n" + GOING_ON, 3, 120, never_end={1})
+    found = [json.loads(one.stdout.splitlines()[-1]) for one in done if one.returncode == 0]
+    assert [one[:2] for one in found] == [[2, 60]] * 2, [one.stderr for one in done]
+    assert found[0][2] == pytest.approx(found[1][2], rel=1e-6)
+    assert all(seconds < 10 for _, _, _, seconds in found)
 
 
 @pytest.mark.parametrize(
