@@ -79,6 +79,7 @@ def test_interrupting_ends_all_workers(start, folder, when):
     assert "Traceback" not in result.err
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_reaches_the_workers_first_is_no_failure(start, folder):
     (folder / "hangs").unlink(missing_ok=True)
     running = start(*HANG)

@@ -130,7 +130,7 @@ print(json.dumps("trained"))
 """
 
 
-@pytest.mark.parametrize("algorithm", ["bsp", "diloco", "d_psgd", "ssp"])
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "diloco", "steps": 4}, "d_psgd", "ssp"])
 def test_the_others_go_on_without_a_rank_that_was_killed(algorithm):
     done = launch_script(HEAD + f"ALGORITHM = {algorithm!r}\n" + GOING_ON, 3, 120, never_end={1})
     found = [json.loads(one.stdout.splitlines()[-1]) for one in done if one.returncode == 0]
