@@ -44,7 +44,7 @@ class FirstSteps:
             return
         now, busy = self._now(), self._world.transport.processor_seconds()
         # Only the last of the steps may have an exchange in it.
-        if self._last is not None and not self._bound.state.has_exchanged:
+        if self._last is not None and not self._bound.state.exchanged:
             self.step_times.append((now - self._last[0], busy - self._last[1]))
         self._last = now, busy
 

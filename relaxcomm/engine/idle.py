@@ -21,7 +21,7 @@ def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase]) -> None:
         return
     steps, lived = bound.world.statistics.steps, bound.clock.step
     for index, rule in enumerate(bound.algorithm.rules):
-        if lived and not any(count for (of, _), count in bound.state.rounds.items() if of == index):
+        if lived and index not in bound.state.exchanged:
             name = _name(bound.algorithm, index)
             LOGGER.warning(f"relaxcomm: {name} has never exchanged in {lived} steps: {_reason(rule)}")
     for phase in phases_to_come if steps else ():

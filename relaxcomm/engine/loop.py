@@ -33,8 +33,8 @@ class Loop:
     Several optimizers make one step: it begins with the first one's and ends when each has stepped.
     A step that a GradScaler skipped is closed by the next forward, which sees that the scale fell.
 
-    A step in which other ranks are lost is given up by all that are left: nothing more is exchanged in it. A
-    rank that is behind gives up all steps that another one has given up.
+    A step in which ranks are lost is given up by all that are left: nothing more is exchanged in it. A rank
+    that is behind gives up all steps that another one has given up.
 
     Args:
         hooks: that tell of the training loop.
@@ -58,8 +58,6 @@ class Loop:
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
         self._given_up = False  # this step exchanges nothing more
         self._resumes_at = 0
-        self.tells_of_steps = False
-        """Whether survivors want to know when a step has ended."""
 
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""
@@ -70,12 +68,7 @@ class Loop:
         self._hooks.follow(self, gradients=bool(needs_gradients or bound.controllers.accumulation))
 
     def go_on_with(self, step: Step, resumes_at: int) -> None:
-        """From now on do this in a step: the same algorithm, among other ranks.
-
-        Args:
-            step: what is done.
-            resumes_at: the first step in which something is exchanged again.
-        """
+        """The same algorithm goes on among other ranks, and exchanges again from step `resumes_at` on."""
         self.step, self._accumulation = step, step.bound.controllers.accumulation
         self._resumes_at = resumes_at
         self._given_up = step.bound.clock.step < resumes_at
@@ -242,8 +235,7 @@ class Loop:
             self._given_up = self.step.bound.clock.step < self._resumes_at
         if self._between is not None:
             self._between.step_ends()
-        if self.tells_of_steps:
-            self._survivors.step_ends()
+        self._survivors.step_ends()
 
     def give_up_step(self, error: RankLostError) -> None:
         """Go on without ranks that are lost; raises the error where that cannot be."""

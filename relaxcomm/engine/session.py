@@ -61,7 +61,7 @@ class Session:
             self.detach()
             raise
         if elastic is not None:
-            self._ranks, self.loop.tells_of_steps = Reconfiguration(elastic, self), True
+            self._ranks = Reconfiguration(elastic, self)
         attached_models.add(self.replica.model)
 
     @property

@@ -139,7 +139,7 @@ def _could_have_run(old: Bound, algorithm: Algorithm) -> bool:
     """Whether nothing was exchanged yet, and all that other rules build on is there: local progress alone."""
     return (
         algorithm.lets_replicas_differ
-        and not old.state.has_exchanged
+        and not old.state.exchanged
         and all(
             _has_base(old, item.name, algorithm.rules[index])
             for item in old.replica.parameters

@@ -118,7 +118,7 @@ class State:
         self.rounds: dict[Place, int] = {}
         self._counted: dict[Place, int] = {}  # samples that had been trained on at the last exchange
         self.services: dict[Place, Service] = {}
-        self._has_exchanged = False
+        self._exchanged_before: frozenset[int] = frozenset()  # rules, among other ranks
 
     def set_up(self, plan: Plan, context: Callable[[Rule], Context]) -> None:
         """Make the slots of every task anew, and its service if there is none."""
@@ -159,13 +159,13 @@ class State:
             state.commit(False)
 
     @property
-    def has_exchanged(self) -> bool:
-        """Whether a rule has exchanged anything since this algorithm began."""
-        return self._has_exchanged or any(self.rounds.values())
+    def exchanged(self) -> frozenset[int]:
+        """The rules that have exchanged anything since this algorithm began."""
+        return self._exchanged_before | {rule for (rule, _), count in self.rounds.items() if count}
 
     def follow(self, before: State) -> None:
         """The same rules have kept that among other ranks; the rounds of services are counted anew."""
-        self._has_exchanged = before.has_exchanged
+        self._exchanged_before = before.exchanged
 
     def take_rest(self, plan: Plan) -> None:
         """Add to the parameters what services still hold for this rank, when nobody asks them any more."""

@@ -124,6 +124,7 @@ def check(found, errors, *, lost: int = 1):
     assert [one["ranks"] for one in found] == [SIZE - 1] * (SIZE - 1)
     assert len({one["sum"] for one in found}) == 1, "close() ends with the same model everywhere"
     assert not any(one["serving"] for one in found), "threads of services are left"
+    assert "has never exchanged" not in errors
     assert all(one["last"] < 0.5 * one["first"] for one in found)
     assert f"rank {lost} " in errors
     assert f"{SIZE - 1} ranks go on from step" in errors
