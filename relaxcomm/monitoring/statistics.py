@@ -50,7 +50,7 @@ class Statistics(Mapping[str, float]):
         bytes_uncompressed: what BSP in full precision would have sent in as many steps.
         step_seconds: mean time from one step's end to the next.
         exposed_communication_seconds: time that this rank stood waiting for the network, not counting
-            evaluations.
+            evaluations. Over NCCL it is the GPU's stream that waits; its times are known some steps later.
         hidden_communication_seconds: time in timed steps in which exchanges were on their way and this
             rank did not stand waiting.
         staleness_steps: the most clocks by which parameters read from a server have missed pushes.
@@ -69,6 +69,7 @@ class Statistics(Mapping[str, float]):
         self.bytes_uncompressed = 0
         self.waiting_seconds = 0.0
         self.evaluation_waiting_seconds = 0.0  # a part of it
+        self._device_waiting_seconds = 0.0
         self.busy_seconds = 0.0
         self.step_times = Histogram()
         self.in_flight = InFlight()
@@ -82,16 +83,27 @@ class Statistics(Mapping[str, float]):
         self.latest: dict[str, float | Tensor] = {}
         self.evaluations: dict[str, float | Tensor] = {}  # latest of each measure
 
-    def tick(self, synchronised: bool, uncompressed: int) -> None:
-        """Count a closed step."""
+    def tick(
+        self, synchronised: bool, uncompressed: int, device_waited: float = 0.0, device_flown: float = 0.0
+    ) -> None:
+        """Count a closed step.
+
+        Args:
+            synchronised: whether something was exchanged in it.
+            uncompressed: bytes that BSP would have sent.
+            device_waited: seconds in which a GPU's stream waited for exchanges, of those that have landed.
+            device_flown: seconds in which these were on their way.
+        """
         now = time.perf_counter()
-        flown = self.in_flight.seconds(now)
+        self._device_waiting_seconds += device_waited
+        flown = self.in_flight.seconds(now) + device_flown
         if self._last_step is not None:
             self.step_times.observe(now - self._last_step)
-            exposed = self.waiting_seconds - self._waited_before
+            exposed = self.waiting_seconds - self._waited_before + device_waited
             self.exposed_seconds += exposed
             self.hidden_seconds += max(0.0, flown - self._flown_before - exposed)
-        self._last_step, self._waited_before, self._flown_before = now, self.waiting_seconds, flown
+        self._last_step, self._waited_before = now, self.waiting_seconds
+        self._flown_before = flown - device_flown
         self.steps += 1
         self.bytes_uncompressed += uncompressed
         if synchronised:
@@ -177,7 +189,9 @@ class Statistics(Mapping[str, float]):
             **self._counts(),
             "lssr": (self.steps - self.synchronisations) / self.steps if self.steps else 0.0,
             "step_seconds": self.step_times.total / max(1, self.step_times.count),
-            "exposed_communication_seconds": self.waiting_seconds - self.evaluation_waiting_seconds,
+            "exposed_communication_seconds": self._device_waiting_seconds
+            + self.waiting_seconds
+            - self.evaluation_waiting_seconds,
             "hidden_communication_seconds": self.hidden_seconds,
             "callback_seconds": self.busy_seconds,
             **self.notes,

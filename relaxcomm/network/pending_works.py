@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from relaxcomm.network.device_times import Crossing, DeviceTimes
 from relaxcomm.network.monitor import Monitor, Outstanding
 from relaxcomm.network.operations import Label, Received
 from relaxcomm.network.streams import Streams
@@ -53,6 +54,7 @@ class StreamPending(Pending):
     Args:
         monitor: watches it.
         streams: of the device.
+        times: of what has landed.
         broke: the error of this rank where torch raises one.
         works: of torch's, that end with it.
         result: where the result will be.
@@ -64,16 +66,18 @@ class StreamPending(Pending):
         self,
         monitor: Monitor,
         streams: Streams,
+        times: DeviceTimes,
         broke: Callable[[object, RuntimeError], Exception],
         works: list[Any],
         result: Received,
         label: Label,
         index: int,
     ) -> None:
-        self._monitor, self._streams, self._broke = monitor, streams, broke
+        self._monitor, self._streams, self._times, self._broke = monitor, streams, times, broke
         self._works, self._result, self._label = works, result, label
         self._watched = Outstanding(label, index, lambda: all(work.is_completed() for work in works))
         monitor.watch(self._watched)
+        self._issued = streams.mark()
 
     def give_up(self) -> None:
         """Never to be waited for again; the monitor still sees to it that it ends."""
@@ -85,6 +89,7 @@ class StreamPending(Pending):
 
     def wait(self) -> Received:
         self._monitor.check()
+        waits = self._streams.mark()
         try:
             for work in self._works:
                 work.wait()
@@ -92,5 +97,7 @@ class StreamPending(Pending):
             self._monitor.check()
             raise self._broke(self._label, error) from error
         # torch's works hold tensors, whose memory others may use from now on; a mark in the stream does not.
-        self._watched.has_ended = self._streams.mark()
+        landed = self._streams.mark()
+        self._watched.has_ended = landed.query
+        self._times.add(Crossing(self._issued, waits, landed))
         return cast("Tensor", self._result)

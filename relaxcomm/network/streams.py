@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ from torch import Tensor
 class Streams(Protocol):
     """The streams of one device."""
 
-    def mark(self) -> Callable[[], bool]:
-        """A look whether the current stream has come to here, which holds up nobody."""
+    def mark(self) -> Any:
+        """An event in the current stream, which has `query` and `elapsed_time` and holds up nobody."""
 
     def to_host(self, tensor: Tensor) -> tuple[Tensor, Callable[[], bool]]:
         """A copy on the host of what the current stream makes, and a look whether it is there."""
@@ -33,8 +33,10 @@ class CudaStreams(Streams):
         self._device = device
         self._side: torch.cuda.Stream | None = None
 
-    def mark(self) -> Callable[[], bool]:
-        return _marked(torch.cuda.current_stream(self._device))
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
+        event.record(torch.cuda.current_stream(self._device))
+        return event
 
     def to_host(self, tensor: Tensor) -> tuple[Tensor, Callable[[], bool]]:
         if self._side is None:
@@ -44,16 +46,11 @@ class CudaStreams(Streams):
         with torch.cuda.stream(self._side):
             copy.copy_(tensor, non_blocking=True)
         tensor.record_stream(self._side)  # else its memory could be another tensor's before it is copied
-        return copy, _marked(self._side)
+        event = self._side.record_event()
+        return copy, lambda: bool(event.query())
 
     def host_memory(self, like: Tensor) -> Tensor:
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
-
-
-def _marked(stream: torch.cuda.Stream) -> Callable[[], bool]:
-    """A look whether a stream has come to here."""
-    event = stream.record_event()
-    return lambda: bool(event.query())
 
 
 def streams_of(device: torch.device) -> Streams:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.network.device_times import DeviceTimes
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.meetings import Meetings
 from relaxcomm.network.monitor import Monitor
@@ -79,6 +80,7 @@ class TorchTransport(Transport):
                 Burial(groups).start()
             raise self._waiting.broke("attach()", error) from error
         self._groups, self._streams = groups, streams_of(device)
+        self._times = DeviceTimes()
         self._monitor = Monitor(self._waiting, groups.communicators)
         self._meetings = Meetings(groups, self._trail, self._waiting.wait_at_event)
         self._services = Services(place, self._seal, self._streams, self._monitor.check)
@@ -136,6 +138,9 @@ class TorchTransport(Transport):
     def now(self) -> float:
         return time.perf_counter()
 
+    def device_seconds(self) -> tuple[float, float]:
+        return self._times.take()
+
     def traffic(self, operation: Operation) -> tuple[int, int]:
         return traffic(operation, self.membership.rank, self.membership.world_size)
 
@@ -157,7 +162,9 @@ class TorchTransport(Transport):
         if self._groups.waits_on_host(operation):
             return self._sent(TorchPending(waiting, works, result, label, index))
         return self._sent(
-            StreamPending(self._monitor, self._streams, waiting.broke, works, result, label, index)
+            StreamPending(
+                self._monitor, self._streams, self._times, waiting.broke, works, result, label, index
+            )
         )
 
     def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:

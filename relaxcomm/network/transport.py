@@ -187,6 +187,13 @@ class Transport(ABC):
         """Of this thread's work so far; always 0 where the clock does not run by itself."""
         return time.thread_time()
 
+    def device_seconds(self) -> tuple[float, float]:
+        """What was measured on a GPU, for which the host does not wait, since this was asked last.
+
+        Returns: seconds in which its stream waited for others, and in which an exchange was on its way.
+        """
+        return 0.0, 0.0
+
     @abstractmethod
     def issue(self, operation: Operation, label: Label) -> Pending:
         """Start `operation` and return without waiting for it."""

@@ -89,7 +89,8 @@ class Step:
             bound.votes.close(bound.clock.step)
         bound.controllers.decide(bound.context)
         bound.controllers.close()
-        bound.world.statistics.tick(exchanged, bound.uncompressed_bytes)
+        device_seconds = bound.world.transport.device_seconds()
+        bound.world.statistics.tick(exchanged, bound.uncompressed_bytes, *device_seconds)
         bound.clock.tick()
         self.backward.tick()
         self._exchanged = False

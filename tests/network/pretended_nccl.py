@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -42,15 +43,27 @@ class Stream:
     works: ClassVar[list[Any]] = []
 
 
+class Mark:
+    """Has passed when works have ended; a place on the host's clock, since kernels run at once."""
+
+    def __init__(self, before: list[Any]) -> None:
+        self._before, self._seconds = before, time.perf_counter()
+
+    def query(self) -> bool:
+        return all(work.is_completed() for work in self._before)
+
+    def elapsed_time(self, later: Mark) -> float:
+        return 1e3 * (later._seconds - self._seconds)
+
+
 class Streams:
     """Marks have passed when all works have ended that the stream waited for before."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def mark(self) -> Callable[[], bool]:
-        before = list(Stream.works)
-        return lambda: all(work.is_completed() for work in before)
+    def mark(self) -> Mark:
+        return Mark(list(Stream.works))
 
     def to_host(self, tensor: Tensor) -> tuple[Tensor, Callable[[], bool]]:
         copy = self.host_memory(tensor)
