@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.kernels import interpreter as interpreter  # before anything imports Triton
+
+# isort: split
 from relaxcomm.tensors import buffer_pool
 from tests.engine.harness import in_process, on_gloo
 

@@ -6,13 +6,12 @@ import pytest
 
 from tests.kernels import interpreter
 
-REASON = interpreter.why_not()
-if REASON is None and not interpreter.HAS_GPU:
+if interpreter.REASON is None and not interpreter.HAS_GPU:
     interpreter.mend()
 
 
 @pytest.fixture
 def kernels() -> None:
     """Skip where no kernel can run."""
-    if REASON is not None:
-        pytest.skip(REASON)
+    if interpreter.REASON is not None:
+        pytest.skip(interpreter.REASON)

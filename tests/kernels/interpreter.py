@@ -25,6 +25,9 @@ def why_not() -> str | None:
     return None
 
 
+REASON = why_not()
+
+
 def mend() -> None:
     """Triton 3.6 counts with what NumPy 2.4 takes for no number, and cuts a bfloat16, which a GPU rounds."""
     import triton.language as tl
