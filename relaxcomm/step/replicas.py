@@ -97,6 +97,7 @@ def _moment_buckets(bound: Bound) -> list[Bucket]:
         for item in bound.replica.parameters
         for optimizer in bound.replica.optimizers
         for name, value in sorted(optimizer.state.get(item.tensor, {}).items())
+        if name != "step"  # which has the shape of a scalar, and may be on the host
         if isinstance(value, Tensor) and value.is_floating_point() and value.shape == item.tensor.shape
     ]
     held = cast(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from contextlib import nullcontext
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import relaxcomm
 from relaxcomm.network import in_process
+from relaxcomm.step import replicas
 from relaxcomm.testing import PretendGpu
 from tests.golden.cases import CASES, TOPOLOGIES
 
@@ -128,3 +130,80 @@ def test_what_is_not_finite_is_left_out_and_is_an_error_two_steps_later(name):
         train(name, gpu, spoil=5)
     assert "on rank 1" in str(raised.value)
     assert "up to 2 steps late" in str(raised.value)
+
+
+def go_on(algorithm, state, steps, gpu=None):
+    """Train from a state (None: from the beginning); the parameters of every rank and the state then."""
+    device = "cpu" if gpu is None else "cuda"
+
+    def worker(group):
+        with nullcontext() if gpu is None else gpu.in_thread():
+            torch.manual_seed(0)
+            model = Wide().to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+            config = {"algorithm": algorithm, "bucket_bytes": 600}
+            with relaxcomm.attach(model, optimizer, config, process_group=group) as engine:
+                if state is not None:
+                    parts = torch.load(io.BytesIO(state[group.rank()]), map_location="cpu", weights_only=True)
+                    for one, part in zip((model, optimizer, engine), parts, strict=True):
+                        one.load_state_dict(part)
+                draw = torch.Generator().manual_seed(group.rank())
+                for _ in range(steps):
+                    model(torch.randn(4, 8, generator=draw).to(device)).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                saved = io.BytesIO()
+                torch.save([one.state_dict() for one in (model, optimizer, engine)], saved)
+                engine.close(average=False)
+            return [p.detach().cpu() for p in model.parameters()], saved.getvalue()
+
+    return zip(*relaxcomm.simulate(worker, RANKS), strict=True)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "local_sgd", "steps": 3, "delay": 2},
+        {"name": "streaming_diloco", "steps": 4, "fragments": 2, "delay": 2},
+        "delayed_sgd",
+        {"name": "gaussiank_sgd", "density": 0.3},
+    ],
+    ids=["late averages", "late fragments", "late gradients", "residuals"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_that_was_read_on_the_host_goes_on_on_a_gpu(algorithm):
+    _, state = go_on(algorithm, None, 4)
+    expected, _ = go_on(algorithm, state, 4)
+    with PretendGpu() as gpu:
+        found, _ = go_on(algorithm, state, 4, gpu)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-3 if "gaussiank" in str(algorithm) else 1e-6)
+
+
+def test_a_scalars_count_of_steps_is_no_moment():
+    """Adam keeps it on the host; moments are averaged when replicas are to be equal."""
+
+    def worker(group):
+        with gpu.in_thread():
+            model = nn.Linear(4, 4)
+            model.scale = nn.Parameter(torch.ones(()))
+            model.to("cuda")
+            optimizer = torch.optim.Adam(model.parameters())
+            algorithm = {"name": "local_sgd", "steps": 2}
+            with relaxcomm.attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
+                for step in range(6):
+                    if step == 4:
+                        engine.switch("bsp")
+                    (model(torch.randn(4, 4, device="cuda")) * model.scale).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                averaged = [
+                    name for one in replicas._moment_buckets(engine._session.bound) for name in one.names
+                ]
+            return model.scale.item(), averaged
+
+    with PretendGpu() as gpu:
+        (scale, averaged), *others = relaxcomm.simulate(worker, RANKS)
+    assert all(other == (scale, averaged) for other in others)
+    assert {name.split(" of ")[0] for name in averaged} == {"exp_avg", "exp_avg_sq"}
+    assert "exp_avg of scale" in averaged
