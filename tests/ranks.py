@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
@@ -75,16 +75,29 @@ class Finished:
 
 
 def launch_script(
-    source: str, world_size: int, timeout: float = PATIENCE_SECONDS, *, never_end: Collection[int] = ()
+    source: str,
+    world_size: int,
+    timeout: float = PATIENCE_SECONDS,
+    *,
+    arguments: Sequence[str] = (),
+    never_end: Collection[int] = (),
 ) -> list[Finished]:
-    """Run a script on processes of its own with torchrun's environment variables; some are not waited for."""
+    """Run a script on processes of its own with torchrun's environment variables.
+
+    Args:
+        source: of the script.
+        world_size: how many processes.
+        timeout: in which all must have ended.
+        arguments: which it has in `sys.argv`.
+        never_end: ranks that are not waited for, and of which nothing is returned.
+    """
     port, deadline = str(free_port()), time.monotonic() + timeout
     with TemporaryDirectory() as folder:
         processes = []
         for rank in range(world_size):
             env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-            process = _server().Process(target=_run_script, args=(source, env, f"{folder}/{rank}"))
+            process = _server().Process(target=_run_script, args=(source, arguments, env, f"{folder}/{rank}"))
             process.start()
             processes.append(process)
         try:
@@ -105,12 +118,13 @@ def launch_script(
 _ENDS = ("out", "err")
 
 
-def _run_script(source: str, env: dict[str, str], place: str) -> None:
+def _run_script(source: str, arguments: Sequence[str], env: dict[str, str], place: str) -> None:
     """What a fresh interpreter would do with the script."""
     for number, end in enumerate(_ENDS, start=1):
         os.dup2(os.open(f"{place}.{end}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
     os.environ.clear()
     os.environ.update(env)
+    sys.argv = ["-c", *arguments]
     torch.set_num_threads(1)
     try:
         exec(compile(source, "<script>", "exec"), {"__name__": "__main__"})  # a test's own

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 import torch
 
-from tests.ranks import free_port
+from tests.ranks import free_port, launch_script
 
 pytestmark = pytest.mark.ranks
 
@@ -70,25 +67,11 @@ def lose(lost_at: int) -> list[tuple[int, list[list[int]]]]:
     port = free_port()
     store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
     constants = f"SAMPLES, EPOCHS, LOST_RANK = {SAMPLES}, {EPOCHS}, {LOST}\n"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", constants + SCRIPT, str(port), str(lost_at)],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(SIZE), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(SIZE)
-    ]
-    try:
-        said = [rank.communicate(timeout=60) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    done = launch_script(constants + SCRIPT, SIZE, 60, arguments=[str(port), str(lost_at)])
     del store
-    left = [rank for rank in range(SIZE) if rank != LOST]
-    assert [ranks[rank].returncode for rank in left] == [0] * len(left), "\n".join(error for _, error in said)
-    return [tuple(json.loads(said[rank][0])) for rank in left]
+    left = [one for rank, one in enumerate(done) if rank != LOST]
+    assert [one.returncode for one in left] == [0] * len(left), "\n".join(one.stderr for one in done)
+    return [tuple(json.loads(one.stdout)) for one in left]
 
 
 @pytest.mark.parametrize("lost_at", [20, 30])

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from tests.ranks import free_port
+from tests.ranks import free_port, launch_script
 
 pytestmark = pytest.mark.ranks
 
@@ -95,28 +92,13 @@ def lose(name: str, *, lost: int = 1, how: str = "step", device: str = "cpu"):
     more = {"membership": {"elastic": True}, "bucket_bytes": 8_000, "timeout_seconds": 30}
     config = {**ALGORITHMS[name], **more, "drift_guard": {"every_steps": 3}}
     settings = json.dumps([config, lost, how, port, device])
-    command = [sys.executable, "-c", SCRIPT, settings, str(STEPS), str(LOST_AT)]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(SIZE), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(SIZE)
-    ]
-    try:
-        said = [rank.communicate(timeout=100) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    done = launch_script(SCRIPT, SIZE, 100, arguments=[settings, str(STEPS), str(LOST_AT)])
     del store
-    left = [rank for rank in range(SIZE) if rank != lost]
-    errors = "\n".join(error for _, error in said)
-    assert [ranks[rank].returncode for rank in left] == [0] * len(left), errors
+    left = [one for rank, one in enumerate(done) if rank != lost]
+    errors = "\n".join(one.stderr for one in done)
+    assert [one.returncode for one in left] == [0] * len(left), errors
     assert "terminate called" not in errors
-    return [json.loads(said[rank][0]) for rank in left], errors
+    return [json.loads(one.stdout) for one in left], errors
 
 
 def check(found, errors, *, lost: int = 1):
