@@ -12,7 +12,7 @@ from relaxcomm.network.device_times import Crossing, DeviceTimes
 from relaxcomm.network.monitor import Monitor, Outstanding
 from relaxcomm.network.operations import Label, Received
 from relaxcomm.network.streams import Streams
-from relaxcomm.network.transport import Pending
+from relaxcomm.network.transport import EVALUATION, Pending
 from relaxcomm.network.waiting import Waiting
 
 
@@ -54,7 +54,7 @@ class StreamPending(Pending):
     Args:
         monitor: watches it.
         streams: of the device.
-        times: of what has landed.
+        times: of what has landed for training.
         broke: the error of this rank where torch raises one.
         works: of torch's, that end with it.
         result: where the result will be.
@@ -99,5 +99,6 @@ class StreamPending(Pending):
         # torch's works hold tensors, whose memory others may use from now on; a mark in the stream does not.
         landed = self._streams.mark()
         self._watched.has_ended = landed.query
-        self._times.add(Crossing(self._issued, waits, landed))
+        if self._label.rule != EVALUATION:
+            self._times.add(Crossing(self._issued, waits, landed))
         return cast("Tensor", self._result)

@@ -10,6 +10,7 @@ import torch
 
 from relaxcomm.network.device_times import Crossing, DeviceTimes
 from relaxcomm.network.operations import AllReduce, Label
+from relaxcomm.network.transport import EVALUATION
 from tests.network import pretended_nccl
 from tests.network.pretended_nccl import Connected, pretended
 from tests.ranks import run_ranks
@@ -72,6 +73,8 @@ def exchange(rank):
             if step == 0:
                 transport.device_seconds()
         found = transport.device_seconds()
+        transport.issue(AllReduce(torch.ones(2), "sum"), Label(2, EVALUATION)).wait()
+        assert transport.device_seconds() == (0.0, 0.0)
         transport.meet("the end")
         transport.close()
     return found
