@@ -141,28 +141,24 @@ def read_once(found) -> None:
         assert epoch == max(epochs) or len(places) == 240, (epoch, len(places))
 
 
+CASES = [(name, device) for device in ("cpu", "cuda") for name in ALGORITHMS]
+
+
 @pytest.mark.parametrize(
-    "name", ["bsp", *(pytest.param(name, marks=pytest.mark.faults) for name in ALGORITHMS if name != "bsp")]
+    ("name", "device"),
+    [
+        pytest.param(*one, marks=() if one == ("bsp", "cpu") else pytest.mark.faults, id="-".join(one))
+        for one in CASES
+    ],
 )
-def test_a_worker_joins(name):
-    job = Job(name)
+def test_a_worker_joins(name, device):
+    """Its state comes over the host; GPUs and NCCL between them are pretended."""
+    job = Job(name, device=device)
     job.join()
     found, errors = job.end()
     assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
     assert found[-1]["begin"] > 0
     assert found[-1]["begin"] + len(found[-1]["seen"]) == found[0]["steps"]
-    assert f"worker {SIZE} joins: {SIZE + 1} ranks go on from step" in errors
-    read_once(found)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_worker_with_a_gpu_joins(name):
-    """The state goes over the host to it; over NCCL and on GPUs that are pretended."""
-    job = Job(name, device="cuda")
-    job.join()
-    found, errors = job.end()
-    assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
     assert f"worker {SIZE} joins: {SIZE + 1} ranks go on from step" in errors
     read_once(found)
 
