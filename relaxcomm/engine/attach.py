@@ -142,8 +142,7 @@ def _agree(
             facts = fingerprint(model, settings, size)
             check_quorum(settings, size)
             if settings.membership.elastic:
-                for algorithm in settings.algorithms:
-                    check_elastic(algorithm, transport)
+                check_elastic(transport)
         except Exception as error:
             problem = problem or error
     reports = share(transport, problem, (facts, gpu), "attach()")

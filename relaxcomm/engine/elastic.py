@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.errors import CommunicationError, ConfigError, RankLostError
 from relaxcomm.network import TorchTransport, Transport
@@ -113,8 +112,8 @@ class Elastic:
             )
 
 
-def check_elastic(algorithm: Algorithm, transport: Transport) -> None:
-    """Refuse what could not go on with other ranks.
+def check_elastic(transport: Transport) -> None:
+    """Refuse a network that could not go on with other ranks.
 
     Raises: ConfigError.
     """

@@ -88,8 +88,9 @@ class Services:
         self._end_staging()
         for served in self._served.values():
             served.give_up()
-        if self._served:
-            self._close_connections()
+        if self._served and self._channel is not None:
+            for group in (self._channel.requests, self._channel.replies):
+                close_connections(group, self._channel.membership)
         deadline = time.monotonic() + _END_SECONDS
         for served in self._served.values():
             served.join(deadline)
@@ -100,11 +101,6 @@ class Services:
         if self._staging is not None:
             self._staging.end()
             self._staging = None
-
-    def _close_connections(self) -> None:
-        if self._channel is not None:
-            for group in (self._channel.requests, self._channel.replies):
-                close_connections(group, self._channel.membership)
 
 
 _serving = ended_at_exit(Services.give_up)

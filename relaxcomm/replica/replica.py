@@ -130,11 +130,16 @@ class Replica:
                 held = {p: group for group in optimizer.param_groups for p in group["params"]}
                 for name, values in states.items():
                     if (parameter := tensors[name]) in held:
-                        counts_there = held[parameter].get("capturable") or held[parameter].get("fused")
-                        for key, value in values.items():
-                            on_host = key == "step" and not counts_there
-                            kept[parameter][key] = _copied(value, "cpu" if on_host else parameter.device)
+                        kept[parameter].update(_placed(values, parameter.device, held[parameter]))
 
 
-def _copied(value: Any, device: torch.device | str) -> Any:
-    return value.to(device, copy=True) if isinstance(value, Tensor) else copy.deepcopy(value)
+def _placed(values: Mapping[str, Any], device: torch.device, group: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a parameter's state where its optimizer keeps it; most count steps on the host."""
+    counts_there = group.get("capturable") or group.get("fused")
+
+    def placed(key: str, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return copy.deepcopy(value)
+        return value.to("cpu" if key == "step" and not counts_there else device, copy=True)
+
+    return {key: placed(key, value) for key, value in values.items()}
