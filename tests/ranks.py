@@ -167,9 +167,7 @@ class _Pool:
         replies: dict[int, Any] = {}
         for rank, pipe in enumerate(self._pipes):
             if not pipe.poll(max(0, deadline - time.monotonic())):
-                raise TimeoutError(
-                    f"rank {rank} did not answer in {timeout:g} s; answered: {sorted(replies)}"
-                )
+                raise TimeoutError(f"rank {rank} did not answer in {timeout:g} s{self._answered(replies)}")
             try:
                 replies[rank] = pipe.recv()
             except EOFError:
@@ -179,6 +177,14 @@ class _Pool:
             traces = [f"rank {rank}: {trace}" for rank, (_, _, trace) in failed.items()]
             raise RankError({rank: (kind, text) for rank, (kind, text, _) in failed.items()}, traces)
         return [replies[rank][1] for rank in range(len(self._pipes))]
+
+    def _answered(self, replies: dict[int, Any]) -> str:
+        """Of those that did answer, which, and what failed there: it may be why another waits."""
+        for rank, pipe in enumerate(self._pipes):
+            if rank not in replies and pipe.poll(0):
+                replies[rank] = pipe.recv()
+        failed = [f"\nrank {rank}: {reply[1][2]}" for rank, reply in sorted(replies.items()) if not reply[0]]
+        return f"; answered: {sorted(replies)}{''.join(failed)}"
 
     def kill(self) -> None:
         for process in self._processes:

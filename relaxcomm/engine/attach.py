@@ -32,7 +32,7 @@ from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic
 from relaxcomm.network.secret import Secret
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.shard_groups import check_replicas
-from relaxcomm.replica.sharding import reshard
+from relaxcomm.replica.sharding import place_shards
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
@@ -120,7 +120,7 @@ def attach(
         assert settings is not None
         if not (isinstance(config, Config) or transport.process.rank):  # `relaxcomm train` gives a Config
             warn_of_unread(settings)
-        reshard(model)
+        place_shards(model)
         replicas.broadcast(model, transport, settings.bucket_bytes)
         replica = Replica(model, optimizers, scaler, settings.bucket_bytes)
         session = _begin(undo, transport, replica, settings, facts)

@@ -17,7 +17,7 @@ from relaxcomm.engine.state_fits import kind
 from relaxcomm.engine.switching import check_between_steps
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.replica.replica import Replica
-from relaxcomm.replica.sharding import as_held, held, load_held, reshard
+from relaxcomm.replica.sharding import held, load_held
 from relaxcomm.step.world import World
 
 
@@ -112,8 +112,7 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
     share(session.world.transport, problem, None, "checkpoint.load()")
     session.check(saved["engine"])
     replica = session.replica
-    reshard(replica.model)
-    replica.model.load_state_dict(as_held(replica.model, saved["model"]))
+    replica.load_model(saved["model"])
     for optimizer, state in zip(replica.optimizers, saved["optimizers"], strict=True):
         load_held(optimizer, state)
     if replica.scaler is not None:

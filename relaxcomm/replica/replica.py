@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.replica.grad_scaler import is_scaled
 from relaxcomm.replica.named_parameters import param_groups
-from relaxcomm.replica.sharding import held, is_sharded_model, moment_like, reshard
+from relaxcomm.replica.sharding import as_held, held, is_sharded_model, moment_like, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item, local
@@ -58,6 +58,13 @@ class Replica:
         """Let go of whole parameters that a forward has left, before what the model holds is written."""
         if self._is_sharded:
             reshard(self.model)
+
+    def load_model(self, saved: Mapping[str, Any]) -> None:
+        """Load what `held` has made of the model's `state_dict`."""
+        self.reshard()
+        self.model.load_state_dict(as_held(self.model, saved))
+        if self._is_sharded:
+            self._trained.follow_shards()
 
     def check_parameters(self) -> None:
         """Raise UsageError for a parameter that came after attach, or was replaced or taken away."""

@@ -32,6 +32,22 @@ def reshard(model: nn.Module) -> None:
         module.reshard()
 
 
+def place_shards(model: nn.Module) -> None:
+    """Have shards lie where they stay; torch 2.8 moves those that it pads when they are first used."""
+    if any(map(_is_padded, model.parameters())):  # the same on all ranks, who gather together here
+        for module in sharded_modules(model):
+            module.unshard()
+    reshard(model)
+
+
+def _is_padded(parameter: Any) -> bool:
+    """Whether a sharded parameter has a dimension that its ranks cannot share evenly."""
+    return is_sharded(parameter) and any(
+        placement.is_shard() and parameter.shape[placement.dim] % parameter.device_mesh.size(dimension)
+        for dimension, placement in enumerate(parameter.placements)
+    )
+
+
 def item_of(name: str, parameter: Tensor) -> Item:
     """A parameter, or what this rank holds of it."""
     if not is_sharded(parameter):

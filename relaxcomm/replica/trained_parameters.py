@@ -44,6 +44,12 @@ class TrainedParameters:
             self._look()
             self._remember()
 
+    def follow_shards(self) -> None:
+        """Take shards from where they lie after a state was loaded: torch 2.8 moves those that it pads."""
+        for item in self.trained:
+            if (now := local(item.parameter)).data_ptr() != item.tensor.data_ptr():
+                item.tensor.set_(now)  # type: ignore[call-overload]  # not among torch's stubs
+
     def check_frozen(self) -> None:
         """Raise UsageError if a parameter was unfrozen since attach."""
         for item in self.frozen:
