@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from relaxcomm.tensors.buckets import Item, local
+
+_MOVES_NO_SHARDS = "2.10"  # pytorch/pytorch#163130; where it is in, `.float()` may follow attach as before
 
 
 def is_sharded(parameter: Tensor) -> bool:
@@ -33,8 +36,9 @@ def reshard(model: nn.Module) -> None:
 
 
 def place_shards(model: nn.Module) -> None:
-    """Have shards lie where they stay; torch 2.8 moves those that it pads when they are first used."""
-    if any(map(_is_padded, model.parameters())):  # the same on all ranks, who gather together here
+    """Have shards lie where they stay: early versions of `fully_shard` move padded ones at first use."""
+    padded = any(map(_is_padded, model.parameters()))  # the same on all ranks, who gather together here
+    if padded and torch.__version__ < _MOVES_NO_SHARDS:
         for module in sharded_modules(model):
             module.unshard()
     reshard(model)

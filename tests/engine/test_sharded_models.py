@@ -544,5 +544,6 @@ def moved(rank: int) -> None:
         optimizer.step()
 
 
+@pytest.mark.skipif(torch.__version__ < "2.10", reason="there torch's own forward refuses them, before us")
 def test_shards_that_were_replaced_are_noticed():
     run_ranks(moved, RANKS)
