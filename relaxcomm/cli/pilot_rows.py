@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from relaxcomm.cli.rows import show_rows
+from relaxcomm.cli.rows import show_rows, show_text
 from relaxcomm.training.pilot_statistics import Pilot, Spread, best_by, confidence
 
 
@@ -18,12 +18,12 @@ def show_pilots(pilots: Sequence[Pilot], target: float | None, within: float | N
     for held in by_workers.values():
         after = _within(held, within)
         rows += [_cells(one, target, after) for one in held]
-    show_rows(_headings(pilots, target, within), rows)
+    show_rows(_headings(pilots, target, within), rows, named_by=2)
     for held in by_workers.values():
-        print(_verdict(held, target, _within(held, within)))
+        show_text(_verdict(held, target, _within(held, within)))
     runs = len(pilots[0].results)
     sure = f"they hold the median of all seeds with {confidence(runs):.0%}"
-    print(f"trained in virtual time; in brackets the least and greatest of {runs} seeds: {sure}")
+    show_text(f"trained in virtual time; in brackets the least and greatest of {runs} seeds: {sure}")
 
 
 def pilots_as_json(

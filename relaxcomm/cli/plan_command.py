@@ -49,6 +49,7 @@ from relaxcomm.errors import CompositionError, ConfigError, TopologyError
 from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.scenario import Scenario
+from relaxcomm.planner.two_levels import with_groups_of_links
 from relaxcomm.tasks.task_loader import load_task
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.training.pilot_statistics import Pilot
@@ -96,7 +97,7 @@ def plan(
         made = algorithms_of(settings, algorithms)
         speeds = {name: speeds_of(one, measure, coding) for name, one in made.items()}
         cases = [
-            (name, algorithm, replace(scenario, speeds=speeds[name]))
+            (name, algorithm, with_groups_of_links(algorithm, replace(scenario, speeds=speeds[name])))
             for name, algorithm in made.items()
             for scenario in scenarios(
                 settings, task, times, links_for(graph, settings, links, sites), workers

@@ -69,8 +69,8 @@ def train_all(
         results, begin = [], time.perf_counter()
         try:
             for seed in range(settings.seed, settings.seed + training.seeds):
-                config = simulated_config(settings, algorithm, scenario.workers, seed)
-                results.append(train_simulated(config, factory, replace(scenario, seed=seed)))
+                on = replace(scenario, seed=seed)
+                results.append(train_simulated(simulated_config(settings, algorithm, on), factory, on))
         except RelaxcommError as error:
             failed[f"{name}, {scenario.workers} workers, training"] = str(error)
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relaxcomm.cli.rows import show_rows
+from relaxcomm.cli.rows import show_rows, show_text
 from relaxcomm.monitoring.data_size import data_size
 from relaxcomm.network import Link
 from relaxcomm.planner.forecast import UTILISATIONS, Forecast
@@ -32,12 +32,12 @@ def show_forecasts(
     if found:
         headings = (*_HEADINGS, *(["goodput"] if found[0].goodput is not None else []))
         rows = [_cells(one, num_parameters) for one in found]
-        show_rows(headings, rows, title=_title(num_parameters, scenario))
+        show_rows(headings, rows, title=_title(num_parameters, scenario), named_by=2)
     for one in found:
         for remark in one.remarks:
-            print(f"{one.name}, {one.workers} workers: {remark}")
+            show_text(f"{one.name}, {one.workers} workers: {remark}")
     for name, why in failed.items():
-        print(f"{name}  not possible: {why}")
+        show_text(f"{name}  not possible: {why}")
 
 
 def as_json(

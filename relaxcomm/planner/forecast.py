@@ -159,6 +159,9 @@ def _assumed(algorithm: Algorithm, scenario: Scenario) -> list[str]:
         if len(rule.compressor.phases) > 1:
             since = rule.compressor.phases[-1][0]
             said.append(f"counted as after its first {since} steps, from which on it codes otherwise")
+    topology, groups = scenario.topology, scenario.links.groups
+    if topology.has_groups and groups is not None and topology.groups(scenario.workers) == groups:
+        said.append(f"its groups are those between which links are slow: {[len(one) for one in groups]}")
     return said
 
 

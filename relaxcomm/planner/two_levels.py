@@ -12,10 +12,11 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import CompositionError, TopologyError
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.planner.replay import Replay
+from relaxcomm.planner.scenario import Scenario
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.hierarchical_all_reduce import hierarchical_all_reduce
 from relaxcomm.tensors.buckets import Item
-from relaxcomm.topology import hierarchical
+from relaxcomm.topology import complete, hierarchical
 
 _WORTH = 0.98  # of a step's time, above which nothing is said
 
@@ -57,6 +58,28 @@ def hierarchical_instead(algorithm: Algorithm, items: Sequence[Item], replay: Re
         f"{now / instead:.3g} times as fast; write "
         f"topology: {{hierarchical: {{sizes: {list(sizes)}}}}} and algorithm: {written}"
     )
+
+
+def with_groups_of_links(algorithm: Algorithm, scenario: Scenario) -> Scenario:
+    """The groups between which links are slow are those of an algorithm that needs some and has none.
+
+    Example:
+        >>> from relaxcomm import Link
+        >>> from relaxcomm.planner.scenario import StepTimes
+        >>> from relaxcomm.planner.sites import SiteLinks
+        >>> from relaxcomm_algorithms.hierarchical_local_sgd import hierarchical_local_sgd
+        >>> links = SiteLinks(6, 2, Link(bytes_per_second=1e9), Link(0.01, 1e7))
+        >>> with_groups_of_links(hierarchical_local_sgd(), Scenario(6, StepTimes(0.1), links)).topology
+        hierarchical(sizes=(3, 3))
+    """
+    groups = scenario.links.groups
+    needed = any(
+        rule.exchange.facts.topology == "groups" and rule.exchange.topology_override() is None
+        for rule in algorithm.rules
+    )
+    if groups is None or not needed or scenario.topology != complete():
+        return scenario
+    return replace(scenario, topology=hierarchical(sizes=tuple(map(len, groups))))
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

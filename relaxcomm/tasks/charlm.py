@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sysconfig
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -54,7 +55,7 @@ def make(
     """
     if width % heads:
         raise ConfigError(f"charlm: width {width} is not a multiple of heads {heads}")
-    train, test = _texts()
+    train, test = _texts(Path(sysconfig.get_path("stdlib")))
     held_out = torch.cat(test)
     held_out = held_out[: len(held_out) // (context + 1) * (context + 1)].view(-1, context + 1)
     torch.manual_seed(seed)
@@ -148,9 +149,9 @@ def _cross_entropy(model: nn.Module, excerpts: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), excerpts[:, 1:].flatten())
 
 
-def _texts() -> tuple[list[Tensor], list[Tensor]]:
+@lru_cache(maxsize=1)  # simulated workers read the same
+def _texts(root: Path) -> tuple[list[Tensor], list[Tensor]]:
     """The training and the held-out files' text as ASCII codes."""
-    root = Path(sysconfig.get_path("stdlib"))
     files = sorted(path for path in root.glob("*.py") if path.is_file())
     train = [_middle(path, _TRAIN_BYTES) for index, path in enumerate(files) if index % 10]
     test = [_middle(path, _TEST_BYTES) for path in files[::10]]

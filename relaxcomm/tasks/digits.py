@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import nn
@@ -60,6 +61,7 @@ def make(
     )
 
 
+@lru_cache(maxsize=1)  # simulated workers read the same
 def _images(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Training and held-out images, scaled to [0, 1], and their labels."""
     try:

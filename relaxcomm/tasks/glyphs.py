@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ def make(
 
     Raises: ConfigError if matplotlib or Pillow is not installed.
     """
-    train_x, train_y = _images(_TRAIN_FONTS, _TRAIN_DRAWINGS, [seed, 0])
-    test_x, test_y = _images(_TEST_FONTS, _TEST_DRAWINGS, [seed, 1])
+    train_x, train_y = _images(_TRAIN_FONTS, _TRAIN_DRAWINGS, (seed, 0))
+    test_x, test_y = _images(_TEST_FONTS, _TEST_DRAWINGS, (seed, 1))
     torch.manual_seed(seed)
     model = _network(channels, hidden)
 
@@ -92,7 +92,8 @@ def _network(channels: int, hidden: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(hidden, len(CHARACTERS)))
 
 
-def _images(families: tuple[str, ...], drawings: int, seed: list[int]) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=2)  # simulated workers draw the same
+def _images(families: tuple[str, ...], drawings: int, seed: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Distorted characters in about [-1, 1], `[n, 1, side, side]`, and their classes."""
     draw = np.random.default_rng(seed)
     pictures, labels = [], []

@@ -163,10 +163,11 @@ class SimulatedRun(Run):
             yield
 
 
-def simulated_config(config: Config, algorithm: object, workers: int, seed: int) -> Config:
+def simulated_config(config: Config, algorithm: object, scenario: Scenario) -> Config:
     """A job's configuration for a pilot run, which leaves nothing behind."""
     left_out: dict[str, None] = dict.fromkeys(("checkpoint", "metrics", "output"))
-    values = {**dict(config), "algorithm": algorithm, "workers": workers, "seed": seed, **left_out}
+    values = {**dict(config), "algorithm": algorithm, **left_out}
+    values |= {name: getattr(scenario, name) for name in ("workers", "topology", "seed")}
     if algorithm != config.algorithm:
         values["phases"] = ()
     values.pop("membership")

@@ -101,6 +101,15 @@ def test_training_on_simulated_workers_says_who_is_first_at_a_quality(config, tm
     assert "<svg" in (tmp_path / "train.svg").read_text()
 
 
+def test_sites_are_the_groups_of_algorithms_that_need_some(config):
+    pytest.importorskip("sklearn")
+    arguments = (*SITES, *TASK, "--algorithms", "hierarchical_local_sgd", "--workers", "4,6")
+    code, out, err = run(config, *arguments, "--train", "--seeds", "2")
+    assert code == 0, err
+    assert "6 workers: its groups are those between which links are slow: [3, 3]" in out
+    assert out.count("has the best accuracy") == 2
+
+
 @pytest.mark.parametrize("workers", ["4", "2,4"])
 def test_a_picture(config, workers, tmp_path):
     pytest.importorskip("matplotlib")

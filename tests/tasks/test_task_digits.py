@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.tasks import digits
 from relaxcomm.tasks.digits import make
 
 
@@ -19,7 +20,9 @@ def test_split_is_stratified_and_complete():
 
 
 def test_same_seed_same_model_and_data():
-    first, second, other = make(1), make(1), make(2)
+    first = make(1)
+    digits._images.cache_clear()
+    second, other = make(1), make(2)
     for one, two in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, two)
     assert torch.equal(first.train_data.tensors[0], second.train_data.tensors[0])
@@ -44,5 +47,6 @@ def test_missing_scikit_learn_names_the_command(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "sklearn"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sklearn", None)
+    digits._images.cache_clear()
     with pytest.raises(ConfigError, match=r"pip install 'relaxcomm\[demo\]'"):
         make(0)

@@ -102,7 +102,7 @@ def test_a_pilot_configuration_leaves_nothing_behind():
             "membership": {"elastic": True},
         }
     )
-    made = simulated_config(job, "local_sgd", 64, 7)
+    made = simulated_config(job, "local_sgd", Scenario(64, StepTimes(1.0), OwnLinks(Link()), seed=7))
     assert (made.output, made.metrics, made.checkpoint, made.membership.elastic) == (None, None, None, False)
     assert (made.workers, made.seed, made.algorithm.name) == (64, 7, "local_sgd")
 
