@@ -62,7 +62,10 @@ class Context:
         samples: that this rank has trained on since the rule exchanged this bucket last; a step counts as
             one where no loader of the engine's says how many it had.
         out: memory, `[numel]`, that is free when a message is made, so that what is decoded may be written
-            there, or None; it may be that of the tensor that is encoded.
+            there, or None; it may be that of the tensor that is encoded. For an outer that of the result, if
+            the value may take its place.
+        terms: two tensors whose sum the encoded one is to become, by a compressor that says `makes_sum`; or
+            None, and then it is made.
         optimizer_state: what the optimizers keep of each tensor of a bucket under the first of some names
             that is there, or None: the tensor itself, which may be written into; if sharded, this rank's.
 
@@ -91,6 +94,7 @@ class Context:
     divided: bool = False
     samples: int = 1
     out: Tensor | None = None
+    terms: tuple[Tensor, Tensor] | None = None
     optimizer_state: Callable[[Bucket, Sequence[str]], list[Tensor | None]] = _no_optimizer
 
     def at(self, **changed: Any) -> Context:

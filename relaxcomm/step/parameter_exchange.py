@@ -230,7 +230,8 @@ class ParameterExchange:
         transfer = Transfer(
             task, slots, self._clock.context, bound.world, step=step, round=round, samples=samples
         )
-        tensor = transfer.read(bucket.temporary() if late or alone else bucket.scratch())
+        keeps = late or alone or bucket.device.type == "cpu"  # where an outer may keep the memory
+        tensor = transfer.read(bucket.temporary() if keeps else bucket.scratch())
         not_finite = look_at(bound, task, tensor)
         if measured:
             transfer.keep(bound.norms.side(rule, bucket, tensor))

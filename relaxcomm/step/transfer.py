@@ -46,6 +46,7 @@ class Transfer:
         self._context, self._world = context, world
         self._read_in = context(task.rule, task, round).at(samples=samples)
         self._flight: Flight | None = None
+        self._message: Tensor | None = None
         self.due: float = task.rule.due(step)
         """The step in which the result is applied; infinity if that is when it has come."""
         self.sent: int | None = step if task.rule.delay else None
@@ -101,7 +102,7 @@ class Transfer:
             message: what was read, perhaps with more entries behind it.
             divided: whether it is divided by the number of ranks already.
         """
-        rule = self.task.rule
+        rule, self._message = self.task.rule, message
         cx = replace(self._read_in, divided=True) if divided else self._read_in
         running = rule.exchange.run(cx, message, rule.compressor, self.slots["compressor"])
         try:
@@ -196,6 +197,7 @@ class Transfer:
         cx = replace(self._context(rule), measured=measured)
         base = rule.payload.base(cx, bucket, payload)
         value = finalized if base is None else finalized.to(base.dtype)
+        cx = cx.at(out=value if good is True and self._is_own(value) else None)
         if rule.exchange.facts.returns != "base":
             value = rule.outer.apply(cx, bucket, self.slots["outer"], value, base)
         if into is not None:
@@ -206,6 +208,10 @@ class Transfer:
             value = torch.where(good, value, self._before().to(value.dtype))
         rule.payload.write(cx, bucket, payload, value, self.snapshot)
         return value
+
+    def _is_own(self, value: Tensor) -> bool:
+        """Whether it lies in the memory that this was sent from, which nobody else looks at any more."""
+        return self._message is not None and value.data_ptr() == self._message.data_ptr()
 
     def _before(self) -> Tensor:
         """What the result takes the place of."""

@@ -57,10 +57,11 @@ def zeros_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return empty_like(like, dtype).zero_()
 
 
-def add(one: Tensor, other: Tensor, weight: float) -> Tensor:
-    """`one + weight other`, of flat tensors."""
-    out = empty_like(one, torch.promote_types(one.dtype, other.dtype))
-    return torch.add(one, other, alpha=weight, out=out)
+def add(one: Tensor, other: Tensor, weight: float, out: Tensor | None = None) -> Tensor:
+    """`one + weight other`, of flat tensors, in `out` if that has the type of the sum."""
+    dtype = torch.promote_types(one.dtype, other.dtype)
+    into = out if out is not None and out.dtype == dtype else empty_like(one, dtype)
+    return torch.add(one, other, alpha=weight, out=into)
 
 
 def release() -> None:

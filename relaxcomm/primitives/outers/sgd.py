@@ -57,7 +57,7 @@ class sgd(Outer):
         if self.momentum:
             result = state[_MOMENTUM] = buffer_pool.add(result, state[_MOMENTUM], self.momentum)
         assert base is not None, "legality lets only payloads with a base through"
-        return buffer_pool.add(base, result, -self.lr)
+        return buffer_pool.add(base, result, -self.lr, out=cx.out)
 
 
 @frozen
@@ -90,6 +90,6 @@ class nesterov(Outer):
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         state[_MOMENTUM] = buffer_pool.add(result, state[_MOMENTUM], self.momentum)
-        step = buffer_pool.add(result, state[_MOMENTUM], self.momentum)
+        step = buffer_pool.add(result, state[_MOMENTUM], self.momentum, out=cx.out)
         assert base is not None, "legality lets only payloads with a base through"
         return torch.sub(base, step, alpha=self.lr, out=step)
