@@ -70,6 +70,13 @@ class Compressor(Primitive):
         tensor or, where that is less work for whoever subtracts it, as a sparse message.
         """
 
+    def makes_sum(self, tensor: Tensor) -> bool:
+        """Whether `encode_decode` writes the sum of `cx.terms`, if there are any, to `tensor`.
+
+        In the pass in which it looks at the entries this costs less than a pass of its own.
+        """
+        return False
+
     @property
     def phases(self) -> tuple[tuple[int, Compressor], ...]:
         """What it codes with from which step of the rule on, where that changes once for all."""

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from relaxcomm.tensors.precision import wide
 
+_KNOWN = "known_finite"  # the version of a tensor that is
+
 
 def is_finite(flat: Tensor) -> bool:
     """Whether every entry is finite; on a GPU the host waits, see `finite_flags`.
@@ -17,9 +19,29 @@ def is_finite(flat: Tensor) -> bool:
     A sum is not finite if an entry is not, and reads memory once (isfinite is 20 times slower on
     CPU); a sum that overflows although all entries are finite is looked at again, exactly.
     """
-    if not flat.is_floating_point() or not flat.numel():
+    if not flat.is_floating_point() or not flat.numel() or _is_known(flat):
         return True
     return bool(torch.isfinite(flat.sum(dtype=wide(flat.dtype)))) or bool(torch.isfinite(flat).all())
+
+
+def know_finite(flat: Tensor) -> None:
+    """Remember that every entry is finite, until torch writes to the tensor; who makes it may know that.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.finiteness import is_finite, know_finite
+        >>> flat = torch.ones(2)
+        >>> know_finite(flat)
+        >>> is_finite(flat), is_finite(flat.div_(0))
+        (True, False)
+    """
+    if not flat.is_inference():
+        setattr(flat, _KNOWN, flat._version)
+
+
+def _is_known(flat: Tensor) -> bool:
+    known = getattr(flat, _KNOWN, None)
+    return known is not None and known == flat._version
 
 
 def finite_flags(tensors: Sequence[Tensor]) -> Tensor:

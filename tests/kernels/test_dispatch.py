@@ -12,9 +12,10 @@ import torch
 from relaxcomm.errors import UsageError
 from relaxcomm.kernels import dispatch
 from relaxcomm.kernels.device_numbers import device_numbers
-from relaxcomm.kernels.dispatch import implementation, is_for_kernels, uses_triton
+from relaxcomm.kernels.dispatch import implementation, is_for_kernels, uses_numba, uses_triton
 from relaxcomm.kernels.level_packing import pack_nonnegative
 from tests.kernels import interpreter
+from tests.kernels.host_kernels import needs_numba
 from tests.kernels.interpreter import DEVICE, HAS_GPU
 
 
@@ -65,10 +66,37 @@ def test_without_a_gpu_triton_needs_its_interpreter(monkeypatch):
         pass
 
 
-def test_nothing_imports_triton_before_a_kernel_runs():
+@needs_numba
+def test_numba_is_for_large_tensors_of_few_threads(monkeypatch):
+    large = torch.zeros(1 << 16)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert uses_numba(large)
+    assert not uses_numba(large[1:])
+    assert not uses_numba(large.bfloat16())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert not uses_numba(large)
+    with implementation("numba"):
+        assert uses_numba(large[:1])
+        assert not is_for_kernels(large)
+
+
+def test_without_numba_it_cannot_be_asked_for(monkeypatch):
+    monkeypatch.setattr(dispatch, "has_numba", lambda: False)
+    assert not uses_numba(torch.zeros(1 << 16))
+    with pytest.raises(UsageError, match=r"pip install 'relaxcomm\[numba\]'"), implementation("numba"):
+        pass
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "arm64"])
+def test_where_torch_may_round_otherwise_numba_does_not_run(machine, monkeypatch):
+    monkeypatch.setattr(dispatch.platform, "machine", lambda: machine)
+    assert not dispatch.has_numba.__wrapped__()
+
+
+def test_nothing_imports_triton_or_numba_before_a_kernel_runs():
     program = (
         "import sys, relaxcomm.cli, relaxcomm.primitives, relaxcomm.kernels.message_sums; "
-        "sys.exit('triton' in sys.modules)"
+        "sys.exit('triton' in sys.modules or 'numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

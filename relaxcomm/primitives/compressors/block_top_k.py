@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from relaxcomm.kernels import block_maxima
 from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES
 from relaxcomm.roles import Compressor
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_places, places_bytes
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import block_starts, largest_block
-from relaxcomm.tensors.segments import Blocks, chunk_size
+from relaxcomm.tensors.segments import Blocks
 
 
 class BlockTopK(Compressor):
@@ -58,11 +59,27 @@ def _capacity(blocks: Sequence[Blocks]) -> int:
     return sum(run.num * run.num_kept for run in blocks)
 
 
-_SIZE_BITS = 0x7FFFFFFF  # of a float32: all but its sign
+def largest(
+    flat: Tensor, blocks: tuple[Blocks, ...], terms: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Values, packed places in their blocks and number of the largest entries; NaN counts as the largest.
+
+    Args:
+        flat: `[numel]`.
+        blocks: all of its entries, in order.
+        terms: two tensors whose sum it becomes first, if `block_maxima.takes` it.
+    """
+    most = largest_block(blocks)
+    if blocks and block_maxima.takes(flat, max(run.num_kept for run in blocks), most):
+        values, places = block_maxima.largest_of_blocks(flat, blocks, terms)
+        packed = pack_places(places, most)
+    else:
+        values, packed = _largest_of_any(flat, blocks)
+    return values, packed, torch.full((1,), values.numel(), dtype=torch.int32, device=flat.device)
 
 
-def largest(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, packed places in their blocks and number of the largest entries; NaN counts as the largest."""
+def _largest_of_any(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor]:
+    """The same of any number, without it."""
     starts = block_starts(blocks, flat.device)
     places, first = buffer_pool.empty(starts.numel(), torch.int32, flat.device), 0
     for run in blocks:
@@ -72,34 +89,12 @@ def largest(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor, T
         first = last
     packed = pack_places(places, largest_block(blocks))
     indices = places.add_(starts) if starts.dtype == places.dtype else places + starts
-    values = torch.index_select(flat, 0, indices, out=buffer_pool.empty_like(starts, flat.dtype))
-    return values, packed, torch.full((1,), starts.numel(), dtype=torch.int32, device=flat.device)
+    return torch.index_select(flat, 0, indices, out=buffer_pool.empty_like(starts, flat.dtype)), packed
 
 
 def _find(rows: Tensor, num_kept: int, out: Tensor) -> None:
     """Write where the largest entries of each row stand into `out`, `[num, num_kept]` int32."""
     if num_kept > 1:
         out.copy_(torch.topk(rows.abs(), num_kept, dim=1, sorted=False).indices)
-    elif rows.dtype == torch.float32 and rows.device.type == "cpu" and rows.shape[1] <= 256:
-        _find_one_of_few(rows, out.view(-1))
     else:
         out.copy_(rows.abs().max(1, keepdim=True).indices)
-
-
-def _find_one_of_few(rows: Tensor, out: Tensor) -> None:
-    """The same of one entry of at most 256, three times as fast as `max` and fifteen times as `topk`.
-
-    The bits of a float32 without its sign are a whole number in the order of sizes. Its last bits make room
-    for the place, so sizes that agree in all bits but these count as equal, and the first of them is taken.
-    """
-    num, size = rows.shape
-    low = (1 << (size - 1).bit_length()) - 1
-    backwards = torch.arange(low, low - size, -1, dtype=torch.int32)
-    step = min(num, max(1, chunk_size(rows) // size))
-    buffer = buffer_pool.empty(step * size, torch.int32, rows.device).view(step, size)
-    bits = rows.view(torch.int32)
-    for start in range(0, num, step):
-        part = bits[start : start + step]
-        keys = torch.bitwise_and(part, _SIZE_BITS & ~low, out=buffer[: len(part)]).bitwise_or_(backwards)
-        torch.amax(keys, 1, out=out[start : start + step])
-    out.bitwise_and_(low).neg_().add_(low)

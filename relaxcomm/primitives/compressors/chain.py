@@ -99,6 +99,9 @@ class chain(Compressor):
         NestedState(slots, _REST).update(self._rest.init(shard_bucket(bucket, one_tensor(num_values))))
         return slots
 
+    def makes_sum(self, tensor: Tensor) -> bool:
+        return self._first.makes_sum(tensor)
+
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.layout_bytes(one_tensor(numel), element_bytes)
 
@@ -112,7 +115,7 @@ class chain(Compressor):
         outer = self._first.encode_decode(cx, tensor, NestedState(state, _FIRST), keep_sent=False)
         message = next(outer)
         several = _sparse if isinstance(message, Sparse) else _whole
-        reading = _Reading(cx.at(out=None), self._first, self._rest, state, tensor)
+        reading = _Reading(cx.at(out=None, terms=None), self._first, self._rest, state, tensor)
         return (yield from several(reading, outer, message, keep_sent))
 
     def _values(self, layout: Layout, element_bytes: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Steps, frozen
+from relaxcomm.kernels import block_maxima
 from relaxcomm.primitives.compressors.block_top_k import BlockTopK, cuts, largest
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
@@ -58,6 +59,10 @@ class chunk_top_k(BlockTopK):
         slots={},
     )
 
+    def makes_sum(self, tensor: Tensor) -> bool:
+        is_taken = block_maxima.takes(tensor, self.num_kept, self.chunk_size)
+        return is_taken and block_maxima.adds_on_the_way(tensor)
+
     def contraction(self, numel: int) -> float | None:
         size = max(1, min(numel, self.chunk_size))
         return 1 - min(self.num_kept, size) / size if numel else 0.0
@@ -71,6 +76,6 @@ class chunk_top_k(BlockTopK):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         blocks = self.blocks(cx.layout_of(tensor.numel()))
-        message = BlockSparse(*largest(tensor, blocks), blocks)
+        message = BlockSparse(*largest(tensor, blocks, cx.terms), blocks)
         parts = yield message
         return sum_sparse(parts, tensor, out=cx.out), message if keep_sent else None

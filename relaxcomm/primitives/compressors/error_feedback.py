@@ -77,7 +77,11 @@ class error_feedback(Memory):
         if isinstance(self.compressor, Sparsifier) and self.compressor.takes_feedback(tensor):
             return (yield from self._at_once(self.compressor, cx, tensor, state))
         # Two buffers that change places: a new one each time would cost more than the arithmetic.
-        corrected = torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=state[_SPARE])
+        corrected = state[_SPARE]
+        if self.decay == 1 and _ROUNDED not in state and self.compressor.makes_sum(corrected):
+            cx = cx.at(terms=(tensor, state[_RESIDUAL]))
+        else:
+            torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=corrected)
         sendable = state[_ROUNDED].copy_(corrected) if _ROUNDED in state else corrected
         coding = self.compressor.encode_decode(cx, sendable, inner_state(state), keep_sent=True)
         result, sent = yield from coding

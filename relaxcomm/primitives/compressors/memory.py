@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.errors import CompositionError
+from relaxcomm.primitives.compressors.weighted_sum import add_sparse
 from relaxcomm.roles import Compressor, State
 from relaxcomm.roles.carried import Carried, nested
 from relaxcomm.tensors.buckets import Bucket
@@ -54,7 +55,7 @@ def subtract(tensor: Tensor, sent: Tensor | Sparse) -> Tensor:
     """Take what a message decodes to out of a tensor; in place, unless that is what was sent."""
     if isinstance(sent, Tensor):
         return torch.sub(tensor, sent, out=None if sent is tensor else tensor)
-    sent.add_to(tensor, -1.0)
+    add_sparse(tensor, sent, -1.0)
     return tensor
 
 

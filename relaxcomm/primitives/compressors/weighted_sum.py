@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 
 from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.kernels.index_sums import add_range
 from relaxcomm.kernels.message_sums import add_entries, stacked, sum_levels
 from relaxcomm.roles import Parts
 from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.finiteness import know_finite
 from relaxcomm.tensors.messages import Dense, Message, Quantized, Sparse
 from relaxcomm.tensors.precision import wide
 
@@ -52,18 +57,45 @@ def sum_sparse(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
     for together in zip(*cut, strict=True):
         together[0].of(total).zero_()
         for (weight, _), one in zip(parts, together, strict=True):
-            one.add_to(total, weight)
+            add_range(total, one, weight)
+    if _stays_finite(parts, total):
+        know_finite(total)
     return total
+
+
+def _stays_finite(parts: Parts, total: Tensor) -> bool:
+    """Whether the sum must be finite; False where to ask is no less work than to look at it.
+
+    Where the sum of squares is finite, values are below the root of the largest number, and no sum of as many
+    as memory holds reaches that.
+    """
+    values = [message.values for _, message in parts if isinstance(message, Sparse)]
+    if total.device.type != "cpu" or sum(one.numel() for one in values) >= total.numel():
+        return False
+    are_small = max(abs(weight) for weight, _ in parts) <= 1
+    return are_small and all(math.isfinite(torch.dot(one, one).item()) for one in values)
+
+
+def add_sparse(total: Tensor, message: Sparse, weight: float) -> None:
+    """Add what a message decodes to, times a weight, to a tensor."""
+    for one in message.ranges(total):
+        add_range(total, one, weight)
 
 
 def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
     """The weighted sum of quantised messages as a tensor like `like`, at least float32."""
     if is_for_kernels(like) and parts:
         return _quantized_together(parts, like)
-    total = buffer_pool.zeros_like(like, wide(like.dtype))
+    total, is_written = buffer_pool.empty_like(like, wide(like.dtype)), False
     for weight, message in parts:
         assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
-        message.add_to(total, weight)
+        if not is_written and weight == 1 and message.lows.dtype == total.dtype and message.lows.numel():
+            message.write_to(total)
+        else:
+            message.add_to(total if is_written else total.zero_(), weight)
+        is_written = True
+    if not is_written:
+        total.zero_()
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import unpack_codes
 from relaxcomm.tensors.messages.message import QUANTIZED, SIGNS, Message
-from relaxcomm.tensors.segments import Segments, chunk_size
+from relaxcomm.tensors.segments import Group, Segments, chunk_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,19 +47,30 @@ class Quantized(Message):
     segments: Segments
 
     def add_to(self, total: Tensor, weight: float) -> None:
+        """Add the entries, times a weight, to a tensor."""
+        size = chunk_size(self.codes)
+        buffer = buffer_pool.empty(min(size, total.numel()), self.steps.dtype, total.device)
+        for group, chunk, codes in self._chunks(size):
+            levels = self._levels(group, codes, out=buffer[: codes.numel()].view(codes.shape))
+            chunk.rows(total).add_(levels, alpha=weight)
+
+    def write_to(self, out: Tensor) -> None:
+        """Write the entries to a tensor of the type of the steps."""
+        for group, chunk, codes in self._chunks(chunk_size(self.codes)):
+            self._levels(group, codes, out=chunk.rows(out))
+
+    def _chunks(self, size: int) -> Iterator[tuple[Group, Group, Tensor]]:
+        """Parts of about so many entries with the segments that they belong to, and their codes."""
         codes = unpack_codes(self.codes, self.segments.numel, self.num_codes)
-        size = chunk_size(codes)
-        buffer = buffer_pool.empty(min(size, codes.numel()), self.steps.dtype, codes.device)
         for group in self.segments.groups(size):
-            steps, lows = group.scales(self.steps), group.scales(self.lows)
             for chunk in group.chunks(size):
-                rows = chunk.rows(codes)
-                levels = buffer[: rows.numel()].view(rows.shape).copy_(rows)
-                if self.lows.numel():
-                    levels.mul_(steps).add_(lows)
-                else:
-                    levels.sub_((self.num_codes - 1) / 2).mul_(steps)
-                chunk.rows(total).add_(levels, alpha=weight)
+                yield group, chunk, chunk.rows(codes)
+
+    def _levels(self, group: Group, codes: Tensor, out: Tensor) -> Tensor:
+        steps, lows, levels = group.scales(self.steps), group.scales(self.lows), out.copy_(codes)
+        if self.lows.numel():
+            return levels.mul_(steps).add_(lows)
+        return levels.sub_((self.num_codes - 1) / 2).mul_(steps)
 
 
 @dataclass(frozen=True, eq=False)

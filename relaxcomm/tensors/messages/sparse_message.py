@@ -11,7 +11,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import unpack_places
 from relaxcomm.tensors.messages.message import SPARSE, Message
 from relaxcomm.tensors.segments import Blocks, chunk_size
@@ -21,12 +20,24 @@ _FEW = 400  # entries of a tensor for one of a message, above which a range of t
 
 @dataclass(frozen=True, eq=False)
 class Range:
-    """The sent ones of the entries from `start` to `stop` of a tensor; indices count from `start`."""
+    """The sent ones of the entries from `start` to `stop` of a tensor.
+
+    Places count from offsets, which count from `start`; without offsets the places do so themselves.
+    """
 
     start: int
     stop: int
-    indices: Tensor
+    places: Tensor
     values: Tensor
+    offsets: Tensor | None = None
+
+    @property
+    def indices(self) -> Tensor:
+        """Where the values stand, counted from `start`."""
+        if self.offsets is None:
+            return self.places
+        # Copied first: adding tensors of two types makes another one in between.
+        return torch.empty_like(self.offsets).copy_(self.places).add_(self.offsets)
 
     def of(self, flat: Tensor) -> Tensor:
         """These entries of a tensor, sent or not."""
@@ -120,10 +131,10 @@ class BlockSparse(Sparse):
 
     def ranges(self, like: Tensor) -> Iterator[Range]:
         cuts, starts = _bounds(self.blocks, like.numel(), chunk_size(like), like.device)
-        # Copied first: adding tensors of two types makes another one in between.
-        indices = buffer_pool.empty_like(starts).copy_(self._in_blocks()).add_(starts)
+        places = self._in_blocks()
         for (start, first), (stop, last) in itertools.pairwise(cuts):
-            yield Range(start, stop, indices[first:last], self.values[first:last])
+            here = slice(first, last)
+            yield Range(start, stop, places[here], self.values[here], starts[here])
 
     def _in_blocks(self) -> Tensor:
         return unpack_places(self.indices, self.values.numel(), largest_block(self.blocks))

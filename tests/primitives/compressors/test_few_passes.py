@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,10 @@ import torch
 
 from relaxcomm.primitives import chain, chunk_top_k, dgc, error_feedback, gaussian_k, quantize, top_k
 from relaxcomm.primitives.compressors.sparsifier import Sparsifier
+from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
+from relaxcomm.tensors.finiteness import is_finite
 from relaxcomm.tensors.messages import Sparse
+from tests.kernels.host_kernels import needs_numba, on_host
 from tests.primitives.compressors.test_sparsifiers import CHOOSING, bucket_of, context
 
 NUMEL = 600_001  # three chunks of a pass, two ranges of a sum
@@ -25,7 +29,7 @@ SHAPES = {
 }
 
 
-def exchanged(compressor, tensors, *, weights=(1.0,), reuse=False):
+def exchanged(compressor, tensors, weights=(1.0,), *, reuse=False):
     """Results and residuals of one worker, tensor by tensor; its message comes back with each weight."""
     state, found = dict(compressor.init(bucket_of(tensors[0]))), []
     for step, tensor in enumerate(tensors):
@@ -85,6 +89,25 @@ def test_results_may_take_the_memory_of_what_was_encoded(compressor):
         apart, exchanged(compressor, tensors, weights=(0.25, 0.5), reuse=True), strict=True
     ):
         assert torch.equal(one, other)
+
+
+@needs_numba
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+@pytest.mark.parametrize("inner", [1, 2])
+def test_kernels_in_numba_change_nothing(inner, decay):
+    """Neither results nor residuals, whether the kernel makes the sum or it is made before."""
+    chosen = chunk_top_k(num_kept=inner, chunk_size=16)
+    compressor = error_feedback(compressor=chain(compressors=(chosen, quantize(bits=4))), decay=decay)
+    tensors = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(step)) for step in range(3)]
+    found = on_host(exchanged, compressor, tensors, (0.25, 1 / 3))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_what_is_large_or_not_finite_is_looked_at_though_values_are_few():
+    for value, expected in ((1.0, True), (1e30, True), (3e38, False), (math.nan, False), (math.inf, False)):
+        message = Sparse(torch.full((9,), value), torch.zeros(9).int(), torch.tensor([9]).int())
+        total = sum_sparse([(1.0, message), (1.0, message)], torch.zeros(100))
+        assert is_finite(total) == expected == bool(torch.isfinite(total).all())
 
 
 def test_sums_by_ranges_take_any_order_and_count_twice_what_comes_twice():

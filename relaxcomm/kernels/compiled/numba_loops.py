@@ -1,0 +1,64 @@
+"""Loops over the entries of sparse messages on a CPU, compiled by Numba; one thread runs them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+def _compiled(function):
+    """Compiled at the first call, and kept on disk for later runs where a place can be written to."""
+    try:
+        return njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # a package folder and a home that are read-only
+        return njit(nogil=True)(function)
+
+
+@_compiled
+def find_largest(flat, bits, size, low, values, places):
+    """Write the entry of each block that has the first largest key, and its place.
+
+    Args:
+        flat: float32.
+        bits: its own, int32.
+        size: of a block.
+        low: int32, ones where a key holds the place.
+        values, places: written into.
+    """
+    kept = np.int32(0x7FFFFFFF) & ~low
+    for block in range(places.shape[0]):
+        largest, start = np.int32(0), block * size
+        for place in range(size):
+            key = np.int32((bits[start + place] & kept) | np.int32(low - place))
+            largest = max(largest, key)
+        place = low - (largest & low)
+        values[block], places[block] = flat[start + place], place
+
+
+@_compiled
+def add_and_find_largest(one, other, flat, bits, size, low, values, places):
+    """The same of `flat = one + other`, which is made on the way."""
+    kept = np.int32(0x7FFFFFFF) & ~low
+    for block in range(places.shape[0]):
+        largest, start = np.int32(0), block * size
+        for place in range(size):
+            flat[start + place] = one[start + place] + other[start + place]
+        for place in range(size):
+            key = np.int32((bits[start + place] & kept) | np.int32(low - place))
+            largest = max(largest, key)
+        place = low - (largest & low)
+        values[block], places[block] = flat[start + place], place
+
+
+@_compiled
+def add_at(flat, starts, places, values, weight):
+    """`flat[starts + places] += weight values`, `starts` None for 0; false at the first place outside."""
+    numel = np.uint64(flat.shape[0])
+    for number in range(places.shape[0]):
+        index = np.int64(places[number])
+        if starts is not None:
+            index += np.int64(starts[number])
+        if np.uint64(index) >= numel:
+            return False
+        flat[np.uint64(index)] += values[number] * weight
+    return True
