@@ -23,7 +23,7 @@ def takes(flat: Tensor, num_kept: int, size: int) -> bool:
         >>> takes(torch.zeros(8), num_kept=1, size=4), takes(torch.zeros(8), num_kept=2, size=4)
         (True, False)
     """
-    return num_kept == 1 and size <= MOST_ENTRIES and flat.dtype == torch.float32 and flat.device.type == "cpu"
+    return num_kept == 1 and size <= MOST_ENTRIES and (flat.dtype, flat.device.type) == (torch.float32, "cpu")
 
 
 def adds_on_the_way(flat: Tensor) -> bool:
