@@ -153,7 +153,8 @@ with pretended_nccl.pretended(Telling):
 def test_what_nobody_has_closed_is_shut_down_when_the_process_ends():
     for one in launch_script(LEFT_OPEN, 2):
         assert one.returncode == 0, one.stderr
-        assert one.stdout.splitlines() == ["shut down operations"]
+        said = [line for line in one.stdout.splitlines() if not line.startswith("[Gloo]")]  # by torch 2.8
+        assert said == ["shut down operations"]
 
 
 def test_torch_is_told_to_leave_failures_to_us_for_our_groups_alone(monkeypatch):
