@@ -3,10 +3,11 @@
     python -m benchmarks.plan_accuracy
 
 Each row is one configuration of one file of the lab: an algorithm, its period, a task, a number of workers
-and a rate. The planner is told these, and the time of a step with nothing sent on as many workers of that
-file; of the row's own times it knows nothing. Its prices are those of `auto`, made before; with `--fit` how
-fast a processor codes and works, and what a link carries of its rate, are fitted to rows of two and four
-workers, and those of eight are held out. It writes a dated table with all misses.
+and a rate. The planner is told these, and the time of a step with nothing sent on as many workers: just
+before the row in `step-times-*.jsonl`, once in a run in `lab-*.jsonl`, whose machine was seldom as fast then
+as in the row. Of the row's own times it knows nothing. Its prices are those of `auto`, made before; with
+`--fit` how fast a processor codes and works, and what a link carries of its rate, are fitted to rows of two
+and four workers, and those of eight are held out. It writes a dated table with all misses.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class Row:
         cores: of the machine.
         measured: seconds a step, the median of the runs.
         runs: their number.
+        beside: whether each run has a step with nothing sent of its own, just before it.
+        coding: seconds a bucket and an entry, as measured before the run; None for those of `auto`.
     """
 
     file: str
@@ -98,6 +101,8 @@ class Row:
     cores: int
     measured: float
     runs: int
+    beside: bool = False
+    coding: tuple[float, float] | None = None
 
 
 def rows(paths: Sequence[Path]) -> tuple[list[Row], dict[str, int]]:
@@ -106,39 +111,46 @@ def rows(paths: Sequence[Path]) -> tuple[list[Row], dict[str, int]]:
     left_out: dict[str, int] = defaultdict(int)
     for path in paths:
         records = [json.loads(line) for line in path.read_text().splitlines()]
-        if not any(one["kind"] == "final" for one in records):
-            continue
-        cores = next(one["machine"]["cores"] for one in records if one["kind"] == "environment")
-        alone: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-        groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-        for one in records:
-            if one["kind"] not in _TIMED or one.get("derived") or "counted_in" in one:
-                continue
-            seconds, workers = one["seconds"] / _steps(one), one.get("workers", 4)
-            if one["label"] == "nothing":
-                alone[one["workload"], workers].append(seconds)
-                alone[one["workload"], workers, one["rate"]].append(seconds)
-            elif one["label"] in _OTHERS or (
-                one["contender"] == "relaxcomm" and one["label"] not in _LEFT_OUT
-            ):
-                settings = json.dumps(one["settings"], sort_keys=True)
-                key = (
-                    one["workload"],
-                    workers,
-                    one["rate"],
-                    one["label"],
-                    one["period"],
-                    settings,
-                    _steps(one),
-                )
-                groups[key].append(seconds)
-            else:
-                left_out[one["label"]] += 1
-        for key, times in groups.items():
-            if key[:2] in alone:
-                step = median(alone.get(key[:3]) or alone[key[:2]])
-                found.append(Row(path.stem, *key, step, cores, median(times), len(times)))
+        if any(one["kind"] == "final" or "alone_seconds" in one for one in records):
+            found += _rows_of(path.stem, records, left_out)
     return found, dict(left_out)
+
+
+def _rows_of(file: str, records: Sequence[Mapping[str, Any]], left_out: dict[str, int]) -> Iterator[Row]:
+    cores = next(one["machine"]["cores"] for one in records if one["kind"] == "environment")
+    alone: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    beside: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    speeds = {one["label"]: one["speeds"] for one in records if one["kind"] == "coding"}
+    coding = {
+        label: (one["coding_base_seconds"], one["coding_entry_seconds"]) for label, one in speeds.items()
+    }
+    for one in records:
+        if one["kind"] not in _TIMED or one.get("derived") or "counted_in" in one:
+            continue
+        seconds, workers = one["seconds"] / _steps(one), one.get("workers", 4)
+        if one["label"] == "nothing":
+            alone[one["workload"], workers].append(seconds)
+            alone[one["workload"], workers, one["rate"]].append(seconds)
+        elif one["label"] in _OTHERS or (one["contender"] == "relaxcomm" and one["label"] not in _LEFT_OUT):
+            settings = json.dumps(one["settings"], sort_keys=True)
+            place = one["workload"], workers, one["rate"]
+            key = (*place, one["label"], one["period"], settings, _steps(one))
+            groups[key].append(seconds)
+            if "alone_seconds" in one:
+                beside[key].append(one["alone_seconds"])
+        else:
+            left_out[one["label"]] += 1
+    for key, times in groups.items():
+        if steps := beside.get(key) or alone.get(key[:3]) or alone.get(key[:2]):
+            yield Row(
+                file, *key, median(steps), cores, median(times), len(times), key in beside, coding.get(key[3])
+            )
+
+
+def results() -> list[Path]:
+    """The files of the lab that have rows."""
+    return sorted([*RESULTS.glob("lab-*.jsonl"), *RESULTS.glob("step-times-*.jsonl")])
 
 
 def _steps(record: Mapping[str, Any]) -> int:
@@ -150,18 +162,23 @@ def predicted(row: Row, machine: Machine) -> float:
     link = link_of(row.rate)
     rate = link.bytes_per_second * machine.carried
     crowding = max(1.0, row.workers / row.cores)
+    speeds = machine.speeds
+    if row.coding is not None:
+        speeds = Speeds(speeds.work_base_seconds, speeds.work_byte_seconds, *row.coding)
     scenario = Scenario(
         workers=row.workers,
         step_times=StepTimes(row.alone_seconds),
         links=OwnLinks(replace(link, bytes_per_second=rate, latency_seconds=machine.latency_seconds)),
-        speeds=machine.speeds,
+        speeds=speeds,
         crowding=crowding,
     )
-    written = (
-        _OTHERS[row.label](row.period) if row.label in _OTHERS else json.loads(row.settings)["algorithm"]
-    )
-    replay = Replay(parse_algorithm(written), _model(row.workload), scenario)
-    return replay.run(row.steps, first=0).step_seconds
+    algorithm = parse_algorithm(written(row.label, row.period, json.loads(row.settings)))
+    return Replay(algorithm, _model(row.workload), scenario).run(row.steps, first=0).step_seconds
+
+
+def written(label: str, period: int, settings: Mapping[str, Any]) -> Any:
+    """The algorithm of a contender, as it would be configured."""
+    return _OTHERS[label](period) if label in _OTHERS else settings["algorithm"]
 
 
 @lru_cache
@@ -215,8 +232,9 @@ def report(
     errors = {row: error(row, machine) for row in found}
     yield "# Prediction and measurement\n"
     yield (
-        "Seconds a step of the lab's runs (`lab-*.jsonl`), predicted by the planner from the configuration "
-        "and the time of a step with nothing sent, beside what was measured "
+        "Seconds a step of the lab's runs (`lab-*.jsonl`, and `step-times-*.jsonl`, where each row has a "
+        "step with nothing sent just before it), predicted by the planner from the configuration and the "
+        "time of that step, beside what was measured "
         "(`python -m benchmarks.plan_accuracy`). Prices: "
         f"`{json.dumps(asdict(machine))}`; "
         f"{_FITTED if fitted else _NOT_FITTED}. Aims: median 10 %, 90th percentile 20 %.\n"
@@ -226,6 +244,10 @@ def report(
     parts: dict[str, list[Row]] = {"all": list(found)}
     parts["2 and 4 workers"] = [row for row in found if row.workers != HELD_OUT]
     parts[f"{HELD_OUT} workers"] = [row for row in found if row.workers == HELD_OUT]
+    named = "a step alone beside each"
+    parts[named] = [row for row in found if row.beside]
+    parts[f"{named}, 2 and 4 workers"] = [row for row in parts[named] if row.workers != HELD_OUT]
+    parts[f"{named}, {HELD_OUT} workers"] = [row for row in parts[named] if row.workers == HELD_OUT]
     for row in found:
         parts.setdefault(row.workload, []).append(row)
     for row in found:
@@ -262,7 +284,7 @@ def main() -> None:
     parser.add_argument("--machine", type=json.loads, help="what was fitted before, as JSON")
     parser.add_argument("--output", type=Path, default=dated("plan-accuracy", "md"))
     arguments = parser.parse_args()
-    found, left_out = rows(sorted(RESULTS.glob("lab-*.jsonl")))
+    found, left_out = rows(results())
     machine = Machine()
     if arguments.machine:
         machine = Machine(**{**arguments.machine, "speeds": Speeds(**arguments.machine["speeds"])})

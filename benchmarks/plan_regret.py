@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from benchmarks.plan_accuracy import HELD_OUT, Machine, Row, predicted, rows, summary
-from benchmarks.report import RESULTS, dated
+from benchmarks.plan_accuracy import HELD_OUT, Machine, Row, predicted, results, rows, summary
+from benchmarks.report import dated
 
 
 def choices(found: Sequence[Row], machine: Machine) -> list[tuple[Row, Row, int, float]]:
@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--output", type=Path, default=dated("plan-regret", "md"))
     arguments = parser.parse_args()
-    found, _ = rows(sorted(RESULTS.glob("lab-*.jsonl")))
+    found, _ = rows(results())
     lines = list(report(choices(found, Machine())))
     arguments.output.write_text("\n".join(lines) + "\n")
     print("\n".join(lines[:8]), arguments.output, sep="\n")
