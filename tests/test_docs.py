@@ -179,9 +179,12 @@ def test_the_paper_of_every_algorithm_is_cited():
             assert any(title in reference for title in titles), reference
 
 
-def test_the_citation_is_of_this_version():
+def test_citation_and_changelog_are_of_this_version():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (citation["title"], citation["version"]) == (project["name"], project["version"])
+    newest = f"## [{citation['version']}] - {citation['date-released']}"
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[\d.*", changes, flags=re.MULTILINE)[0] == newest
