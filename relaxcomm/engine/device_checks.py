@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from relaxcomm.errors import UsageError
 from relaxcomm.network import TorchTransport, Transport
@@ -16,19 +16,35 @@ from relaxcomm.replica.named_parameters import named_parameters
 _MOST_NAMES = 5
 
 
+def current_gpu() -> int:
+    """The number of this process's current GPU, the first one where CUDA was not used yet."""
+    in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's
+    return torch.cuda.current_device() if in_use else 0
+
+
 def gpu_of(model: nn.Module, transport: Transport) -> str:
+    """The GPU of a model, see `gpu_holding`."""
+    return gpu_holding(dict(named_parameters(model)), dict(model.named_buffers()), transport, current_gpu())
+
+
+def gpu_holding(
+    parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], transport: Transport, current: int
+) -> str:
     """This rank's GPU, by host and number, where NCCL connects the ranks; nothing elsewhere.
+
+    Args:
+        parameters, buffers: of the model, by name.
+        transport: to the other ranks.
+        current: the number of this process's current GPU.
 
     Raises: UsageError for a model that is not on the one GPU that is this process's current device.
     """
     if not isinstance(transport, TorchTransport) or transport.backend != "nccl":
         return ""
-    parameters = {name: p.device for name, p in named_parameters(model)}
-    device = next(iter(parameters.values()))
+    device = next(iter(parameters.values())).device
     if device.type != "cuda":
         return ""
-    buffers = {name: buffer.device for name, buffer in model.named_buffers()}
-    check_devices(parameters, buffers, torch.cuda.current_device())
+    check_devices(_devices(parameters), _devices(buffers), current)
     # Ranks on one GPU can talk if each claims to be on a host of its own, as tests do.
     host = os.environ.get("NCCL_HOSTID") or socket.gethostname()
     return f"{host} {torch.cuda.get_device_properties(device).uuid}"
@@ -49,12 +65,12 @@ def check_devices(
     if apart := {name: one for name, one in parameters.items() if one != device}:
         raise UsageError(
             f"the model's parameters are on several devices: {first} on {device}, {_shown(apart)}; over NCCL "
-            f"a rank trains on one: call model.to({str(device)!r}) before attach"
+            f"a rank trains on one: call model.to({str(device)!r}) first"
         )
     if apart := {name: one for name, one in buffers.items() if one != device}:
         raise UsageError(
             f"the model's parameters are on {device}, but buffers are not: {_shown(apart)}; NCCL sends what "
-            f"is on a GPU alone: call model.to({str(device)!r}) before attach"
+            f"is on a GPU alone: call model.to({str(device)!r}) first"
         )
     if current != device.index:
         raise UsageError(
@@ -81,6 +97,10 @@ def check_gpus(gpus: Sequence[str]) -> None:
             f"ranks share a GPU, over which NCCL does not connect them: {'; '.join(shared)}; give each its "
             "own, such as torch.device('cuda', LOCAL_RANK), or use backend: gloo"
         )
+
+
+def _devices(tensors: Mapping[str, Tensor]) -> dict[str, torch.device]:
+    return {name: tensor.device for name, tensor in tensors.items()}
 
 
 def _shown(devices: Mapping[str, torch.device]) -> str:

@@ -2,7 +2,7 @@
 
 # DDP compares the annotations of a hook with its own classes, so they must not become strings here.
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.futures import Future
 from relaxcomm.composition.rule import Rule
 from relaxcomm.engine.carry_over import carried_over
 from relaxcomm.errors import CompositionError
+from relaxcomm.integrations.hooked_model import HookedModel
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import TorchTransport, Transport
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
@@ -45,13 +46,14 @@ def ddp_hook(
 
     Messages go out bucket by bucket while backward goes on, over process groups of the hook's own and from
     one place alone, so schemes of several rounds work on Gloo with any number of buckets. Where a
-    compressor looks at the whole model, they go out at the end of backward. Residuals follow their
-    parameters when DDP rebuilds its buckets; what has no entry for each parameter begins anew.
+    compressor looks at the whole model, and in the first backward, they go out at its end. Residuals follow
+    their parameters when DDP rebuilds its buckets; what has no entry for each parameter begins anew.
 
     Args:
         compressor: how gradients are coded.
         exchange: over what; the cheapest that takes the compressor's messages unless given.
-        module: gives the parameters their names, for compressors that ask for them.
+        module: gives the parameters their names, for compressors that ask for them, and its buffers, which
+            over NCCL must be on the GPU, too.
         scaler: the GradScaler, if one is used: what is kept must not follow its scale.
         process_group: that of the DistributedDataParallel; None for all ranks.
         backend: "auto" takes NCCL on CUDA and Gloo on the CPU.
@@ -60,7 +62,9 @@ def ddp_hook(
     Returns: what `register_comm_hook(None, hook)` takes; one for each DistributedDataParallel.
 
     Raises: CompositionError for an exchange that cannot combine the messages, or that gives ranks
-        different results.
+        different results. The first backward raises UsageError, on every rank, where NCCL cannot connect
+        one: its model is split over devices or was not on the current one when the hook was made, or
+        ranks share a GPU.
 
     Example:
         >>> import torch
@@ -88,8 +92,7 @@ def ddp_hook(
             "use all_reduce(), all_gather() or scatter_gather()"
         )
     rule = Rule(payload=gradients(), compressor=compressor, exchange=exchange)
-    named = module.named_parameters() if module is not None else ()
-    names: dict[Tensor, str] = {p: name for name, p in named}
+    model = HookedModel(module)
     made: list[_Averager] = []
 
     def hook(state: object, bucket: GradBucket) -> Future[Tensor]:
@@ -101,7 +104,7 @@ def ddp_hook(
                 timeout_seconds=timeout_seconds,
                 debug=False,
             )
-            made.append(_Averager(rule, transport, names, scaler))
+            made.append(_Averager(rule, transport, model, scaler))
         return made[0](bucket)
 
     return hook
@@ -128,10 +131,11 @@ class _Averager:
     """Averages the buckets of one backward after the other."""
 
     def __init__(
-        self, rule: Rule, transport: Transport, names: Mapping[Tensor, str], scaler: GradScaler | None
+        self, rule: Rule, transport: Transport, model: HookedModel, scaler: GradScaler | None
     ) -> None:
-        self._rule, self._names, self._scaler = rule, names, scaler
+        self._rule, self._model, self._scaler = rule, model, scaler
         self._whole = rule.compressor.facts.scope == "model"
+        self._transport, self._is_checked = transport, False
         self._world = World(transport, Statistics(transport.counters))
         self._pipeline = Pipeline()
         self._units: dict[int, _Unit] = {}
@@ -144,7 +148,7 @@ class _Averager:
         device = bucket.buffer().device
         future: Future[Tensor] = Future(devices=None if device.type == "cpu" else [device])
         self._waiting.append(_Waiting(bucket.parameters(), bucket.buffer(), future))
-        if not self._whole:
+        if self._is_checked and not self._whole:
             self._launch(len(self._sent), self._waiting[-1:])
         if bucket.is_last():
             self._finish()
@@ -161,9 +165,13 @@ class _Averager:
 
     def _finish(self) -> None:
         """The last bucket is here: land everything, keep the state, answer DDP in its order."""
-        if self._whole:
-            for index, content in enumerate(_by_dtype(self._waiting)):
+        if not self._is_checked:
+            self._model.check_devices([p for one in self._waiting for p in one.parameters], self._transport)
+        if self._whole or not self._is_checked:
+            together = _by_dtype(self._waiting) if self._whole else [[one] for one in self._waiting]
+            for index, content in enumerate(together):
                 self._launch(index, content)
+        self._is_checked = True
         self._pipeline.finish()
         good = self._is_good([transfer.result for transfer, _ in self._sent])
         for transfer, content in self._sent:
@@ -192,7 +200,7 @@ class _Averager:
             if known.task.bucket.holds(parameters):
                 return known
             self._before, self._units = list(self._units.values()), {}
-        items = [Item(self._names.get(p, f"parameter {at}"), p) for at, p in enumerate(parameters)]
+        items = [Item(self._model.name(p, at), p) for at, p in enumerate(parameters)]
         bucket = Bucket(index, items)
         state = RuleState(self._rule, bucket, self._world.membership)
         slots, before = state["compressor"], [(u.task.bucket, u.slots["compressor"]) for u in self._before]

@@ -1,0 +1,49 @@
+"""What a communication hook knows of the model whose gradients it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from relaxcomm.engine.consistency import share
+from relaxcomm.engine.device_checks import check_gpus, current_gpu, gpu_holding
+from relaxcomm.errors import UsageError
+from relaxcomm.network import Transport
+
+
+class HookedModel:
+    """The names in a model, its buffers, and the GPU that is current where this is made.
+
+    In backward that tells nothing: torch makes the gradients' own GPU the current one there.
+
+    Args:
+        module: the model, or None where it is not known.
+    """
+
+    def __init__(self, module: nn.Module | None) -> None:
+        named = module.named_parameters() if module is not None else ()
+        self._names: dict[Tensor, str] = {p: name for name, p in named}
+        self._buffers = dict(module.named_buffers()) if module is not None else {}
+        self._current = current_gpu()
+
+    def name(self, parameter: Tensor, index: int) -> str:
+        """A parameter's name; where it is not known, its number."""
+        return self._names.get(parameter, f"parameter {index}")
+
+    def check_devices(self, parameters: Sequence[Tensor], transport: Transport) -> None:
+        """Refuse what NCCL cannot connect; every rank must call it.
+
+        Args:
+            parameters: all that have gradients.
+            transport: to the other ranks.
+
+        Raises: UsageError, on every rank.
+        """
+        gpu, problem = "", None
+        named = {self.name(p, index): p for index, p in enumerate(parameters)}
+        try:
+            gpu = gpu_holding(named, self._buffers, transport, self._current)
+        except UsageError as error:  # the others are told, who would wait for this rank
+            problem = error
+        check_gpus(share(transport, problem, gpu, "the first backward"))
