@@ -22,9 +22,8 @@ SERVED = ("ad_psgd", "decoupled_diloco", "heloco", "ssp", "async_model_average")
 """Their messages go over the host, to services."""
 DECIDES_ON_HOST = {
     "adaptive_local_sgd": 2,  # a batch size
-    "dgc": 12,  # not among the kernels
     "fedavg": 2,  # whether any client has trained in the round
-    "gravac": 12,  # how many entries are sent
+    "gravac": 1,  # how many entries are sent
     "selsync": 2,  # whether to exchange
 }
 """Waits that a rank may have in a step."""

@@ -28,7 +28,7 @@ class adaptive_top_k(Compressor):
     The density begins at `most`. Each message holds `||C(x)||^2 / ||x||^2` at its density and at half of it;
     all workers look at the means over `window` messages, then halve the density if half would be enough,
     double it if all is not, and leave it otherwise. Biased: use it inside `error_feedback`, with
-    `all_gather`. A GPU is waited for, since the density decides on the size of messages.
+    `all_gather`. A GPU is waited for once a step, since the density decides on the size of messages.
 
     Args:
         gain: wanted part of the squared norm, in (0, 1].
@@ -87,9 +87,9 @@ class adaptive_top_k(Compressor):
         }
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        density = float(state[_DENSITY])
+        density = float(state[_DENSITY])  # the one wait for a GPU: the host makes messages of this size
         cx.record("density", density)
-        k, half = (num_kept(one, tensor.numel()) for one in (density, self._halved(density)))
+        k, half = (num_kept(one, tensor.numel()) for one in (density, max(self.least, density / 2)))
         chosen = torch.topk(tensor.abs(), k, sorted=True).indices  # NaN comes first
         unit = tensor[chosen[:1]].abs().double().sum()  # the largest, so that no square leaves the range
         squares = (tensor[chosen].double() / unit).square()
@@ -104,21 +104,13 @@ class adaptive_top_k(Compressor):
 
     def _decide(self, state: State, gains: Tensor) -> None:
         """The same on all ranks, which have read the same messages."""
-        total, count = state[_GAINS] + gains, state[_COUNT] + 1
-        if int(count) < self.window:
-            state[_GAINS], state[_COUNT] = total, count
-            return
-        now, half = (total / self.window).tolist()
-        density = float(state[_DENSITY])
-        if half >= self.gain:
-            density = self._halved(density)
-        elif now < self.gain:
-            density = min(self.most, 2 * density)
-        state[_DENSITY] = torch.full_like(state[_DENSITY], density)
-        state[_GAINS], state[_COUNT] = torch.zeros_like(total), torch.zeros_like(count)
-
-    def _halved(self, density: float) -> float:
-        return max(self.least, density / 2)
+        total, count, density = state[_GAINS] + gains, state[_COUNT] + 1, state[_DENSITY]
+        now, half = (total / self.window).double().unbind()
+        doubled = torch.where(now < self.gain, (2 * density).clamp(max=self.most), density)
+        decided = torch.where(half >= self.gain, (density / 2).clamp(min=self.least), doubled)
+        is_time = count >= self.window
+        state[_DENSITY] = torch.where(is_time, decided, density)
+        state[_GAINS], state[_COUNT] = torch.where(is_time, 0, total), torch.where(is_time, 0, count)
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         """Those at the largest density."""

@@ -11,9 +11,16 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.fields.schedules import Density
+from relaxcomm.kernels.compaction import compact
+from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.kernels.magnitude_statistics import magnitude_statistics
+from relaxcomm.kernels.magnitudes import LARGEST_FINITE, magnitude_keys
 from relaxcomm.primitives.compressors.sparsifier import Sparsifier, largest_entries_facts, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.roles import CompressorFacts
+from relaxcomm.tensors.messages import Sparse
+
+_LISTED = 1 << 16  # the fewest entries above a threshold that a GPU looks through for the largest
 
 
 @frozen
@@ -22,6 +29,8 @@ class dgc(Sparsifier):
 
     The sample is every (1 / sample)-th entry. Where more than `4 k / 3` entries lie above its threshold,
     the k largest of them are sent. Biased: use it inside `error_feedback` or `momentum_correction`.
+
+    On a GPU the largest of them are looked for among the first `max(4 k, 65536)`.
 
     Args:
         density: fraction of the entries wanted, in (0, 1], or a schedule.
@@ -55,9 +64,34 @@ class dgc(Sparsifier):
 
     def select(self, sizes: Magnitudes, density: float, capacity: int) -> Tensor:
         numel = sizes.tensor.numel()
-        k, sample = num_kept(density, numel), sizes.sample(max(1, round(1 / self.sample)))
-        wanted = min(sample.numel(), max(1, round(k * sample.numel() / numel)))
-        threshold = torch.topk(sample, wanted, sorted=True).values[-1]
+        k = num_kept(density, numel)
+        threshold = _threshold(sizes.sample(self._distance), k, numel)[0]
         # The threshold itself counts, or a constant tensor would send nothing.
         listed = sizes.above(torch.nextafter(threshold, threshold * 0).item())
         return listed.indices if len(listed) <= capacity else listed.largest(k)
+
+    def message(self, tensor: Tensor, density: float, capacity: int) -> Sparse:
+        if not is_for_kernels(tensor):
+            return super().message(tensor, density, capacity)
+        numel, found = tensor.numel(), magnitude_statistics(tensor)
+        k = num_kept(density, numel)
+        key = magnitude_keys(_threshold(tensor[:: self._distance].abs(), k, numel))
+        key = torch.where(found.num_not_finite.sum() > 0, LARGEST_FINITE, (key - 1).clamp(min=0)).int()
+        listed = min(numel, max(4 * k, _LISTED))
+        values, indices, count = compact(tensor, key, found.largest, listed, dtype=tensor.dtype)
+        places = torch.arange(listed, device=tensor.device)
+        sizes = torch.where(places < count, values.abs(), -1)
+        order = torch.topk(sizes, capacity, sorted=True).indices
+        count = torch.where(count > capacity, k, count).int()
+        used = places[:capacity] < count
+        return Sparse(torch.where(used, values[order], 0), torch.where(used, indices[order], 0), count)
+
+    @property
+    def _distance(self) -> int:
+        return max(1, round(1 / self.sample))
+
+
+def _threshold(sample: Tensor, k: int, numel: int) -> Tensor:
+    """The size, `[1]`, that as large a part of a sample reaches as k entries are of all."""
+    wanted = min(sample.numel(), max(1, round(k * sample.numel() / numel)))
+    return torch.topk(sample, wanted, sorted=True).values[-1:]

@@ -20,9 +20,6 @@ from relaxcomm.tensors.messages import Sparse
 _RESIDUAL, _VELOCITY = "residual", "velocity"
 
 
-_RESIDUAL, _VELOCITY = "residual", "velocity"
-
-
 @frozen
 class momentum_correction(Memory):
     """Send momentum rather than gradients, and forget it where it was sent.
@@ -85,7 +82,7 @@ class momentum_correction(Memory):
         result, sent = yield from coding
         assert sent is not None
         if isinstance(sent, Sparse):
-            velocity[sent.places()[: int(sent.count)].long()] = 0
+            sent.erase_in(velocity)
         else:
             velocity.mul_(sent == 0)
         state[_VELOCITY], state[_RESIDUAL] = velocity, subtract(gathered, sent)

@@ -90,11 +90,22 @@ class Sparse(Message):
         for one in self.ranges(total):
             one.add_to(total, weight)
 
+    def erase_in(self, tensor: Tensor) -> None:
+        """`tensor[indices] = 0`."""
+        indices = self.places()
+        if tensor.device.type == "cpu":
+            tensor.index_fill_(0, indices[: int(self.count)].long(), 0)
+            return
+        # Without waiting for the count: what is unused stands behind the tensor.
+        indices = torch.where(_numbers(indices) < self.count, indices, tensor.numel())
+        is_sent = torch.zeros(tensor.numel() + 1, dtype=torch.bool, device=tensor.device)
+        tensor.masked_fill_(is_sent.index_fill_(0, indices.long(), True)[:-1], 0)
+
     def ranges(self, like: Tensor) -> Iterator[Range]:
         """What is sent of each range of a tensor; the ranges are the same for all messages of an exchange."""
         if self.values.device.type != "cpu":  # without waiting for the count: what is unused adds nothing
             indices = self.places()
-            places = torch.arange(indices.numel(), dtype=indices.dtype, device=indices.device)
+            places = _numbers(indices)
             used = places < self.count
             # Each at a place of its own: many additions at one place take turns.
             values, indices = torch.where(used, self.values, 0), torch.where(used, indices, places)
@@ -138,6 +149,11 @@ class BlockSparse(Sparse):
 
     def _in_blocks(self) -> Tensor:
         return unpack_places(self.indices, self.values.numel(), largest_block(self.blocks))
+
+
+def _numbers(indices: Tensor) -> Tensor:
+    """0, 1, 2 and so on, one for each."""
+    return torch.arange(indices.numel(), dtype=indices.dtype, device=indices.device)
 
 
 @functools.lru_cache(maxsize=256)
