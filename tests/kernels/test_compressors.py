@@ -19,6 +19,7 @@ WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select
 CODERS = {
     "gaussian_k": primitives.gaussian_k(density=0.05),
     "top_k": primitives.top_k(density=0.05),
+    "dgc": primitives.dgc(density=0.05),
     "quantize": primitives.quantize(bits=4, block_size=100),
     "stochastic": primitives.quantize(bits=8, rounding="stochastic"),
     "odd": primitives.quantize(bits=5, symmetric=True),
