@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from relaxcomm.kernels.dispatch import has_numba
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -89,6 +91,7 @@ def environment() -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": torch.__version__,
             **{name: metadata.version(name) for name in ("numpy", "relaxcomm")},
+            **({"numba": metadata.version("numba")} if has_numba() else {}),
         },
         "machine": {
             "cpu": cpu,
