@@ -23,6 +23,7 @@ _FRAMES = re.compile(
 _OVER = "over"
 _LOST = f"failed: {RankLostError.__name__}"
 _FOLLOWED = (f"failed: {CommunicationError.__name__}", _LOST)  # from what became of another rank
+_SHOWN = 16  # ranks in an error
 _PATIENCE_SECONDS, _LOST_SECONDS = 1.0, 0.1  # with a store that answers, and that did not the last time
 
 
@@ -114,7 +115,7 @@ class Peers:
         except (RuntimeError, TimeoutError) as error:
             trouble = f"; the store does not answer ({without_frames(error)})"
         words |= {rank: how for rank, where in self._processes.items() if (how := condition_of(where))}
-        return "; ".join(f"rank {rank} {does}" for rank, does in words.items()) + trouble
+        return _listed(words) + trouble
 
     def cause(self, seconds: float) -> Missing:
         """Why a connection broke: who has failed or ended, when that is known, or what all others say."""
@@ -166,6 +167,18 @@ def _cause(mine: Status, statuses: Mapping[int, Status], processes: Mapping[int,
     }
     followed = {rank: words for rank, words in failed.items() if words.startswith(_FOLLOWED)}
     first = {rank: words for rank, words in failed.items() if rank not in followed} | ended
-    found = first or failed or closed or elsewhere
-    words = "; ".join(f"rank {rank} {how}" for rank, how in sorted(found.items()))
-    return Missing(words, lost=bool(first) or any(how.startswith(_LOST) for how in followed.values()))
+    found = first or _origin(failed) or closed or elsewhere
+    lost = bool(first) or any(how.startswith(_LOST) for how in followed.values())
+    return Missing(_listed(found), lost=lost)
+
+
+def _origin(failed: Mapping[int, str]) -> dict[int, str]:
+    """Of failures that tell of each other, the one that the others tell of: no other is as short."""
+    return dict(sorted(failed.items(), key=lambda one: len(one[1]))[:1])
+
+
+def _listed(words: Mapping[int, str]) -> str:
+    """What ranks do; of many the first few."""
+    shown = [f"rank {rank} {does}" for rank, does in sorted(words.items())]
+    more = len(shown) - _SHOWN
+    return "; ".join([*shown[:_SHOWN], f"and {more} others"] if more > 1 else shown)

@@ -185,6 +185,7 @@ class TorchTransport(Transport):
         waiting, end = self._waiting, "the end of training"
         check = waiting.end_of_asking(end)
         waiting.at_event(end, lambda: self._services.leave(waiting.seconds, check))
+        self._trail.events += 1  # whoever has left says no more to those whose goodbyes are on their way
 
     def meet(self, event: str, step: int | None = None) -> None:
         self._meet(event, step, b"")

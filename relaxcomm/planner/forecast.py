@@ -13,6 +13,7 @@ from relaxcomm.composition.exchange_cost import exchange_cost
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.network.link import Link
 from relaxcomm.network.transport import Membership
+from relaxcomm.planner.connections import too_many
 from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.footprint import footprint
 from relaxcomm.planner.links import infinitely_fast
@@ -99,7 +100,7 @@ def forecast(
     remarks += _assumed(replay.plan.algorithm, scenario)
     remarks += [text for task in _first_tasks(replay) if (text := _where_it_loses(*task, scenario))]
     better = hierarchical_instead(replay.plan.algorithm, items, replay)
-    remarks += [better] if better else []
+    remarks += [*([better] if better else []), *too_many(replay.plan)]
     useful = None if failures is None else failures.useful(replay, replayed.step_seconds, items)
     if useful is not None and useful.died_out_seconds < math.inf:
         remarks.append(

@@ -9,6 +9,7 @@ import torch
 
 from relaxcomm.errors import CommunicationError
 from relaxcomm.network import TorchTransport
+from relaxcomm.network.liveness import _cause
 from relaxcomm.network.meetings import Apart, Header, check_headers, parting
 from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.network.processes import condition_of, this_process
@@ -84,6 +85,20 @@ def test_events_that_differ_are_refused(places, said):
 def test_who_never_comes(theirs, mine, expected):
     statuses = [Status(state, state, events, count) for state, events, count in (theirs, mine)]
     assert statuses[0].never_comes_to(statuses[1]) is expected
+
+
+def test_failures_that_tell_of_each_other_are_told_once():
+    origin = "failed: CommunicationError: rank 3 at close(): rank 0 is at averaged()"
+    statuses = {rank: Status("failed", origin.replace("rank 0 is", f"rank 3 {origin}")) for rank in range(40)}
+    statuses[3] = Status("failed", origin)
+    assert _cause(Status("meets", "is at close()"), statuses, {}).words == f"rank 3 {origin}"
+
+
+def test_of_many_ranks_an_error_names_the_first():
+    statuses = {rank: Status("meets", "is at close()", 0, 5) for rank in range(40)}
+    said = _cause(Status("waits", "waits", 0, 5), statuses, {}).words
+    assert said.startswith("rank 0 is at close(): every rank must do the same; rank 1 is")
+    assert said.endswith("; and 24 others")
 
 
 def test_a_status_survives_the_store():
