@@ -20,12 +20,12 @@ from relaxcomm.plugin import AllReduce
 
 def link_of(rate: str | None) -> Link:
     """A link of a rate as `tc` writes it, such as "100mbit"; None is as fast as can be."""
-    return Link() if rate is None else Link(bytes_per_second=parse_rate(rate))
+    return Link() if rate is None else Link(bytes_per_second=parse_rate(rate), burst_bytes=BURST_BYTES)
 
 
 def throttle_of(rate: str | None) -> Throttle:
     """A rank's link as `network.Host` shapes it."""
-    return Throttle(link_of(rate), burst_bytes=BURST_BYTES)
+    return Throttle(link_of(rate))
 
 
 def transport_over(throttle: Throttle, settings: Config) -> ThrottledTransport:

@@ -105,9 +105,10 @@ def exchange_cost(
     answers = exchange.answers_sent(layout.numel * element_bytes, world_size, topology)
     sent = exchange.bytes_sent(coded, world_size, topology) + answers
     coding = speeds.coding_base_seconds + speeds.coding_entry_seconds * layout.numel
+    operations = compressor.facts.rounds * exchange.facts.operations
     return ExchangeCost(
         sent_bytes=sent,
-        operations=compressor.facts.rounds * exchange.facts.operations,
-        work_seconds=crowding * (speeds.work_base_seconds + speeds.work_byte_seconds * sent),
+        operations=operations,
+        work_seconds=crowding * (speeds.work_base_seconds * operations + speeds.work_byte_seconds * sent),
         coding_seconds=0.0 if compressor == identity() else max(1.0, crowding) * coding,
     )

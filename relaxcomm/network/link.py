@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relaxcomm.errors import ConfigError
@@ -11,6 +12,7 @@ from relaxcomm.fields.validation import shown
 
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_BYTES = {"b": 1, "kb": 1024, "mb": 1024**2}  # as `tc` has them
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Link:
     Args:
         latency_seconds: of a message; a ring of N ranks reduces with 2 (N - 1) that wait for each other.
         bytes_per_second: at which a rank's bytes leave it.
+        burst_bytes: that leave at once after a rest, as of a token bucket: `tc`'s, or a cloud's.
 
     Example:
         >>> import torch
@@ -35,32 +38,41 @@ class Link:
 
     latency_seconds: float = 0.0
     bytes_per_second: float = float("inf")
+    burst_bytes: float = 0.0
+
+    @property
+    def burst_seconds(self) -> float:
+        """Of its time that bytes may take in advance after a rest."""
+        return self.burst_bytes / self.bytes_per_second
 
     @property
     def words(self) -> str:
         """What tables and pictures say.
 
         Example:
-            >>> parse_link("100mbit,5ms").words
-            '100 Mbit/s, 5 ms'
+            >>> parse_link("100mbit,5ms").words, parse_link("100mbit,5ms,256kb").words
+            ('100 Mbit/s, 5 ms', '100 Mbit/s, 5 ms, 256 KiB at once')
         """
         rate = _in_units(8 * self.bytes_per_second, {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3})
         latency = _in_units(self.latency_seconds, {"s": 1.0, "ms": 1e-3, "us": 1e-6})
-        return f"{rate}, {latency}" if self.latency_seconds else rate
+        burst = f"{_in_units(self.burst_bytes, {'MiB': 1024**2, 'KiB': 1024, 'B': 1})} at once"
+        said = {rate: True, latency: self.latency_seconds, burst: self.burst_bytes}
+        return ", ".join(words for words, there in said.items() if there)
 
 
 def parse_link(text: str) -> Link:
-    """A link from its rate and, if it has one, its latency, in `tc`'s words.
+    """A link from its rate and, if it has them, its latency and burst, in `tc`'s words.
 
     Args:
-        text: such as "100mbit", "1gbit" or "100mbit,5ms".
+        text: such as "100mbit", "1gbit", "100mbit,5ms" or "100mbit,5ms,256kb".
 
     Raises: ConfigError.
     """
-    rate, comma, latency = (part.strip() for part in text.partition(","))
+    rate, *more = (part.strip() for part in text.split(",", maxsplit=2))
     return Link(
         bytes_per_second=parse_rate(rate),
-        latency_seconds=_parse("a latency", latency, _SECONDS, "5ms") if comma else 0.0,
+        latency_seconds=_parse("a latency", more[0], _SECONDS, "5ms") if more else 0.0,
+        burst_bytes=_parse("a burst", more[1], _BYTES, "256kb") if len(more) > 1 else 0.0,
     )
 
 
@@ -75,7 +87,7 @@ def parse_rate(text: str) -> float:
     return rate
 
 
-def _parse(what: str, text: str, units: dict[str, float], example: str) -> float:
+def _parse(what: str, text: str, units: Mapping[str, float], example: str) -> float:
     found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(units)})", text.lower())
     if found is None:
         raise ConfigError(f'{what} is a number of {", ".join(units)}, such as "{example}"; got {shown(text)}')
@@ -87,6 +99,6 @@ def _parse(what: str, text: str, units: dict[str, float], example: str) -> float
     return value
 
 
-def _in_units(value: float, units: dict[str, float]) -> str:
+def _in_units(value: float, units: Mapping[str, float]) -> str:
     name = next((name for name, unit in units.items() if value >= unit), list(units)[-1])
     return f"{value / units[name]:g} {name}"

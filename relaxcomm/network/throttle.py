@@ -16,7 +16,7 @@ from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Label, Operation, Received
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.torch_distributed import TorchTransport
-from relaxcomm.network.traffic import messages
+from relaxcomm.network.traffic import messages_of
 from relaxcomm.network.transport import Pending
 
 _AT_ONCE = Link()
@@ -29,44 +29,38 @@ class TokenBucket:
     set `t = max(t, now - b / r) + n / r`.
 
     Args:
-        bytes_per_second: the rate.
-        burst_bytes: that pass at once after a rest.
+        link: whose rate and burst.
         clock: seconds.
     """
 
-    def __init__(self, bytes_per_second: float, burst_bytes: int, clock: Callable[[], float]) -> None:
-        self._rate, self._burst, self._clock = bytes_per_second, burst_bytes, clock
+    def __init__(self, link: Link, clock: Callable[[], float]) -> None:
+        self._link, self._clock = link, clock
         self.passed_at = -float("inf")
 
     def put(self, num_bytes: int) -> None:
         """Take tokens for bytes that come now."""
         if num_bytes:
-            full = self._clock() - self._burst / self._rate
-            self.passed_at = max(self.passed_at, full) + num_bytes / self._rate
+            full = self._clock() - self._link.burst_seconds
+            self.passed_at = max(self.passed_at, full) + num_bytes / self._link.bytes_per_second
 
 
 class Throttle:
     """One rank's link, which sends and receives at once, shared by all of the rank's transports.
 
     Args:
-        link: its rate, each way, and latency.
-        burst_bytes: that pass at once after a rest.
+        link: its rate and burst, each way, and latency.
         clock: seconds.
     """
 
-    def __init__(
-        self, link: Link = _AT_ONCE, burst_bytes: int = 0, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._burst, self.clock = burst_bytes, clock
+    def __init__(self, link: Link = _AT_ONCE, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self.sent_bytes = 0
         self.shape(link)
 
     def shape(self, link: Link) -> None:
         """Become another link, on which nothing waits."""
         self.latency_seconds = link.latency_seconds
-        self._out, self._in = (
-            TokenBucket(link.bytes_per_second, self._burst, self.clock) for _ in ("out", "in")
-        )
+        self._out, self._in = TokenBucket(link, self.clock), TokenBucket(link, self.clock)
 
     def move(self, sent: int, received: int) -> None:
         """Bytes of this rank that set out now, and bytes to it."""
@@ -113,7 +107,7 @@ class ThrottledTransport(TorchTransport):
         pending = super().issue(operation, label)
         if self.membership.world_size == 1:
             return pending
-        in_turn = messages(type(operation), self.membership.world_size)
+        in_turn = messages_of(operation, self.membership.world_size)
         latency = in_turn * self._throttle.latency_seconds
         return _Held(pending, self._throttle.clock, max(begin, self._throttle.passed_at) + latency)
 

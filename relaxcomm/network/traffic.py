@@ -4,6 +4,8 @@ Counted are payloads, without the headers of Gloo, TCP and IP. All-reduce is a r
 `2 (N - 1) / N` of the tensor, all-gather `N - 1` times the tensor, all-to-all all rows but the
 own. A broadcast goes down a binomial tree, in which the root sends the tensor up to `log2 N` times
 and half of the ranks send nothing. All but the all-to-all consist of messages that wait for each other.
+Of few numbers Gloo's all-reduce is no ring: one takes about `log2 N` messages in turn, each more one more
+(measured over 20 ms with 4, 8, 16 and 32 ranks: 43, 61, 82 and 103 ms for one number).
 """
 
 from __future__ import annotations
@@ -52,26 +54,42 @@ def traffic(operation: Operation, rank: int, world_size: int) -> tuple[int, int]
     return moved, moved
 
 
-def messages(operation: type[Operation], world_size: int) -> int:
+def messages(operation: type[Operation], world_size: int, numel: int | None = None) -> int:
     """Messages of an operation that wait for each other: each takes the latency of a link.
 
     Args:
         operation: its kind.
         world_size: number of ranks N.
+        numel: entries of the tensor; None for many.
 
     Example:
-        >>> messages(AllReduce, 4), messages(AllGather, 4), messages(AllToAll, 4), messages(Request, 4)
-        (6, 3, 1, 2)
+        >>> messages(AllReduce, 8), messages(AllGather, 8), messages(AllToAll, 8), messages(Request, 8)
+        (14, 7, 1, 2)
+        >>> messages(AllReduce, 8, numel=1)
+        3
     """
     if world_size == 1:
         return 0
     if operation in (AllReduce, Agree):
-        return 2 * (world_size - 1)
+        ring, few = 2 * (world_size - 1), (world_size - 1).bit_length() - 1
+        return ring if numel is None else min(ring, few + max(1, numel))
     if operation is AllGather:
         return world_size - 1
     if operation is Broadcast:
         return (world_size - 1).bit_length()
     return 2 if operation is Request else 1
+
+
+def messages_of(operation: Operation, world_size: int) -> int:
+    """The same of one operation, whose size is known.
+
+    Example:
+        >>> import torch
+        >>> messages_of(Agree(torch.ones(1)), 8), messages_of(Agree(torch.ones(100)), 8)
+        (3, 14)
+    """
+    numel = operation.tensor.numel() if isinstance(operation, AllReduce | Agree) else None
+    return messages(type(operation), world_size, numel)
 
 
 def tree_children(place: int, world_size: int) -> int:

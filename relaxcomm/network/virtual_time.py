@@ -25,7 +25,7 @@ from relaxcomm.network.operations import AllGather, Operation, Request
 from relaxcomm.network.reductions import Meeting, Objects, signature
 from relaxcomm.network.simulated_network import SimulatedNetwork
 from relaxcomm.network.timeline import Timeline
-from relaxcomm.network.traffic import messages, size_bytes, traffic
+from relaxcomm.network.traffic import messages_of, size_bytes, traffic
 from relaxcomm.network.transport import Service
 
 Desk: TypeAlias = tuple[int, str, int]
@@ -117,7 +117,9 @@ class World:
         rows = dict(zip(request.asked, request.reply, strict=True))
         self._asked[rank, desk] = Answers(slot, rows, request.reply, answers)
         begin = self.clocks[rank]
-        arrived = self._timeline.depart(rank, begin, there / link.bytes_per_second, link.latency_seconds)
+        arrived = self._timeline.depart(
+            rank, begin, there / link.bytes_per_second, link.latency_seconds, link.burst_seconds
+        )
         for server, sent in zip(request.asked, request.tensor, strict=True):
             row = sent.to("cpu", copy=True)  # services know no other device
             arrives = begin if server == rank else float(arrived)
@@ -211,5 +213,5 @@ class World:
         carried = AllGather(_NOTHING) if isinstance(operation, Objects) else operation
         link = self._network.link(carried, rank, self.size, rule)
         seconds = traffic(carried, rank, self.size)[0] / link.bytes_per_second
-        latency = messages(type(carried), self.size) * link.latency_seconds
-        return float(self._timeline.depart(rank, now, seconds, latency))
+        latency = messages_of(carried, self.size) * link.latency_seconds
+        return float(self._timeline.depart(rank, now, seconds, latency, link.burst_seconds))

@@ -88,8 +88,6 @@ def _of_bucket(
         under_way.append(_under_way(rule, bucket, state, cx))
     if any(rule.payload.facts.site == "backward" for rule in rules):
         buffers += GradientBuffer(bucket).whole.nbytes
-    if any(rule.payload.facts.site == "step" and not rule.delay for rule in rules):
-        buffers += bucket.scratch().nbytes
     return kept, buffers, max(under_way)
 
 
@@ -108,10 +106,11 @@ def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int
         one += rows * operation.tensor.nbytes
     if not rule.outer.facts.moves_model:  # what lies in `.grad` stays there
         one += message.nbytes
+    at_step = rule.payload.facts.site == "step"
     if not rule.delay:
-        return one
-    if rule.payload.facts.site == "step":
-        return one + 2 * message.nbytes  # the message itself, and the parameters as they were then
+        return one + at_step * message.nbytes  # the message itself, whose memory a GPU keeps
+    if at_step:
+        return one + 2 * message.nbytes  # the same, and the parameters as they were then
     return int(rule.delay) * (one + message.nbytes)
 
 

@@ -45,11 +45,13 @@ class Way:
         seconds_per_byte: that the busiest link is occupied for each byte that a worker sends.
         latency_seconds: of the longest way between two that talk.
         busiest_bytes: through the busiest link, in one direction, for each byte that a worker sends.
+        burst_seconds: of what passes at once after a rest.
     """
 
     seconds_per_byte: float
     latency_seconds: float
     busiest_bytes: float
+    burst_seconds: float = 0.0
 
 
 class Links(ABC):
@@ -98,7 +100,7 @@ class OwnLinks(Links):
         return self.link
 
     def way(self, pairs: Sequence[Pair] | None) -> Way:
-        return Way(1 / self.link.bytes_per_second, self.link.latency_seconds, 1.0)
+        return Way(1 / self.link.bytes_per_second, self.link.latency_seconds, 1.0, self.link.burst_seconds)
 
     def times(self, factor: float) -> OwnLinks:
         rate = self.link.bytes_per_second * factor

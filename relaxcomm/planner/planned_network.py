@@ -47,7 +47,8 @@ class PlannedNetwork(SimulatedNetwork):
         if key not in self._found:
             way = self._links.way(pairs())
             rate = 1 / way.seconds_per_byte if way.seconds_per_byte else float("inf")
-            self._found[key] = Link(way.latency_seconds, rate)
+            burst = way.burst_seconds * rate if way.burst_seconds else 0.0
+            self._found[key] = Link(way.latency_seconds, rate, burst)
         return self._found[key]
 
 

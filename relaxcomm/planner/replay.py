@@ -108,6 +108,7 @@ class Replay:
 @dataclass(eq=False)
 class _Flight:
     priced: PricedTask
+    posted: Times
     arrived: Times
     due: float
 
@@ -119,7 +120,8 @@ class _Run:
         self._plan, self._backward = plan, plan.scenario.step_times.backward
         self._clocks: Times = np.zeros(plan.ranks)
         self._timeline = Timeline(plan.ranks)
-        in_turn = messages(Agree, plan.scenario.workers)
+        in_turn = messages(Agree, plan.scenario.workers, 1)
+        self._burst_seconds = links.way(None).burst_seconds
         self._agreement_seconds = in_turn * links.way(None).latency_seconds if in_turn else 0.0
         self._silent_from: Times = np.zeros(plan.ranks)  # nothing of a rank's is under way since then
         self._rounds: dict[tuple[int, int], int] = {}
@@ -166,7 +168,7 @@ class _Run:
         self._land(step)
 
     def _agree(self, fired: frozenset[int]) -> None:
-        """Wait for what all decide together behind their messages: a few bytes, but a ring's latency."""
+        """Wait for what all decide together behind their messages: a number or two, but a latency."""
         if fired.isdisjoint(self._plan.agreeing):
             return
         arrived = self._timeline.depart(slice(None), self._clocks, 0.0, self._agreement_seconds)
@@ -187,14 +189,14 @@ class _Run:
         number = self._rounds.get(place, 0)
         self._rounds[place] = number + 1
         taken = priced.carried_seconds, priced.latency_seconds
-        left = self._timeline.depart(slice(None), self._clocks, *taken)
+        left = self._timeline.depart(slice(None), self._clocks, *taken, self._burst_seconds)
         arrived = priced.heard(left, number)
         since = np.maximum(self._clocks, self._silent_from)
         self._silent_from = np.maximum(self._silent_from, arrived)
         self._spent[3] += np.maximum(arrived - since, 0.0).mean()
         self._spent[4] += priced.cost.sent_bytes
         self._spent[5] += priced.busiest_bytes
-        self._late.append(_Flight(priced, arrived, rule.due(step)))
+        self._late.append(_Flight(priced, self._clocks, arrived, rule.due(step)))
 
     def _land(self, step: int) -> None:
         """Take in what is due."""
@@ -205,7 +207,11 @@ class _Run:
 
     def _finish(self, flight: _Flight) -> None:
         waited = np.maximum(flight.arrived - self._clocks, 0.0)
-        exposed = np.maximum(waited, flight.priced.cost.work_seconds)
+        under_way = np.maximum(flight.arrived - flight.posted, 1e-12)
+        # The processor works for it all the while: what it does while others would compute is time of theirs.
+        work = flight.priced.cost.work_seconds
+        hidden = np.minimum(1.0, (self._clocks - flight.posted) / under_way)
+        exposed = np.maximum(waited + work * hidden, work)
         self._clocks = self._clocks + exposed
         self._spent[1] += exposed.mean()
         self._spent[2] += waited.mean()

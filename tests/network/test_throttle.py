@@ -30,6 +30,8 @@ FAR = Link(bytes_per_second=2.5e6, latency_seconds=LATENCY)
         (" 2.5kbit , 500us ", Link(0.0005, 312.5), "2.5 kbit/s, 500 us"),
         ("1Gbit,1s", Link(1.0, 125e6), "1 Gbit/s, 1 s"),
         ("10mbit,0ms", Link(0.0, 1.25e6), "10 Mbit/s"),
+        ("10mbit,0ms,32kb", Link(0.0, 1.25e6, 32768), "10 Mbit/s, 32 KiB at once"),
+        ("10mbit, 5ms, 1.5mb", Link(0.005, 1.25e6, 1572864), "10 Mbit/s, 5 ms, 1.5 MiB at once"),
     ],
 )
 def test_links_are_written_as_tc_writes_them(text, link, words):
@@ -37,6 +39,7 @@ def test_links_are_written_as_tc_writes_them(text, link, words):
     assert found.words == words
     assert found.bytes_per_second == pytest.approx(link.bytes_per_second)
     assert found.latency_seconds == pytest.approx(link.latency_seconds)
+    assert found.burst_bytes == link.burst_bytes
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,8 @@ def test_links_are_written_as_tc_writes_them(text, link, words):
         ("0mbit", "a rate is above 0"),
         ("100mbit,", "a latency is a number of us, ms, s, such as \"5ms\"; got ''"),
         ("100mbit,5", "a latency is a number of"),
-        ("100mbit,5ms,6ms", "a latency is a number of"),
+        ("100mbit,5ms,6ms", "a burst is a number of b, kb, mb, such as \"256kb\"; got '6ms'"),
+        ("100mbit,5ms,6kb,1", "a burst is a number of"),
         ("100mbit,-5ms", "a latency is a number of"),
     ],
 )
@@ -68,7 +72,7 @@ class Clock:
 
 def test_a_burst_passes_at_once_and_the_rest_at_the_rate():
     clock = Clock()
-    link = Throttle(Link(bytes_per_second=parse_rate("8mbit")), burst_bytes=250_000, clock=clock)
+    link = Throttle(Link(bytes_per_second=parse_rate("8mbit"), burst_bytes=250_000), clock=clock)
     link.move(250_000, 0)
     assert link.passed_at == pytest.approx(100.0)
     link.move(500_000, 0)
