@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,7 +81,7 @@ class PricedPlan:
         self.travels: list[Collective] = [collective(rule, scenario.topology, workers) for rule in rules]
         """How each rule's exchange travels."""
         firsts = [held[0] for held in self._plan.tasks if held]
-        self._agreeing = frozenset(one.index for one in firsts if _agrees(one))
+        self._agreed = {one.index: self._agreed_by(one) for one in firsts if _agrees(one)}
         self._costs: dict[tuple[int, tuple[torch.Size, ...]], ExchangeCost] = {}
         self._fired: list[frozenset[int]] = []
         alike = scenario.step_times.all_alike and scenario.links.uniform
@@ -110,10 +110,14 @@ class PricedPlan:
         """The tasks of each rule."""
         return self._plan.tasks
 
-    @property
-    def agreeing(self) -> frozenset[int]:
-        """The rules whose results wait for what all ranks decide, since their messages do not tell it."""
-        return self._agreeing
+    def agreed_numbers(self, rules: Iterable[int]) -> int:
+        """On how many numbers all ranks must agree, which the messages of some rules do not tell; or 0."""
+        return max((self._agreed.get(index, 0) for index in rules), default=0)
+
+    def _agreed_by(self, task: Task) -> int:
+        """Whether results are finite is one number, which parameters have a gradient one for each."""
+        at_step = task.rule.payload.facts.site == "step"
+        return 1 if at_step or task.carries_flags else sum(len(bucket.items) for bucket in self._buckets)
 
     def by_bucket(self) -> list[tuple[Bucket, list[Task]]]:
         """The buckets in the order of backward, with what exchanges their gradients."""

@@ -120,9 +120,8 @@ class _Run:
         self._plan, self._backward = plan, plan.scenario.step_times.backward
         self._clocks: Times = np.zeros(plan.ranks)
         self._timeline = Timeline(plan.ranks)
-        in_turn = messages(Agree, plan.scenario.workers, 1)
         self._burst_seconds = links.way(None).burst_seconds
-        self._agreement_seconds = in_turn * links.way(None).latency_seconds if in_turn else 0.0
+        self._latency_seconds = links.way(None).latency_seconds
         self._silent_from: Times = np.zeros(plan.ranks)  # nothing of a rank's is under way since then
         self._rounds: dict[tuple[int, int], int] = {}
         self._late: list[_Flight] = []
@@ -168,10 +167,11 @@ class _Run:
         self._land(step)
 
     def _agree(self, fired: frozenset[int]) -> None:
-        """Wait for what all decide together behind their messages: a number or two, but a latency."""
-        if fired.isdisjoint(self._plan.agreeing):
+        """Wait for what all decide together behind their messages: few bytes, but their latency."""
+        if not (numbers := self._plan.agreed_numbers(fired)):
             return
-        arrived = self._timeline.depart(slice(None), self._clocks, 0.0, self._agreement_seconds)
+        latency = messages(Agree, self._plan.scenario.workers, numbers) * self._latency_seconds
+        arrived = self._timeline.depart(slice(None), self._clocks, 0.0, latency)
         waited = np.maximum(arrived.max() - self._clocks, 0.0)
         self._clocks = self._clocks + waited
         self._spent[1:3] += waited.mean()

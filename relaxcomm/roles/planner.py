@@ -21,7 +21,7 @@ class Measured:
         num_parameters: entries of all trainable parameters.
         parameter_bytes: bytes of all trainable parameters.
         world_size: number of workers.
-        latency_seconds: an all-reduce of one element.
+        latency_seconds: an all-reduce of a few elements, whose messages are those of a large one.
         bytes_per_second: at which the slowest worker's bytes leave it in an all-reduce; infinity if there
             is one worker.
         adaptive_optimizer: whether the optimizer divides each entry of a gradient by that entry's usual size,

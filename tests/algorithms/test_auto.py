@@ -156,7 +156,7 @@ def test_what_is_measured_is_the_link_and_the_slowest_workers_step(link):
         assert (seen, choice) == found[0]
         assert seen["step_seconds"] == pytest.approx(0.007)
         assert seen["latency_seconds"] == pytest.approx(
-            4 * link.latency_seconds + of_a_float(link)
+            4 * link.latency_seconds + of_a_probe(link)
         )  # a ring of three
         assert seen["bytes_per_second"] == pytest.approx(link.bytes_per_second, rel=1e-3)
         assert (seen["num_parameters"], seen["parameter_bytes"]) == (ENTRIES, 8 * ENTRIES)
@@ -268,9 +268,9 @@ def test_gradients_of_one_bucket_hide_behind_nothing():
     assert [name_chosen(num_buckets=count, **slower) for count in (1, 8)] == ["local_sgd", "bsp"]
 
 
-def of_a_float(link):
-    """A rank sends twice two thirds of an element's 4 bytes, of which whole ones are counted."""
-    return 5 / link.bytes_per_second
+def of_a_probe(link):
+    """A rank sends twice two thirds of six elements' 24 bytes."""
+    return 32 / link.bytes_per_second
 
 
 def chosen(group, settings="auto", steps=STEPS):

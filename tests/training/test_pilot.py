@@ -39,7 +39,7 @@ def scenario(workers=8, times=ALIKE, **more):
     [
         ("bsp", 0.05),  # ranks also meet when the first backward ends
         ({"name": "local_sgd", "steps": 4, "delay": 2}, 0.02),
-        ({"name": "signsgd"}, 0.1),  # its second operations begin when the next bucket is ready
+        ({"name": "signsgd"}, 0.15),  # its second operations begin when the next bucket is ready
         ({"name": "ssp", "staleness": 2}, 0.15),
         ({"name": "hierarchical_local_sgd", "steps": 3}, 0.1),
     ],
