@@ -31,7 +31,7 @@ LinkText = Annotated[
     str | None,
     _option(
         "Each worker's link, such as 100mbit,5ms; of a graph, of edges that say nothing.",
-        metavar="RATE[,LATENCY]",
+        metavar="RATE[,LATENCY[,BURST]]",
     ),
 ]
 Graph = Annotated[
