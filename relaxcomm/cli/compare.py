@@ -41,7 +41,7 @@ def compare(
     link: Annotated[
         str | None,
         typer.Option(
-            metavar="RATE[,LATENCY]",
+            metavar="RATE[,LATENCY[,BURST]]",
             help="Simulate a slow network: each worker's link, such as 100mbit,5ms.",
             show_default=False,
         ),

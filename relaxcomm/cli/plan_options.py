@@ -119,6 +119,11 @@ def links_for(graph: Topology | None, settings: Config, links: str | None, sites
     Raises: ConfigError.
     """
     link = None if links is None else parse_link(links)
+    if link is not None and link.burst_bytes and not (graph is None and sites is None):
+        raise ConfigError(
+            f"--links {links!r} has a burst, and links that workers share have none here; leave it out, or "
+            "--sites or the graph"
+        )
     if graph is not None:
         if sites is not None:
             raise ConfigError("--sites and a graph of links both say what stands between workers; give one")
@@ -133,7 +138,10 @@ def links_for(graph: Topology | None, settings: Config, links: str | None, sites
         raise ConfigError(
             f"--sites is COUNT,RATE[,LATENCY] with 2 or more sites: 2,1gbit,20ms; got {sites!r}"
         )
-    return _OfSites(int(number), link, parse_link(between))
+    shared = parse_link(between)
+    if shared.burst_bytes:
+        raise ConfigError(f"--sites is COUNT,RATE[,LATENCY]: what workers share has no burst; got {sites!r}")
+    return _OfSites(int(number), link, shared)
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,8 @@ def test_a_picture(config, workers, tmp_path):
         ((*ON, "--parameters", "9", "--train"), "leave --parameters out"),
         ((*ON, "--parameters", "9", "--sites", "1,1gbit"), "--sites is COUNT,RATE[,LATENCY]"),
         ((*ON, "--parameters", "9", "--sites", "8,1gbit"), "8 sites have 4 workers"),
+        ((*ON, "--parameters", "9", "--sites", "2,1gbit,5ms,9kb"), "what workers share has no burst"),
+        ((*ON[:3], "1gbit,1ms,9kb", "--parameters", "9", "--sites", "2,1gbit"), "workers share have none"),
         (("--measure", *ON, "--parameters", "9"), "--step-seconds or --measure, not both"),
     ],
 )
