@@ -15,7 +15,7 @@ class Speeds:
     """How much a worker's processor has to do for exchanges; measured on CPUs unless given.
 
     Args:
-        work_base_seconds: of an exchange, beside its coding.
+        work_base_seconds: of an operation of an exchange, beside coding.
         work_byte_seconds: of a byte that is sent.
         coding_base_seconds: of coding a bucket, there and back.
         coding_entry_seconds: of an entry of it.
@@ -29,7 +29,7 @@ class Speeds:
         0.001
     """
 
-    work_base_seconds: float = 3e-3
+    work_base_seconds: float = 4e-3
     work_byte_seconds: float = 1e-9
     coding_base_seconds: float = 5e-3
     coding_entry_seconds: float = 8e-9

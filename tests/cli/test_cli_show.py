@@ -51,7 +51,7 @@ def test_an_algorithm():
 def test_what_an_algorithm_needs_in_memory(tmp_path):
     """Anchor and momentum, a message, and nothing more; over a ring two neighbours' messages."""
     assert facts("diloco", "--workers", "3")["memory.3_workers"] == (
-        "8.0 kept, 4.0 in buffers, 0.0 more while messages are under way"
+        "8.0 kept, 0.0 in buffers, 4.0 more while messages are under way"
     )
     picture = str(tmp_path / "ring.png")
     shown = facts("d_psgd", "--workers", "4", "--topology", "ring", "--output", picture)
