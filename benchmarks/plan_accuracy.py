@@ -41,6 +41,8 @@ _LEFT_OUT = {
     "relaxcomm auto": "chooses by what it measures in the run",
     "relaxcomm selsync": "exchanges when gradients change",
     "relaxcomm selsync, sparse, late": "exchanges when gradients change",
+    "relaxcomm muloco": "its optimizer takes longer than that of the step alone",
+    "relaxcomm bsp, muon": "its optimizer takes longer than that of the step alone",
 }
 _FITTED = "they were fitted to rows of two and four workers, those of eight were held out"
 _NOT_FITTED = (
@@ -121,9 +123,9 @@ def _rows_of(file: str, records: Sequence[Mapping[str, Any]], left_out: dict[str
     alone: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     beside: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-    speeds = {one["label"]: one["speeds"] for one in records if one["kind"] == "coding"}
+    speeds = {(one["label"], one["workers"]): one["speeds"] for one in records if one["kind"] == "coding"}
     coding = {
-        label: (one["coding_base_seconds"], one["coding_entry_seconds"]) for label, one in speeds.items()
+        place: (one["coding_base_seconds"], one["coding_entry_seconds"]) for place, one in speeds.items()
     }
     for one in records:
         if one["kind"] not in _TIMED or one.get("derived") or "counted_in" in one:
@@ -144,7 +146,14 @@ def _rows_of(file: str, records: Sequence[Mapping[str, Any]], left_out: dict[str
     for key, times in groups.items():
         if steps := beside.get(key) or alone.get(key[:3]) or alone.get(key[:2]):
             yield Row(
-                file, *key, median(steps), cores, median(times), len(times), key in beside, coding.get(key[3])
+                file,
+                *key,
+                median(steps),
+                cores,
+                median(times),
+                len(times),
+                key in beside,
+                coding.get((key[3], key[1])),
             )
 
 

@@ -77,7 +77,7 @@ def run(
     crew: Crew, workload: str, wanted: Sequence[Wanted], rounds: int, log: Log, before: list[Record]
 ) -> None:
     """Measure all rows, round by round, but for those that were there `before`."""
-    _measure_coding(wanted, log, before)
+    _measure_coding(wanted, crew.workers, log, before)
     model = WORKLOADS[workload].make(0).model
     megabytes = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
     crew.run(_alone(workload, 0), None)  # the first use of a model is slow
@@ -95,15 +95,15 @@ def run(
             log("step time", {**told, **record, "alone_seconds": alone["seconds"] / alone["steps"]})
 
 
-def _measure_coding(wanted: Sequence[Wanted], log: Log, before: list[Record]) -> None:
+def _measure_coding(wanted: Sequence[Wanted], workers: int, log: Log, before: list[Record]) -> None:
     """On one thread, as workers have, while they wait."""
     torch.set_num_threads(1)
-    known = {one["label"] for one in before if one["kind"] == "coding"}
+    known = {one["label"] for one in before if one["kind"] == "coding" and one["workers"] == workers}
     for label, one in {one.entry.label: one for one in wanted}.items():
         if label not in known:
             settings = one.entry.settings(one.period)
-            speeds = measure_coding(parse_algorithm(written(label, one.period, settings)))
-            log("coding", {"label": label, "rate": None, "speeds": asdict(speeds)})
+            speeds = measure_coding(parse_algorithm(written(label, one.period, settings)), workers)
+            log("coding", {"label": label, "workers": workers, "rate": None, "speeds": asdict(speeds)})
 
 
 def _alone(workload: str, seed: int) -> Job:

@@ -95,13 +95,12 @@ def plan(
         times = step_times_of(task, settings, step_seconds, measure, jitter, stragglers)
         graph = graph_of(topology, settings)
         made = algorithms_of(settings, algorithms)
-        speeds = {name: speeds_of(one, measure, coding) for name, one in made.items()}
+        bare = list(scenarios(settings, task, times, links_for(graph, settings, links, sites), workers))
         cases = [
-            (name, algorithm, with_groups_of_links(algorithm, replace(scenario, speeds=speeds[name])))
+            (name, algorithm, with_groups_of_links(algorithm, replace(scenario, speeds=speeds)))
             for name, algorithm in made.items()
-            for scenario in scenarios(
-                settings, task, times, links_for(graph, settings, links, sites), workers
-            )
+            for scenario in bare
+            for speeds in [speeds_of(algorithm, scenario.workers, measure, coding)]
         ]
         plans, failed = _forecast_all(cases, items, failures_of(deaths, settings))
         able = {(one.name, scenario.workers) for scenario, _, one in plans}

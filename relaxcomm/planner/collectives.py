@@ -87,11 +87,11 @@ def collective(rule: Rule, topology: Topology, workers: int) -> Collective:
         return Collective([Leg(pairs, messages * facts.operations)], _from_neighbors(graph, workers))
     if not facts.collective:
         return Collective([Leg(AllPairs(workers), 2)], _served(exchange, workers))
-    kinds = _kinds(exchange)
+    kinds = operations_over_all(exchange)
     return Collective([_leg(kind, workers, messages, 1 / len(kinds)) for kind in kinds], _from_all)
 
 
-def _kinds(exchange: Exchange) -> tuple[type[Operation], ...]:
+def operations_over_all(exchange: Exchange) -> tuple[type[Operation], ...]:
     """The operations of an exchange over all ranks, each of which sends as much."""
     for cls, known in _OPERATIONS.items():
         if isinstance(exchange, cls):

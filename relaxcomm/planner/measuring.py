@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,15 +11,18 @@ from torch.utils.data import default_collate
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.exchange_cost import Speeds
+from relaxcomm.network.operations import AllGather
 from relaxcomm.network.transport import ALONE
+from relaxcomm.planner.collectives import operations_over_all
 from relaxcomm.planner.scenario import StepTimes
 from relaxcomm.primitives.compressors.identity import identity
-from relaxcomm.roles import Compressor, Context
+from relaxcomm.roles import Compressor, Context, Exchange
 from relaxcomm.tasks.task import Task
 from relaxcomm.tensors.buckets import Bucket, Item
 
 _STEPS, _FIRST = 20, 3  # of which the first are not counted
 _ROUNDS = 5
+_SEVERAL = 4  # messages
 _SMALL, _LARGE = 1 << 10, 1 << 20  # entries
 
 
@@ -49,13 +51,22 @@ def measure_steps(task: Task, batch_size: int | None = None) -> StepTimes:
     return StepTimes(middle, jitter_seconds=away / statistics.NormalDist().inv_cdf(0.75))
 
 
-def measure_coding(algorithm: Algorithm) -> Speeds:
-    """Time an algorithm's slowest compressor, there and back, on a small and on a large tensor."""
-    coders = {rule.compressor for rule in algorithm.rules} - {identity()}
+def measure_coding(algorithm: Algorithm, workers: int) -> Speeds:
+    """Time an algorithm's slowest compressor, there and back, on a small and on a large tensor.
+
+    Args:
+        algorithm: whose rules' compressors.
+        workers: their number, whose messages a worker decodes where all gather them.
+    """
+    coders = {
+        (rule.compressor, _decoded(rule.exchange, workers))
+        for rule in algorithm.rules
+        if rule.compressor != identity()
+    }
     usual = Speeds()
     if not coders:
         return usual
-    small, large = (max(_seconds(coder, numel) for coder in coders) for numel in (_SMALL, _LARGE))
+    small, large = (max(_seconds(*coder, numel) for coder in coders) for numel in (_SMALL, _LARGE))
     return Speeds(
         usual.work_base_seconds,
         usual.work_byte_seconds,
@@ -64,21 +75,37 @@ def measure_coding(algorithm: Algorithm) -> Speeds:
     )
 
 
-def _seconds(coder: Compressor, numel: int) -> float:
+def _decoded(exchange: Exchange, workers: int) -> int:
+    """Messages of a whole bucket that a worker decodes."""
+    facts = exchange.facts
+    gathers = facts.collective and facts.topology == "complete"
+    return workers if gathers and set(operations_over_all(exchange)) == {AllGather} else 1
+
+
+def _seconds(coder: Compressor, decoded: int, numel: int) -> float:
+    """There and back, with so many messages; each more than one takes a third of what three more take."""
     bucket = Bucket(0, [Item("matrix", torch.randn(32, numel // 32))])
     state = dict(coder.init(bucket))
     cx = Context(0, 0, ALONE, lambda bucket: 0.1, layout=bucket.layout, place=(0,))
-    once: Callable[[int], float] = lambda step: _once(coder, cx.at(step=step), bucket, state)  # noqa: E731
-    return statistics.median([once(step) for step in range(_ROUNDS + 1)][1:])
+
+    def usual(messages: int) -> float:
+        rounds = range(_ROUNDS + 1)
+        return statistics.median([_once(coder, messages, cx.at(step=n), bucket, state) for n in rounds][1:])
+
+    one = usual(1)
+    return one if decoded == 1 else one + (decoded - 1) * max(0.0, usual(_SEVERAL) - one) / (_SEVERAL - 1)
 
 
-def _once(coder: Compressor, cx: Context, bucket: Bucket, state: dict[str, torch.Tensor]) -> float:
+def _once(
+    coder: Compressor, decoded: int, cx: Context, bucket: Bucket, state: dict[str, torch.Tensor]
+) -> float:
     tensor = bucket.gather(bucket.empty())
     begin = time.perf_counter()
     coding = coder.encode_decode(cx, tensor, state, keep_sent=False)
     try:
         message = next(coding)
         while True:
-            message = coding.send([(1.0, message.unpack(message.pack()))])
+            packed = message.pack()
+            message = coding.send([(1 / decoded, message.unpack(packed)) for _ in range(decoded)])
     except StopIteration:
         return time.perf_counter() - begin
