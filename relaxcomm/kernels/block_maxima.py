@@ -57,7 +57,7 @@ def largest_of_blocks(
 
     Example:
         >>> import torch
-        >>> from relaxcomm.plugin import Blocks
+        >>> from relaxcomm.tensors.segments import Blocks
         >>> blocks = (Blocks(start=0, num=2, size=3, num_kept=1),)
         >>> largest_of_blocks(torch.tensor([1.0, -3.0, 2.0, 5.0, 0.0, 4.0]), blocks)
         (tensor([-3.,  5.]), tensor([1, 0], dtype=torch.uint8))
