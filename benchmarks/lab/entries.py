@@ -198,11 +198,23 @@ def _muloco(period: int) -> Settings:
     return {"algorithm": {"rules": [rule]}, "muon": True}
 
 
-# des_loc takes Adam, and muloco the weights of linear layers: for charlm.
+def _inner_muon(name: str, algorithm: Callable[[int], Settings], periods: tuple[int, ...]) -> Entry:
+    """What Muon alone brings: the same optimizer as in muloco, around another algorithm."""
+    return Entry(
+        label=f"relaxcomm {name}, muon",
+        contender="relaxcomm",
+        settings=lambda period: {"algorithm": algorithm(period), "muon": True},
+        periods=periods,
+    )
+
+
+# des_loc takes Adam, and those with muon the weights of linear layers: for charlm.
 _NAMED = (
     *map(_by_period, ("des_loc", "noloco", "easgd")),
     _by_period("heloco", **_OUTER),
     Entry(label="relaxcomm muloco", contender="relaxcomm", settings=_muloco, periods=PERIODS),
+    _inner_muon("bsp", lambda period: {"name": "bsp"}, (1,)),
+    _inner_muon("local_sgd", lambda period: {"name": "local_sgd", "steps": period}, PERIODS),
 )
 ENTRIES = {entry.label: entry for entry in (*_ALL, *_NAMED)}
 PAPERS = (
