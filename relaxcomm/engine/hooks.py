@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
@@ -16,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
+from relaxcomm.system.compiler import uncompiled, untraced
 from relaxcomm.tensors.buckets import Item
 
 
@@ -71,6 +71,7 @@ class Hooks:
         self._of_gradients: list[RemovableHandle] = []
         self._is_sharded = any(item.sharded is not None for item in parameters)
         self._hybrid = HybridSharding(model)
+        self._begin_of_backward = uncompiled(self._backward_begins)
         self._end_of_backward = uncompiled(self._backward_ends)
         self._nested = {optimizer: NestedSteps(optimizer) for optimizer in optimizers}
 
@@ -94,7 +95,7 @@ class Hooks:
         self._follower = follower
         _remove(self._of_gradients)
         if gradients and follower is not None:
-            arrives = uncompiled(follower.gradient_arrives)  # the one that is called most often
+            arrives = untraced(follower.gradient_arrives)  # the one that is called most often
             for index, item in enumerate(self._parameters):
                 hook = partial(arrives, index)
                 # torch leaves this method without types
@@ -120,7 +121,7 @@ class Hooks:
         """Tell when a backward reaches what the model has returned."""
         for tensor in _tensors(output):
             if tensor.requires_grad:
-                tensor.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]  # torch's
+                tensor.register_hook(self._begin_of_backward)  # type: ignore[no-untyped-call]  # torch's
 
     def watch_end_of_backward(self) -> None:
         """Tell when the backward that is under way has ended."""
@@ -180,6 +181,7 @@ class Hook:
 
     def __init__(self, callback: Callable[..., None]) -> None:
         self._callback = uncompiled(callback)
+        untraced(self.__call__)
 
     def __call__(self, *args: Any) -> None:
         self._callback(*args)
@@ -187,18 +189,6 @@ class Hook:
     def __reduce__(self) -> tuple[Any, ...]:
         # Takes any arguments, gives None, and can be loaded where relaxcomm is not installed.
         return getattr, (nullcontext(), "__exit__")
-
-
-_WHOLE = (
-    "relaxcomm's hooks are no part of a graph: with fullgraph=True, attach the module that torch.compile has "
-    "returned instead of the one inside it, and leave fullgraph out where an optimizer's step is compiled"
-)
-
-
-def uncompiled(callback: Callable[..., None]) -> Callable[..., None]:
-    """Keep `torch.compile` from tracing a hook: it breaks the graph in front of the model instead."""
-    kept = torch.compiler.disable(callback, reason=_WHOLE)  # type: ignore[no-untyped-call]  # torch's
-    return cast("Callable[..., None]", kept)
 
 
 def _remove(handles: list[RemovableHandle]) -> None:

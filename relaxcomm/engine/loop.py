@@ -25,6 +25,7 @@ from relaxcomm.errors import RankLostError
 from relaxcomm.replica.accumulation import Accumulation
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
+from relaxcomm.system.compiler import uncompiled
 
 
 class Loop:
@@ -58,6 +59,7 @@ class Loop:
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
         self._given_up = False  # this step exchanges nothing more
         self._resumes_at = 0
+        self._begin_uncompiled = uncompiled(self._begin)
 
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""
@@ -137,7 +139,7 @@ class Loop:
             self._hooks.watch_end_of_backward()
 
     def gradient_arrives(self, index: int, parameter: Tensor) -> None:
-        """A parameter has its gradient."""
+        """A parameter has its gradient; what it calls is untraced or `uncompiled`."""
         if self._accumulation is not None:
             self._accumulation.arrive()
         if self._paused:
@@ -147,10 +149,10 @@ class Loop:
             return
         try:
             if not self._begun:
-                self._begin()
+                self._begin_uncompiled()
             self.step.ready(index)
         except RankLostError as error:
-            self.give_up_step(error)
+            uncompiled(self.give_up_step)(error)
 
     @callback
     def backward_ends(self) -> None:

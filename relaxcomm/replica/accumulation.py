@@ -8,6 +8,7 @@ import torch
 
 from relaxcomm.replica.gradient_buffer import check_dense
 from relaxcomm.roles import MicroGradients
+from relaxcomm.system.compiler import untraced
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.tensors.norms import squared_norm
 
@@ -23,6 +24,7 @@ class Accumulation:
         self._parameters = parameters
         self._before: list[torch.Tensor] = []
         self._arrived = False
+        untraced(self.arrive)  # called for each parameter
         self.close()
 
     def close(self) -> None:

@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from relaxcomm.errors import UsageError
 from relaxcomm.step.agreements import Answer
+from relaxcomm.step.backward_errors import second_backward_error, taken_away_error
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline
 from relaxcomm.step.gradient_finiteness import GradientFiniteness
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.readiness import Readiness
+from relaxcomm.system.compiler import uncompiled, untraced
 from relaxcomm.tensors.finiteness import is_finite
 
 
@@ -39,6 +40,9 @@ class Backward:
         self._is_open = False
         self._readiness = Readiness([item.name for item in bound.replica.parameters])
         self._pipeline = Pipeline()
+        self._arrive = untraced(self._readiness.arrive)
+        self._take_uncompiled = uncompiled(self._take)
+        self._launch_uncompiled = uncompiled(self._launch_complete)
         self._finiteness = GradientFiniteness(bound)
 
     def is_due(self) -> bool:
@@ -68,13 +72,11 @@ class Backward:
         """A parameter has its gradient: launch the buckets that are complete with it, in order."""
         if not self._is_open:
             return
-        complete = self._readiness.arrive(index)
-        if index in self._large and self._readiness.has_all(index):
-            bucket, place = self._large[index]
-            bucket.take(place)
+        complete = self._arrive(index)
+        if index in self._large:
+            self._take_uncompiled(index)
         if complete:
-            with self._bound.world.statistics.busy:
-                self._launch(self._readiness.complete())
+            self._launch_uncompiled()
 
     def end(self, *, abstains: bool = False) -> None:
         """Exchange what is left, decide together, make `.grad` final.
@@ -172,14 +174,7 @@ class Backward:
         if not self._is_open:
             return
         if self.synchronised and (voting or not all(bucket.accumulates for bucket in self.buckets)):
-            step, algorithm = self._clock.step, self._bound.algorithm
-            raise UsageError(
-                f"a second synchronising backward in step {step}: {algorithm!r} keeps "
-                "state or delays, so exchanging twice is not the same as exchanging the sum; accumulate "
-                "under engine.no_sync() and leave it for the last backward. Where the loss of another model "
-                "reaches this one (a GAN's generator's the discriminator), run that backward under this "
-                "engine's no_sync(), or with requires_grad_(False) here"
-            )
+            raise second_backward_error(self._clock.step, self._bound.algorithm)
         self.synchronised = True
         self._readiness.open()
 
@@ -198,6 +193,16 @@ class Backward:
             for bucket in self.buckets:
                 bucket.land_late()
 
+    def _take(self, index: int) -> None:
+        """Copy a large gradient, while it is in the cache."""
+        if self._readiness.has_all(index):
+            bucket, place = self._large[index]
+            bucket.take(place)
+
+    def _launch_complete(self) -> None:
+        with self._bound.world.statistics.busy:
+            self._launch(self._readiness.complete())
+
     def _launch(self, indices: Iterable[int]) -> None:
         for index in indices:
             self.exchanged = self.buckets[index].launch(self._pipeline) or self.exchanged
@@ -207,11 +212,7 @@ class Backward:
     def _check_unused(self, name: str) -> None:
         """Refuse a gradient that has come and is gone."""
         if self._readiness.has_come(name):
-            raise UsageError(
-                f"the gradient of {name} was taken away in the backward that has made it, before it was "
-                "exchanged, as by an optimizer that steps inside backward; step after backward, or pass "
-                "those optimizers to attach with an algorithm that exchanges parameters, such as local_sgd"
-            )
+            raise taken_away_error(name)
 
     def _run_voted(self) -> bool:
         """Run the gradient rules for which the ranks have voted; whether there were any."""

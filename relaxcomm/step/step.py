@@ -10,6 +10,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.drift import Drift
 from relaxcomm.step.parameter_exchange import ParameterExchange
 from relaxcomm.step.uneven_inputs import UnevenInputs
+from relaxcomm.system.compiler import untraced
 
 
 class Step:
@@ -32,7 +33,7 @@ class Step:
         self._drift = Drift(bound, guard)
         self._report = report
         self._exchanged = False
-        self.ready = self.backward.ready
+        self.ready = untraced(self.backward.ready)
         """A parameter, named by its index, has its gradient; called so often that it is no method here."""
 
     @property

@@ -48,7 +48,7 @@ def test_compiled_model_equals_the_reference(name, when, backend):
         np.testing.assert_allclose(end, expected[rank], rtol=1e-9, atol=1e-9)
 
 
-def in_part(world: World, way: str, backend: str, algorithm, options):
+def in_part(world: World, way: str, backend: str, algorithm, options, look=values):
     """What is compiled is a block, the optimizer's step, or all that the training loop does in a step."""
     torch._dynamo.reset()
     case = CASES["toy"]
@@ -74,7 +74,7 @@ def in_part(world: World, way: str, backend: str, algorithm, options):
             train = torch.compile(train, backend=backend)
         for number in range(6):
             train(*case.data(number, world.rank))
-        end = values(model)
+        end = look(model)
     torch._dynamo.reset()
     return end
 
@@ -98,6 +98,19 @@ def assert_in_part(way: str, backend: str, **more):
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_compiled_may_be_a_part_or_all(way):
     assert_in_part(way, "eager")
+
+
+def looked_into(model):
+    """Which of relaxcomm's functions torch.compile has tried to trace."""
+    from torch._dynamo.convert_frame import input_codes
+
+    codes = [code for code in (seen() for seen in input_codes.seen) if code is not None]
+    assert codes
+    return [code.co_qualname for code in codes if "relaxcomm" in code.co_filename.split("/")]
+
+
+def test_the_compiler_looks_into_no_callback():
+    assert on_gloo(in_part, 3, "training step", "eager", "bsp", {}, looked_into) == [[]] * 3
 
 
 @pytest.mark.slow
