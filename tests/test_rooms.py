@@ -1,10 +1,12 @@
-"""Imports run one way, and a command starts without the compiler."""
+"""Imports run one way, and what takes long is imported where it is used."""
 
 import ast
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 ROOMS = (
     *("errors", "system", "testing", "tensors", "kernels", "fields", "network"),
@@ -95,7 +97,11 @@ def test_no_two_files_of_tests_have_one_name():
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_a_command_starts_without_the_compiler():
-    """Importing it takes as long as all of the rest; the first optimizer does so anyway."""
-    program = "import sys, relaxcomm.cli; sys.exit('torch._dynamo' in sys.modules)"
+@pytest.mark.parametrize(
+    ("ours", "other"),
+    [("relaxcomm.cli", "torch._dynamo"), ("relaxcomm", "networkx"), ("relaxcomm", "psutil")],
+)
+def test_what_takes_long_to_import_is_imported_where_it_is_used(ours, other):
+    """The compiler takes as long as all of the rest, and the first optimizer imports it anyway."""
+    program = f"import sys, {ours}; sys.exit('{other}' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

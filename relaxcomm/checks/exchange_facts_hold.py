@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import networkx as nx
 import torch
 from torch import Tensor
 
@@ -154,6 +153,8 @@ def kept_state_is_declared(exchange: Exchange) -> None:
 
 def _graphs_of(exchange: Exchange) -> list[Topology]:
     """Graphs that it takes, where there may be one with directions that is not balanced."""
+    import networkx as nx
+
     uneven = from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]))
     try:
         exchange.check_graph(uneven, _SIZE)

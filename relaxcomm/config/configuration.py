@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from os import PathLike
 from typing import Annotated, Any, Literal
 
-import networkx as nx
 from pydantic import (
     Field,
     ValidationError,
@@ -69,7 +69,9 @@ class Config(Section):
     def _parse_topology(cls, value: object) -> object:
         if isinstance(value, Topology):
             return value
-        return from_networkx(value) if isinstance(value, nx.Graph) else parse_primitive("topology", value)
+        networkx = sys.modules.get("networkx")  # who has a graph has imported it; it takes long
+        is_graph = networkx is not None and isinstance(value, networkx.Graph)
+        return from_networkx(value) if is_graph else parse_primitive("topology", value)
 
     @field_validator("algorithm", mode="before")
     @classmethod

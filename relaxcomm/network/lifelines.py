@@ -10,8 +10,6 @@ import os
 import socket
 from contextlib import suppress
 
-import psutil
-
 from relaxcomm.network.endings import at_exit
 
 _CONNECT_SECONDS = 2.0
@@ -73,6 +71,8 @@ def has_ended(place: str) -> bool:
 
 def _address() -> str:
     """Where Gloo listens: on the interface that is named, or where the host's name leads."""
+    import psutil
+
     for one in psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", ""), ()):
         if one.family == socket.AF_INET:
             return one.address

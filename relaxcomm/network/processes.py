@@ -6,8 +6,6 @@ import os
 import socket
 from pathlib import Path
 
-import psutil
-
 from relaxcomm.network import lifelines
 
 
@@ -32,6 +30,8 @@ def watch(process: str) -> None:
 
 def condition_of(process: str) -> str:
     """That the process of a rank has ended, or, on this host, is stopped; nothing while it runs."""
+    import psutil
+
     number, host, lifeline = _parts(process)
     if host != _host():
         return f"{ENDED} (process {number})" if lifelines.has_ended(lifeline) else ""

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import networkx as nx
-
 from relaxcomm.errors import TopologyError
 from relaxcomm.network.link import Link
 
@@ -121,6 +119,8 @@ class GraphLinks(Links):
     uniform = False
 
     def __init__(self, graph: Any, otherwise: Link | None) -> None:
+        import networkx as nx
+
         self._graph: Any = nx.DiGraph()
         self._graph.add_nodes_from(graph.nodes)
         for one, other, facts in graph.to_directed().edges(data=True):
@@ -136,6 +136,8 @@ class GraphLinks(Links):
 
     @property
     def groups(self) -> list[list[int]] | None:
+        import networkx as nx
+
         taken = {(a, b): _seconds(facts["link"]) for a, b, facts in self._graph.edges(data=True)}
         limit = _SLOW * min(taken.values(), default=0.0)
         fast = nx.Graph([hop for hop, seconds in taken.items() if seconds <= limit])
@@ -181,6 +183,8 @@ class GraphLinks(Links):
         return load[busiest] / rates[busiest], latency, load[busiest]
 
     def _shortest(self, rank: int) -> Mapping[int, Sequence[int]]:
+        import networkx as nx
+
         def far(one: int, other: int, facts: Mapping[str, Any]) -> float:
             return float(facts["link"].latency_seconds) + 1e-9  # of two with no latency the shorter
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import psutil
-
 _GLOO = "GLOO_SOCKET_IFNAME"
 
 
@@ -16,6 +14,8 @@ def interface_of(address: str) -> str | None:
         >>> interface_of("127.0.0.1") is not None
         True
     """
+    import psutil
+
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.partition("%")[0] == address for one in addresses):
             return name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +22,8 @@ def check(takers: Numbers, givers: Numbers, world_size: int, name: str) -> None:
 
     Raises: TopologyError, naming the ranks.
     """
+    import networkx as nx
+
     if _reaches_all(givers, takers, world_size) and _reaches_all(takers, givers, world_size):
         return
     union: Any = nx.DiGraph()
@@ -64,6 +65,8 @@ def _reaches_all(begins: Numbers, ends: Numbers, world_size: int) -> bool:
 
 def _first_deaf(union: Any) -> int:
     """The first rank that does not hear of all others: those who do are the only part without a way out."""
+    import networkx as nx
+
     parts = nx.condensation(union)
     ends = [part for part in parts if not parts.out_degree(part)]
     hear_all = parts.nodes[ends[0]]["members"] if len(ends) == 1 else frozenset()

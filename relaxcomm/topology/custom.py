@@ -9,8 +9,6 @@ from collections.abc import Hashable, Mapping
 from numbers import Real
 from typing import Any
 
-import networkx as nx
-
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.fields.validation import shown
@@ -46,6 +44,8 @@ class custom(Topology):
         return f"custom({len(self.nodes)} nodes, {len(self.edges)} links)"
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
+        import networkx as nx
+
         made: Any = nx.DiGraph() if self.directed else nx.Graph()
         made.add_nodes_from(self.nodes)
         made.add_edges_from((i, j, dict(attributes)) for i, j, attributes in self.edges)

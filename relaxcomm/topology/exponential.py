@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import networkx as nx
-
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.topology.topology import Graph, Topology
@@ -25,6 +23,8 @@ class hypercube(Topology):
     """
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
+        import networkx as nx
+
         if world_size & (world_size - 1):
             below = 1 << (world_size.bit_length() - 1)
             raise TopologyError(
@@ -85,6 +85,8 @@ def _bits(world_size: int) -> int:
 
 
 def _circulant(world_size: int, distances: Sequence[int]) -> Graph:
+    import networkx as nx
+
     made: Any = nx.DiGraph()
     made.add_nodes_from(range(world_size))
     made.add_edges_from((i, (i + distance) % world_size) for i in range(world_size) for distance in distances)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import XMLParser
 
-import networkx as nx
-
 from relaxcomm.errors import ConfigError, TopologyError
 from relaxcomm.fields.validation import shown
 from relaxcomm.system.files import read_at_most
@@ -39,6 +37,8 @@ def read_graph(path: str) -> Any:
 
 
 def _read_graphml(data: bytes) -> Any:
+    import networkx as nx
+
     parser = XMLParser(target=_Bounds())
     parser.feed(data)
     parser.close()
@@ -66,6 +66,8 @@ class _Bounds:
 
 
 def _read_edge_list(data: bytes) -> Any:
+    import networkx as nx
+
     lines = data.decode().splitlines()
     for number, line in enumerate(lines, start=1):
         if len(line) > _LONGEST_LINE:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
-import networkx as nx
 from pydantic import Field
 
 from relaxcomm.errors import TopologyError
@@ -48,6 +47,8 @@ class hierarchical(Topology):
         return [list(range(start, start + size)) for start, size in zip(starts, self.sizes, strict=True)]
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
+        import networkx as nx
+
         made: Any = nx.Graph()
         groups = self.groups(world_size)
         for group in [*groups, [group[0] for group in groups]]:

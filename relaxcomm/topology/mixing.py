@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -81,7 +80,7 @@ class _GraphRows(Rows):
     """Those of a graph; links of a rank with itself are left out, since it takes of itself anyway."""
 
     def __init__(self, graph: Any) -> None:
-        self._is_directed = bool(nx.is_directed(graph))
+        self._is_directed = bool(graph.is_directed())
         self._nodes = sorted(graph.nodes)
         links = dict(graph.adjacency())
         counts = [len(linked) for linked in links.values()]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import ClassVar
 
-import networkx as nx
-
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Index, Share, Steps, frozen
 from relaxcomm.topology.topology import Graph, Topology
@@ -32,6 +30,8 @@ class random_regular(Topology):
     seed: Index = 0
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
+        import networkx as nx
+
         if self.degree >= world_size or self.degree * world_size % 2:
             raise TopologyError(
                 f"random_regular(degree={self.degree}) cannot have {world_size} workers: the degree must be "
@@ -58,6 +58,8 @@ class erdos_renyi(Topology):
     seed: Index = 0
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
+        import networkx as nx
+
         return nx.gnp_random_graph(world_size, self.probability, seed=self.seed)
 
 
@@ -83,6 +85,8 @@ class random_pairs(Topology):
     changes: ClassVar[bool] = True
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
+        import networkx as nx
+
         ranks = list(range(world_size))
         random.Random(f"{self.seed}/{step % self.rounds}").shuffle(ranks)
         graph = nx.empty_graph(world_size)

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import networkx as nx
-
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.topology.mixing import EqualRows
 from relaxcomm.topology.topology import Graph, Topology
@@ -26,6 +24,8 @@ class complete(Topology):
     all_pairs: ClassVar[bool] = True
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
+        import networkx as nx
+
         return nx.complete_graph(world_size)
 
     def weights(self, world_size: int, step: int = 0) -> Mapping[int, Mapping[int, float]]:
@@ -56,6 +56,8 @@ class ring(Topology):
     """
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
+        import networkx as nx
+
         made: Any = nx.cycle_graph(world_size)
         made.remove_edges_from(list(nx.selfloop_edges(made)))
         return made
@@ -72,6 +74,8 @@ class star(Topology):
     """
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
+        import networkx as nx
+
         return nx.star_graph(world_size - 1)
 
 
@@ -105,6 +109,8 @@ class torus(Topology):
 
 def _rectangle(world_size: int, *, periodic: bool) -> Graph:
     """As nearly square as the number of ranks allows."""
+    import networkx as nx
+
     rows = next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)
     made: Any = nx.grid_2d_graph(rows, world_size // rows, periodic=periodic)
     made.remove_edges_from(list(nx.selfloop_edges(made)))  # a side of one rank is next to itself

@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,6 +79,8 @@ class Topology(Declared):
 
         Raises: TopologyError if there are none, or links have a direction.
         """
+        import networkx as nx
+
         if world_size not in self._sides:
             graph = self.graph(world_size)
             if nx.is_directed(graph) or not nx.is_bipartite(graph):
