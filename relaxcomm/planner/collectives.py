@@ -12,7 +12,7 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllGather, AllReduce, AllToAll, Operation
 from relaxcomm.network.timeline import Times
 from relaxcomm.network.traffic import messages as messages_in_turn
-from relaxcomm.planner.links import AllPairs, Pair
+from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.quorum_average import quorum_average
 from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather
@@ -84,7 +84,8 @@ def collective(rule: Rule, topology: Topology, workers: int) -> Collective:
         pairs = _links(graph, workers)
         if not facts.collective:
             return Collective([Leg(pairs, 2)], _alone)
-        return Collective([Leg(pairs, messages * facts.operations)], _from_neighbors(graph, workers))
+        to_neighbors = NeighborPairs(tuple(pairs), workers)
+        return Collective([Leg(to_neighbors, messages * facts.operations)], _from_neighbors(graph, workers))
     if not facts.collective:
         return Collective([Leg(AllPairs(workers), 2)], _served(exchange, workers))
     kinds = operations_over_all(exchange)

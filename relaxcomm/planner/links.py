@@ -6,33 +6,15 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from relaxcomm.errors import TopologyError
 from relaxcomm.network.link import Link
+from relaxcomm.planner.pairs import NeighborPairs, Pair, shares
 
-Pair = tuple[int, int]
 _SLOW = 2.0  # times the fastest link's seconds, above which a link parts groups
-
-
-@dataclass(frozen=True)
-class AllPairs(Sequence[Pair]):
-    """Every rank sends to every other.
-
-    Args:
-        workers: their number.
-    """
-
-    workers: int
-
-    def __len__(self) -> int:
-        return self.workers * (self.workers - 1)
-
-    def __getitem__(self, index: Any) -> Any:
-        one, place = divmod(range(len(self))[index], self.workers - 1)
-        return one, place + (place >= one)
 
 
 @dataclass(frozen=True)
@@ -40,9 +22,9 @@ class Way:
     """How one kind of traffic uses the network.
 
     Args:
-        seconds_per_byte: that the busiest link is occupied for each byte that a worker sends.
+        seconds_per_byte: that the busiest link is occupied for each byte that a worker sends on average.
         latency_seconds: of the longest way between two that talk.
-        busiest_bytes: through the busiest link, in one direction, for each byte that a worker sends.
+        busiest_bytes: through the busiest link, in one direction, for each of these bytes.
         burst_seconds: of what passes at once after a rest.
     """
 
@@ -73,7 +55,8 @@ class Links(ABC):
         """How traffic uses it.
 
         Args:
-            pairs: who sends to whom, each of a worker's pairs the same share of its bytes; None for a ring.
+            pairs: who sends to whom, each of a worker's pairs the same share of its bytes unless they say
+                otherwise; None for a ring.
         """
 
     @abstractmethod
@@ -98,7 +81,9 @@ class OwnLinks(Links):
         return self.link
 
     def way(self, pairs: Sequence[Pair] | None) -> Way:
-        return Way(1 / self.link.bytes_per_second, self.link.latency_seconds, 1.0, self.link.burst_seconds)
+        busiest = pairs.busiest if isinstance(pairs, NeighborPairs) else 1.0
+        link = self.link
+        return Way(busiest / link.bytes_per_second, link.latency_seconds, busiest, link.burst_seconds)
 
     def times(self, factor: float) -> OwnLinks:
         rate = self.link.bytes_per_second * factor
@@ -126,7 +111,7 @@ class GraphLinks(Links):
         for one, other, facts in graph.to_directed().edges(data=True):
             self._graph.add_edge(one, other, link=_link(one, other, facts, otherwise))
         self._factor = 1.0
-        self._ways: dict[tuple[Pair, ...] | None, tuple[float, float, float]] = {}
+        self._ways: dict[Sequence[Pair] | None, tuple[float, float, float]] = {}
 
     @property
     def slowest(self) -> Link:
@@ -147,7 +132,7 @@ class GraphLinks(Links):
         return found if in_turn and 1 < len(found) < len(self._graph) else None
 
     def way(self, pairs: Sequence[Pair] | None) -> Way:
-        kept = None if pairs is None else tuple(pairs)
+        kept = pairs if pairs is None or isinstance(pairs, NeighborPairs) else tuple(pairs)
         if kept not in self._ways:
             self._ways[kept] = self._routed(self._ring() if kept is None else kept)
         occupied, latency, busiest = self._ways[kept]
@@ -162,12 +147,11 @@ class GraphLinks(Links):
         size = len(self._graph)
         return tuple((rank, (rank + 1) % size) for rank in range(size)) if size > 1 else ()
 
-    def _routed(self, pairs: Iterable[Pair]) -> tuple[float, float, float]:
-        pairs = list(pairs)
-        shares = Counter(one for one, _ in pairs)
+    def _routed(self, pairs: Sequence[Pair]) -> tuple[float, float, float]:
+        share_of = shares(pairs)
         load: Counter[Pair] = Counter()
         latency = 0.0
-        routes = {one: self._shortest(one) for one in shares}
+        routes = {one: self._shortest(one) for one in share_of}
         for one, other in pairs:
             route = routes[one].get(other)
             if route is None:
@@ -175,7 +159,7 @@ class GraphLinks(Links):
             hops = list(itertools.pairwise(route))
             latency = max(latency, sum(self._graph.edges[hop]["link"].latency_seconds for hop in hops))
             for hop in hops:
-                load[hop] += 1 / shares[one]  # type: ignore[assignment]  # Counter takes any number
+                load[hop] += share_of[one]  # type: ignore[assignment]  # Counter takes any number
         rates = {hop: self._graph.edges[hop]["link"].bytes_per_second for hop in load}
         busiest = max(load, key=lambda hop: load[hop] / rates[hop], default=None)
         if busiest is None:

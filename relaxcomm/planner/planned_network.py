@@ -8,7 +8,8 @@ from functools import partial
 from relaxcomm.network.link import Link
 from relaxcomm.network.operations import AllToAll, Label, Neighbors, Operation, Request
 from relaxcomm.network.simulated_network import SimulatedNetwork
-from relaxcomm.planner.links import AllPairs, Links, Pair
+from relaxcomm.planner.links import Links
+from relaxcomm.planner.pairs import AllPairs, Pair
 from relaxcomm.planner.priced_plan import PricedPlan
 
 

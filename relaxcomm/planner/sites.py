@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from relaxcomm.network.link import Link
-from relaxcomm.planner.links import AllPairs, Links, Pair, Way
+from relaxcomm.planner.links import Links, Way
+from relaxcomm.planner.pairs import AllPairs, Pair, shares
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,18 @@ class SiteLinks(Links):
 
     def _counted(self, pairs: Sequence[Pair]) -> tuple[float, float]:
         size = len(self.groups[0])
-        shares = Counter(one for one, _ in pairs)
+        share_of = shares(pairs)
+        out: dict[int, float] = defaultdict(float)
         into: dict[int, float] = defaultdict(float)
         across: dict[tuple[str, int], float] = defaultdict(float)
         for one, other in pairs:
-            share = 1 / shares[one]
+            share = share_of[one]
+            out[one] += share
             into[other] += share
             if one // size != other // size:
                 across["out", one // size] += share
                 across["in", other // size] += share
-        return max([1.0, *into.values()]) if pairs else 0.0, max(across.values(), default=0.0)
+        return max([*out.values(), *into.values()], default=0.0), max(across.values(), default=0.0)
 
     def times(self, factor: float) -> SiteLinks:
         inside, between = (

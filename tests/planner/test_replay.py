@@ -14,7 +14,7 @@ from relaxcomm import Link, TopologyError, attach, simulate
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
-from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.fields import docstrings
 from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.links import GraphLinks, OwnLinks
@@ -109,13 +109,14 @@ def test_stragglers_hold_up_those_who_wait_and_no_others():
     assert waits.utilisation < bounded.utilisation < goes_on.utilisation
 
 
-def simulated_seconds(algorithm, workers, link, seconds, steps):
+def simulated_seconds(algorithm, workers, link, seconds, steps, **config):
     """A step's virtual seconds of ranks that train, after the first steps."""
 
     def rank(group):
         model = torch.nn.Linear(1000, 1, bias=False)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
+        config_of_all = {"algorithm": algorithm, **config}
+        with attach(model, optimizer, config_of_all, process_group=group) as engine:
             for step in range(steps * 2):
                 if step == steps:
                     began = group.time()
@@ -148,6 +149,18 @@ def test_a_replay_takes_as_long_as_ranks_that_train(algorithm, burst):
     made = parse_algorithm(algorithm)
     on = Scenario(3, StepTimes(0.05, backward=0.0), OwnLinks(link), speeds=FREE)
     assert Replay(made, shapes_only([(1, 1000)]), on).run().step_seconds == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("topology", ["star", "ring", "complete"])
+def test_a_hub_sends_as_many_messages_as_it_has_neighbors(topology):
+    link = Link(bytes_per_second=2e4)
+    measured = simulated_seconds("d_psgd", 5, link, 0.05, 8, topology=topology)
+    graph = parse_primitive("topology", topology)
+    on = Scenario(5, StepTimes(0.05, backward=0.0), OwnLinks(link), topology=graph, speeds=FREE)
+    found = Replay(parse_algorithm("d_psgd"), shapes_only([(1, 1000)]), on).run()
+    assert found.step_seconds == pytest.approx(measured, rel=0.05)
+    busiest = {"star": 4, "ring": 2, "complete": 4}[topology] * 4000
+    assert found.busiest_bytes == pytest.approx(busiest)
 
 
 @pytest.mark.parametrize("name", sorted(registry.algorithms()))
