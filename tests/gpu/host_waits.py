@@ -1,0 +1,73 @@
+"""Where the host waits for a GPU: what the profiler has seen, or a pretended GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from tests.gpu.places import Place
+
+MARK = "measured"
+WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cuStreamSynchronize")
+WAITS_OF_DRIVER = ("cuEventSynchronize", "cuCtxSynchronize", "cudaMemcpy", "cuMemcpyDtoH_v2")
+
+
+def host_waits_of(place: Place, step: Callable[[], object], first: int, end: int) -> list[str]:
+    """Take steps 0 to `end` - 1; the waits from step `first` on.
+
+    Args:
+        place: with a GPU, or a pretended one.
+        step: one step.
+        first: which begins when all that is done once is done.
+        end: how many steps there are.
+    """
+    for _ in range(first):
+        step()
+    if place.pretended is not None:
+        place.pretended.work.clear()
+        for _ in range(first, end):
+            step()
+        # What no line asked for are copies by Gloo, which stands in for NCCL.
+        return [one for one in place.pretended.work.waits if not one.endswith(" at ?")]
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen, record_function(MARK):
+        for _ in range(first, end):
+            step()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        seen.export_chrome_trace(str(path))
+        return waits_in(json.loads(path.read_text())["traceEvents"])
+
+
+def waits_in(events: Sequence[dict[str, Any]]) -> list[str]:
+    """Calls by which a thread that trains has waited while it was measured.
+
+    A copy from the GPU is one only where it goes into memory that is not pinned. The profiler itself waits for the
+    device when it ends; that lies behind the mark.
+
+    Raises: ValueError if the trace has no mark.
+    """
+    timed = [one for one in events if one.get("ph") == "X"]
+    mark = next((o for o in timed if o["name"] == MARK and o["cat"] == "user_annotation"), None)
+    if mark is None:
+        raise ValueError(f"the trace of {len(timed)} events holds no {MARK!r}")
+    ours = {mark["tid"]} | {one["tid"] for one in timed if one["name"].startswith("autograd::engine::")}
+    copies = {
+        one["args"]["correlation"]: one["name"]
+        for one in timed
+        if one["cat"] == "gpu_memcpy" and "DtoH" in one["name"] and "Pinned" not in one["name"]
+    }
+    found = []
+    for one in timed:
+        called = one["cat"] in ("cuda_runtime", "cuda_driver") and one["tid"] in ours
+        if not called or not mark["ts"] <= one["ts"] <= mark["ts"] + mark["dur"]:
+            continue
+        if one["name"] in (*WAITS, *WAITS_OF_DRIVER):
+            found.append(one["name"])
+        elif (copy := copies.get(one["args"].get("correlation", 0))) is not None:
+            found.append(copy)
+    return found
