@@ -2,7 +2,7 @@
 
     python3 -m benchmarks.gpu.bare build/gpu-bundle benchmarks.gpu --limit-seconds 480
 
-The wheels of `make gpu-bundle` are installed into a folder of their own, which comes before what the machine has;
+The wheels of `make gpu-bundle` go into a folder of their own, which comes before what the machine has;
 nothing of the machine's is replaced. Entry points are the wheel's, code is that of this checkout.
 """
 

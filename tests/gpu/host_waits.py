@@ -46,8 +46,8 @@ def host_waits_of(place: Place, step: Callable[[], object], first: int, end: int
 def waits_in(events: Sequence[dict[str, Any]]) -> list[str]:
     """Calls by which a thread that trains has waited while it was measured.
 
-    A copy from the GPU is one only where it goes into memory that is not pinned. The profiler itself waits for the
-    device when it ends; that lies behind the mark.
+    A copy from the GPU is one only where it goes into memory that is not pinned. The profiler itself waits
+    for the device when it ends; that lies behind the mark.
 
     Raises: ValueError if the trace has no mark.
     """

@@ -76,7 +76,9 @@ os._exit(0)  # a default group would wait for ranks that have failed
 """
 
 
-def launch(body: Callable[..., Any], size: int, *args: Any, where: str = GPU, **options: Any) -> list[Finished]:
+def launch(
+    body: Callable[..., Any], size: int, *args: Any, where: str = GPU, **options: Any
+) -> list[Finished]:
     """Run it on processes of its own, which have no default group yet."""
     source = SCRIPT.format(module=body.__module__, name=body.__name__, where=where, args=args)
     return launch_script(source, size, LIMIT_SECONDS, **options)

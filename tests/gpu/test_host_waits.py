@@ -1,4 +1,4 @@
-"""The host does not wait for the GPU in a step: torch.profiler shows it, and a pretended GPU on other machines."""
+"""The host does not wait for the GPU in a step: torch.profiler shows it; elsewhere, a pretended GPU."""
 
 from __future__ import annotations
 
