@@ -6,7 +6,6 @@ A body is `body(place, *args)` at module level; it returns something that can be
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu.ranks import share_gpu
 from relaxcomm.testing import PretendGpu
 from tests.network.pretended_nccl import BetweenGpus, pretended
 from tests.ranks import Finished, launch_script, run_ranks
@@ -25,8 +25,6 @@ GPU = "nccl" if HAS_GPU else "pretended"
 DEVICE = "nccl" if HAS_GPU else "gloo"
 """For what no GPU can be pretended for."""
 LIMIT_SECONDS = 90
-DIFFERENT_HOSTS = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
-"""NCCL takes ranks on one GPU for a mistake, unless it takes them for different hosts."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,7 @@ def at(where: str, rank: int, size: int) -> Iterator[Place]:
     if where == "gloo":
         yield Place(rank, size, torch.device("cpu"))
     elif where == "nccl":
-        os.environ.update(DIFFERENT_HOSTS, NCCL_HOSTID=f"host{rank}")
-        torch.cuda.set_device(0)
-        yield Place(rank, size, torch.device("cuda", 0))
+        yield Place(rank, size, share_gpu(rank))
     else:
         with pretended(BetweenGpus), PretendGpu() as gpu:
             yield Place(rank, size, torch.device("cuda", 0), gpu)

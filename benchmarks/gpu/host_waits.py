@@ -1,4 +1,4 @@
-"""Where the host waits for a GPU: what the profiler has seen, or a pretended GPU."""
+"""Where the host has waited for a GPU, as torch.profiler saw it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,15 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from tests.gpu.places import Place
-
 MARK = "measured"
 WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cuStreamSynchronize")
 WAITS_OF_DRIVER = ("cuEventSynchronize", "cuCtxSynchronize", "cudaMemcpy", "cuMemcpyDtoH_v2")
 
 
-def host_waits_of(place: Place, step: Callable[[], object], first: int, end: int) -> list[str]:
-    """Take steps 0 to `end` - 1; the waits from step `first` on.
-
-    Args:
-        place: with a GPU, or a pretended one.
-        step: one step.
-        first: which begins when all that is done once is done.
-        end: how many steps there are.
-    """
-    for _ in range(first):
-        step()
-    if place.pretended is not None:
-        place.pretended.work.clear()
-        for _ in range(first, end):
-            step()
-        # What no line asked for are copies by Gloo, which stands in for NCCL.
-        return [one for one in place.pretended.work.waits if not one.endswith(" at ?")]
+def profiled_waits(step: Callable[[], object], steps: int) -> list[str]:
+    """The host's waits in so many steps, of a loop that has been through what is done once."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen, record_function(MARK):
-        for _ in range(first, end):
+        for _ in range(steps):
             step()
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
