@@ -19,7 +19,10 @@ ROOT = Path(__file__).parents[2]
 _LOOK_SECONDS = 0.2
 _GRACE_SECONDS = 10  # for pytest itself to end a test that takes too long
 _BETWEEN_SECONDS = 120  # in which no test runs: imports, and the end
-_ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # a machine's plugins are not ours
+_ALONE = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # a machine's plugins are not ours
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a process that has asked CUDA cannot be forked
+}
 _PYTEST = (
     *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", telling.__name__),
     *("-o", "filterwarnings=default", "--disable-warnings", "--tb=short", "--continue-on-collection-errors"),

@@ -107,6 +107,7 @@ TRACE = [
 def test_waits_are_those_of_threads_that_train_while_it_is_measured(name, thread):
     assert waits_in(TRACE) == []
     assert waits_in([*TRACE, event(name, "cuda_runtime", 40, thread)]) == [name]
+    assert waits_in([*TRACE, event(f"{name}_v3020", "cuda_runtime", 40, thread)]) == [name]
 
 
 def test_a_copy_into_memory_that_is_not_pinned_is_a_wait():
@@ -116,6 +117,8 @@ def test_a_copy_into_memory_that_is_not_pinned_is_a_wait():
     assert waits_in([*TRACE, {**called, "tid": 3}, copied]) == []
 
 
-def test_a_trace_without_its_mark_is_an_error():
+def test_a_trace_that_cannot_tell_is_an_error():
     with pytest.raises(ValueError, match="holds no 'measured'"):
         waits_in(TRACE[2:])
+    with pytest.raises(ValueError, match="no call of CUDA's"):
+        waits_in([one for one in TRACE if one["tid"] != 1 or one["cat"] == "user_annotation"])
