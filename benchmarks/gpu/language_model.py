@@ -78,7 +78,7 @@ def main() -> None:
         try:
             records[name] = run_on(
                 *(arguments.device, arguments.ranks, share, train),
-                *(name, dict(settings), trial, 0.6 * share),
+                *(name, dict(settings), trial, 0.5 * share),
             )
         except Exception as error:  # of a rank, with its traceback; the others still take part
             records[name] = {"failed": str(error)[-2000:]}

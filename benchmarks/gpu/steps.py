@@ -30,7 +30,7 @@ from benchmarks.report import Report, make_parser, positive
 AGAINST_DDP = ("ddp", "bsp", "ddp_again")
 AGAINST_NOTHING = ("plain", "local", "plain_again")
 _TOLERANCE = 1e-3
-_WARM_STEPS, _PROFILED_STEPS, _MOST_STEPS = 8, 6, 200
+_WARM_STEPS, _PROFILED_STEPS, _MOST_STEPS = 4, 6, 200
 
 
 def take_turns(
@@ -45,6 +45,8 @@ def take_turns(
         block_seconds: about how long a block lasts.
     """
     sides = {name: Side(name, shape, rank, device) for name in names}
+    for side in sides.values():
+        side.timed(_WARM_STEPS)  # which connects, and compiles
     warm = [side.timed(_WARM_STEPS) for side in sides.values()]
     steps = torch.tensor([min(max(round(block_seconds / max(warm)), 3), _MOST_STEPS)])
     dist.broadcast(steps, 0)

@@ -21,7 +21,7 @@ BY_THE_CLOCK = (
     *("ssp stale", "ssp coded"),
 )
 ROUNDING = 1e-7  # float64, and sums in another order
-CHEAP = ("bsp", "streaming_diloco", "gaussiank_sgd", "noloco", "ssp stale")
+CHEAP = ("streaming_diloco", "ssp stale")
 
 
 def trained(place: Place, name: str) -> Trajectory:

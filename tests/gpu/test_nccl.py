@@ -115,7 +115,7 @@ def assert_follows(name: str, histories) -> None:
         np.testing.assert_allclose(history, [rows[rank] for rows in expected[:steps]], rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("name", ["bsp", "local_sgd", *map(costly, ("diloco", "selsync", "ssp"))])
 def test_algorithms_equal_their_references(name):
     assert_follows(name, run(training, 3, REFERENCES[name][0], 20))
 
@@ -132,7 +132,7 @@ def with_a_default_group(place: Place, backend: str, algorithm):
 
 @pytest.mark.parametrize(
     ("backend", "name"),
-    [(backend, name) for backend in DEFAULTS for name in ("bsp", "local_sgd")],
+    [(backend, name) for backend in DEFAULTS for name in ("bsp", "diloco")],
 )
 def test_the_default_group_is_the_users_own(backend, name):
     done = launch(with_a_default_group, 2, backend, REFERENCES[name][0])
