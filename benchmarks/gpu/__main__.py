@@ -38,6 +38,7 @@ _SIZE_SECONDS = 20
 
 def main() -> int:
     parser = make_parser("gpu", __doc__, limit_seconds=470, test_seconds=100, rounds=3)
+    parser.add_argument("--tests", nargs="+", default=list(TESTS), help="a part of the proofs; default all")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU is seen; its tests run elsewhere on a pretended one", file=sys.stderr)
@@ -46,7 +47,7 @@ def main() -> int:
     report = Report(arguments)
     results: dict[str, Any] = {"device": device(), "proofs": [], "speed": [], "aims": []}
     proofs_end = deadline - min(_SPEED_SECONDS, arguments.limit_seconds / 4)
-    for outcome in prove(TESTS, proofs_end - time.monotonic(), arguments.test_seconds):
+    for outcome in prove(arguments.tests, proofs_end - time.monotonic(), arguments.test_seconds):
         results["proofs"].append(outcome)
         report.write(results)
         print(f"{outcome['outcome']:11} {outcome.get('seconds', ''):>6} {outcome['test']}", flush=True)
