@@ -35,22 +35,23 @@ def aims(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return whole - copy if whole is not None and copy is not None else None
 
     found = []
-
-    def hold(aim: str, value: float, *, most: float = float("inf"), least: float = 0.0) -> None:
-        found.append({"aim": aim, "found": round(value, 4), "holds": least <= value <= most})
-
     for numel, label, most in ((SMALL, "16 M", 0.15), (LARGE, "1 G", 5.5)):
         ours, theirs = taken(numel, "gaussian_k, encode"), times.get((numel, "topk"))
         if ours is not None:
-            hold(f"gaussian_k, encode {label} entries: at most {most} ms", ours, most=most)
+            found.append(_held(f"gaussian_k, encode {label} entries: at most {most} ms", ours, most=most))
             if theirs is not None:
-                hold(
-                    f"gaussian_k, encode {label} entries: ahead of topk by 10 times", theirs / ours, least=10
-                )
+                label = f"gaussian_k, encode {label} entries: ahead of topk by 10 times"
+                found.append(_held(label, theirs / ours, least=10))
     encode, both = taken(LARGE, "quantize, encode"), taken(LARGE, "quantize, encode and decode")
     if encode is not None:
         speed = LARGE * ENCODE_BYTES / encode / 1e9
-        hold("8 bits, encode 1 G entries: at least 3.4 TB/s", speed, least=3.4)
+        found.append(_held("8 bits, encode 1 G entries: at least 3.4 TB/s", speed, least=3.4))
         if both is not None:
-            hold("8 bits, decode 1 G entries of 4 workers: at most 2.5 ms", both - encode, most=2.5)
+            found.append(
+                _held("8 bits, decode 1 G entries of 4 workers: at most 2.5 ms", both - encode, most=2.5)
+            )
     return found
+
+
+def _held(aim: str, value: float, *, most: float = float("inf"), least: float = 0.0) -> dict[str, Any]:
+    return {"aim": aim, "found": round(value, 4), "holds": least <= value <= most}

@@ -73,30 +73,35 @@ def train(
     make = RIVALS.get(name, Relaxcomm)
     contender = make(task.model, task.optimizer, **settings)
     curve: list[dict[str, float]] = []
-    spent, sent, first = 0.0, 0, (0.0, 0)
+    spent, sent = 0.0, 0
     begun = time.monotonic()
     batches = batches_of(task, trial, rank, size, device)
     for step in range(0, trial.steps, trial.period):
         count = min(trial.period, trial.steps - step)
         taken, bytes_sent = _train_for(count, contender, task, batches, device)
         spent, sent = spent + taken, sent + bytes_sent
-        first = first if curve else (spent, sent)
         tokens = (step + count) * trial.batch * trial.context * size
         curve.append({"tokens": tokens, "seconds": spent, "bits_per_character": judged(task, device)})
         if not _go_on(time.monotonic() - begun < seconds):
             break
     contender.close()
     done = curve[-1]["tokens"] / (trial.batch * trial.context * size)
-    later = curve[-1]["tokens"] - curve[0]["tokens"]  # the first period compiles and connects
-    tokens, duration = (later, spent - first[0]) if later else (curve[-1]["tokens"], spent)
     return {
         "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
-        "tokens_a_second": tokens / duration,
+        "tokens_a_second": _speed(curve),
         "bytes_a_step": sent / done,
         "steps": done,
         "note": contender.note(),
         "curve": curve,
     }
+
+
+def _speed(curve: list[dict[str, float]]) -> float:
+    """Tokens a second behind the first point, before which is what is done once: compiling, connecting."""
+    first, last = curve[0], curve[-1]
+    if len(curve) == 1:
+        return last["tokens"] / last["seconds"]
+    return (last["tokens"] - first["tokens"]) / (last["seconds"] - first["seconds"])
 
 
 def batches_of(task: Task, trial: Trial, rank: int, size: int, device: torch.device) -> Iterator[Tensor]:

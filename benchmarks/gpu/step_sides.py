@@ -89,9 +89,14 @@ class Side:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
 
-    def callback_seconds(self) -> float:
-        """That our callbacks have taken on the host so far; 0 without an engine."""
-        return 0.0 if self._engine is None else float(self._engine.statistics["callback_seconds"])
+    def host_share(self, steps: int) -> float:
+        """The part of so many steps that the engine's callbacks take on the host; 0 without one."""
+        if self._engine is None:
+            return 0.0
+        before, begin = self._engine.statistics["callback_seconds"], time.perf_counter()
+        self.timed(steps)
+        after = self._engine.statistics["callback_seconds"]
+        return float((after - before) / (time.perf_counter() - begin))
 
     def means(self) -> list[float]:
         """Of each parameter, by which two sides are compared."""

@@ -60,9 +60,7 @@ def take_turns(
             blocks[name].append([taken.item() / dist.get_world_size()])
     ours = sides[names[1]]
     apart = max(abs(a - b) for a, b in zip(sides[names[0]].means(), ours.means(), strict=True))
-    before, begin = ours.callback_seconds(), time.perf_counter()
-    ours.timed(int(steps))
-    host = (ours.callback_seconds() - before) / (time.perf_counter() - begin)
+    host = ours.host_share(int(steps))
     waits = profiled_waits(ours.step, _PROFILED_STEPS) if device.type == "cuda" else None
     for side in sides.values():
         side.close()
