@@ -20,7 +20,7 @@ DOCS_VENV := .venv-docs
 DOCS := $(DOCS_VENV)/bin
 DOCS_STAMP := $(DOCS_VENV)/.installed
 
-.PHONY: docs demo test test-slow test-faults test-gpu test-integrations test-wheel prometheus check bench bench-compare soak clean FORCE
+.PHONY: docs demo test test-slow test-faults test-gpu gpu-bundle test-integrations test-wheel prometheus check bench bench-compare soak clean FORCE
 
 demo: $(STAMP)
 	$(BIN)/relaxcomm demo
@@ -41,6 +41,11 @@ test-faults: $(STAMP)
 # What a machine with one GPU proves, in at most 8 minutes; it leaves a dated result.
 test-gpu: $(STAMP)
 	$(BIN)/python -m benchmarks.gpu
+
+# All that a machine without a network needs for that beside its own PyTorch, for its version of Python.
+GPU_PYTHON ?= 3.12
+gpu-bundle: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu.bundle build/gpu-bundle --python-version $(GPU_PYTHON)
 
 # The frameworks that people use, the real packages, on 2 and 3 ranks.
 test-integrations: $(FRAMEWORKS_STAMP)

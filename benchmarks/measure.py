@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -106,29 +107,58 @@ class PeakMemory:
         raise RuntimeError("/proc/self/status has no VmHWM line; memory is measured on Linux only")
 
 
-def run_ranks(function: Callable[..., Any], num_workers: int, *arguments: Any) -> Any:
-    """`function(rank, *arguments)` on fresh gloo processes; returns what rank 0 returned.
+def run_ranks(
+    function: Callable[..., Any],
+    num_workers: int,
+    *arguments: Any,
+    backend: str = "gloo",
+    limit_seconds: float = float("inf"),
+) -> Any:
+    """`function(rank, *arguments)` on fresh processes; returns what rank 0 returned.
 
     Each process has one torch thread and talks over the loopback interface. What `function`
     returns must be valid JSON. A rank that fails ends all of them with its traceback.
+
+    Args:
+        backend: of the default group, as torch.distributed names it.
+        limit_seconds: in which all must have ended.
+
+    Raises: TimeoutError if one has not; all are ended then.
     """
     with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
         answer = Path(folder) / "answer.json"
-        passed = (num_workers, port, str(answer), function, arguments)
-        spawn(_rank_main, passed, nprocs=num_workers)  # type: ignore[no-untyped-call]
+        passed = (num_workers, port, str(answer), backend, function, arguments)
+        started = spawn(_rank_main, passed, nprocs=num_workers, join=False)  # type: ignore[no-untyped-call]
+        _join(started, limit_seconds)
         return json.loads(answer.read_text())
 
 
+def _join(started: Any, limit_seconds: float) -> None:
+    """Wait for all ranks; the first one that fails raises here."""
+    deadline = time.monotonic() + limit_seconds
+    while not started.join(timeout=1.0):
+        if time.monotonic() > deadline:
+            for process in started.processes:
+                process.kill()
+            raise TimeoutError(f"the ranks did not end in {limit_seconds:g} s")
+
+
 def _rank_main(
-    rank: int, num_workers: int, port: int, answer: str, function: Callable[..., Any], arguments: Any
+    rank: int,
+    num_workers: int,
+    port: int,
+    answer: str,
+    backend: str,
+    function: Callable[..., Any],
+    arguments: Any,
 ) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
-        "gloo", f"tcp://127.0.0.1:{port}", timeout=COLLECTIVE_LIMIT, rank=rank, world_size=num_workers
+        backend, f"tcp://127.0.0.1:{port}", timeout=COLLECTIVE_LIMIT, rank=rank, world_size=num_workers
     )
     result = function(rank, *arguments)
     if rank == 0:

@@ -45,7 +45,7 @@ PRINTED = {
     "docs/concepts/step.md": "[0, 0, 20, 0, 0, 20]",
     "docs/concepts/message.md": "10 entries in 84 bytes",
 }
-OTHER_PROGRAMS = {"make", "pip", "export", "openssl", "python", "srun"}
+OTHER_PROGRAMS = {"make", "pip", "export", "openssl", "python", "python3", "srun"}
 
 
 def blocks(page: str, language: str) -> list[str]:

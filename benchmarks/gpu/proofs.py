@@ -1,51 +1,134 @@
-"""Runs the tests that need a GPU, and says of each what it has shown."""
+"""Runs tests in order, says of each what it has shown, and goes on behind one that hangs."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
-import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from xml.etree import ElementTree
+
+from benchmarks.gpu import telling
 
 ROOT = Path(__file__).parents[2]
+_LOOK_SECONDS = 0.2
+_GRACE_SECONDS = 10  # for pytest itself to end a test that takes too long
+_BETWEEN_SECONDS = 120  # in which no test runs: imports, and the end
+_ALONE = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # a machine's plugins are not ours
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a process that has asked CUDA cannot be forked
+}
+_PYTEST = (
+    *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", telling.__name__),
+    *("-o", "filterwarnings=default", "--disable-warnings", "--tb=short", "--continue-on-collection-errors"),
+)
+_ENDED_BY_ITSELF = (0, 1, 5)  # 1: a test has failed; 5: none was left
 
 
-def prove(folders: list[str], limit_seconds: float) -> list[dict[str, Any]]:
-    """The outcome of each test.
+def prove(tests: Sequence[str], limit_seconds: float, test_seconds: float) -> Iterator[dict[str, Any]]:
+    """The outcome of each test when it is known: its name, "proven", "failed", "skipped" or "not reached".
 
     Args:
-        folders: of tests, from the repository's root.
-        limit_seconds: for all of them together; what was not reached is not among the outcomes.
+        tests: files or folders from the repository's root, in the order in which they are tried.
+        limit_seconds: for all of them together.
+        test_seconds: for one test. It is ended then, with all processes of its own, and the next one begins.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        process = subprocess.Popen([*command, *folders], cwd=ROOT)
-        try:
-            process.wait(limit_seconds)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # pytest still writes its report
-            process.wait()
-        return outcomes(report.read_text()) if report.exists() else []
+    with TemporaryDirectory() as folder:
+        yield from _Proofs(tests, Path(folder), test_seconds).run(time.monotonic() + limit_seconds)
 
 
-def outcomes(report: str) -> list[dict[str, Any]]:
-    """What a JUnit report tells of each test.
+class _Proofs:
+    """Processes of pytest's, one behind the other.
 
-    Example:
-        >>> case = '<testcase classname="tests.gpu.test_nccl" name="test_operations[2]" time="3.5"/>'
-        >>> outcomes(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
-        [{'test': 'tests.gpu.test_nccl::test_operations[2]', 'seconds': 3.5, 'outcome': 'proven'}]
+    Args:
+        tests: files or folders.
+        folder: where the processes tell what has happened.
+        test_seconds: that a test may take.
     """
-    found = []
-    for case in ElementTree.fromstring(report).iter("testcase"):
-        told = {"test": f"{case.get('classname')}::{case.get('name')}", "seconds": float(case.get("time", 0))}
-        why = next((one for one in case if one.tag in ("failure", "error", "skipped")), None)
-        if why is None:
-            found.append({**told, "outcome": "proven"})
-        else:
-            outcome = "skipped" if why.tag == "skipped" else "failed"
-            found.append({**told, "outcome": outcome, "why": (why.get("message") or "")[:500]})
-    return found
+
+    def __init__(self, tests: Sequence[str], folder: Path, test_seconds: float) -> None:
+        self._tests, self._test_seconds = tests, test_seconds
+        self._told, self._output = folder / "told", folder / "output"
+        self._read = 0
+        self._planned: dict[str, None] = {}
+        self._running: str | None = None
+        self._since = 0.0
+
+    def run(self, deadline: float) -> Iterator[dict[str, Any]]:
+        """Start pytest anew behind each test that ends it, until nothing is left."""
+        is_over = False
+        while not is_over and time.monotonic() < deadline:
+            process = self._start()
+            try:
+                while process.poll() is None and not self._is_late(deadline):
+                    time.sleep(_LOOK_SECONDS)
+                    yield from self._news()
+            finally:
+                status = process.poll()
+                _end(process)
+            yield from self._news()
+            is_over = status in _ENDED_BY_ITSELF or (status is None and time.monotonic() >= deadline)
+            if not is_over and status != telling.ANEW:
+                is_over = self._running is None  # it would end the same way again
+                yield self._ended_by(status)
+        for name in self._planned if self._read else self._tests:
+            yield {"test": name, "outcome": "not reached"}
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, *_PYTEST, f"--timeout={self._test_seconds:g}", *self._tests]
+        environment = {**os.environ, **_ALONE, telling.FILE: str(self._told)}
+        self._running, self._since = None, time.monotonic()
+        with self._output.open("w") as file:
+            return subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True
+            )
+
+    def _is_late(self, deadline: float) -> bool:
+        allowed = _BETWEEN_SECONDS if self._running is None else self._test_seconds + _GRACE_SECONDS
+        return time.monotonic() > min(deadline, self._since + allowed)
+
+    def _news(self) -> Iterator[dict[str, Any]]:
+        """What was told since the last look."""
+        lines = self._told.read_text().splitlines() if self._told.exists() else []
+        for line in lines[self._read :]:
+            facts = json.loads(line)
+            self._since = time.monotonic()
+            if "planned" in facts:
+                self._planned[facts["planned"]] = None
+            elif "begun" in facts:
+                self._running = facts["begun"]
+            else:
+                self._planned.pop(facts["test"], None)
+                self._running = None
+                yield facts
+        self._read = len(lines)
+
+    def _ended_by(self, status: int | None) -> dict[str, Any]:
+        """The outcome of the test that ran when the process ended; the next process leaves it out."""
+        said = self._output.read_text()[-3000:]
+        how = "took too long" if status is None else f"ended the process with {status}"
+        facts = {
+            "test": self._running or "pytest",
+            "outcome": "failed",
+            "seconds": round(time.monotonic() - self._since, 2),
+            "why": f"{how}:\n{said}",
+        }
+        with self._told.open("a") as file:
+            file.write(json.dumps(facts) + "\n")
+        self._read += 1
+        self._planned.pop(facts["test"], None)
+        return facts
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It, and all that it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()

@@ -93,6 +93,7 @@ def patched_cuda(wait: WaitFor) -> Iterator[None]:
         "set_device": lambda _: None,
         "current_device": lambda: 0,
         "is_available": lambda: True,
+        "is_current_stream_capturing": lambda: False,
         "device_count": lambda: 1,
         "get_rng_state": lambda *_: torch.get_rng_state(),
         "set_rng_state": lambda state, *_: torch.set_rng_state(state),

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
 
 import pytest
 import torch
 
-from benchmarks.gpu.proofs import outcomes, prove
+from benchmarks.gpu import __main__ as command, proofs
+from benchmarks.gpu.aims import LARGE, aims
+from benchmarks.gpu.proofs import ROOT, prove
 from benchmarks.gpu.speed import measure
+
+TESTS = """
+import os, signal, time
+import pytest
+
+def test_holds(): pass
+
+def test_does_not(): assert 1 == 2, "numbers"
+
+def test_hangs():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])  # as in a library that does not return
+    time.sleep(60)
+
+def test_crashes(): os._exit(7)
+
+def test_loses_the_device(): raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+@pytest.mark.skip("for a reason")
+def test_is_skipped(): pass
+
+def test_is_last(): pass
+"""
 
 
 def test_every_contender_is_timed_in_every_round():
@@ -18,28 +42,87 @@ def test_every_contender_is_timed_in_every_round():
     assert all(len(row["milliseconds"]) == 2 and min(row["milliseconds"]) > 0 for row in rows)
 
 
-def test_outcomes_are_told_apart():
-    cases = (
-        '<testcase classname="a" name="x" time="1"/>',
-        '<testcase classname="a" name="y" time="2"><failure message="went wrong"/></testcase>',
-        '<testcase classname="a" name="z" time="0"><skipped message="needs a CUDA device"/></testcase>',
-    )
-    found = outcomes(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
-    assert [one["outcome"] for one in found] == ["proven", "failed", "skipped"]
-    assert found[1]["why"] == "went wrong"
+def test_what_cannot_be_measured_says_why(monkeypatch):
+    def fails(*_, **__):
+        raise MemoryError("all is full")
+
+    monkeypatch.setattr(torch, "topk", fails)
+    first, *others = measure(torch.device("cpu"), 64, 1)
+    assert first == {"what": "topk", "numel": 64, "failed": "all is full"}
+    assert all("median_milliseconds" in row for row in others if "top_k" not in row["what"])
 
 
-def test_tests_are_run_and_told_of():
-    found = prove(["tests/benchmarks/test_gpu_report.py::test_outcomes_are_told_apart"], 60)
-    assert [(one["test"].split("::")[1], one["outcome"]) for one in found] == [
-        ("test_outcomes_are_told_apart", "proven")
-    ]
+def test_aims_are_held_or_missed():
+    times = {"a copy": 2.0, "quantize, encode": 4.0, "quantize, encode and decode": 7.0}
+    rows = [{"what": what, "numel": LARGE, "median_milliseconds": time} for what, time in times.items()]
+    encode, decode = aims(rows)
+    assert encode["found"] == pytest.approx(LARGE * 9 / 2e-3 / 1e12, abs=1e-4)
+    assert encode["holds"]
+    assert (decode["found"], decode["holds"]) == (3.0, False)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_without_a_gpu_it_says_so():
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
-    assert "no GPU is seen" in done.stderr
+def test_one_that_hangs_or_crashes_does_not_take_others_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(proofs, "_GRACE_SECONDS", 0.5)
+    path, broken = tmp_path / "test_made.py", tmp_path / "test_broken.py"
+    path.write_text(TESTS)
+    broken.write_text("import nothing_of_that_name")
+    found = list(prove([str(broken), str(path)], 60, 1))
+    told = {one["test"].split("::")[-1]: (one["outcome"], one["why"]) for one in found}
+    assert len(told) == len(found)
+    assert {name: outcome for name, (outcome, _) in told.items()} == {
+        "test_broken.py": "failed",
+        "test_holds": "proven",
+        "test_does_not": "failed",
+        "test_hangs": "failed",
+        "test_crashes": "failed",
+        "test_loses_the_device": "failed",
+        "test_is_skipped": "skipped",
+        "test_is_last": "proven",
+    }
+    assert "numbers" in told["test_does_not"][1]
+    assert "took too long" in told["test_hangs"][1]
+    assert "ended the process with 7" in told["test_crashes"][1]
+    assert "an illegal memory access" in told["test_loses_the_device"][1]
+    assert "nothing_of_that_name" in told["test_broken.py"][1]
+    assert "for a reason" in told["test_is_skipped"][1]
+
+
+def test_what_was_not_reached_is_told(tmp_path):
+    path, later = tmp_path / "test_made.py", tmp_path / "test_later.py"
+    path.write_text("import time\ndef test_first(): time.sleep(60)\ndef test_second(): pass\n")
+    later.write_text("def test_third(): pass\n")
+    found = list(prove([str(path), str(later)], 5, 30))
+    assert {one["outcome"] for one in found} == {"not reached"}
+    assert [one["test"].split("::")[-1] for one in found] == ["test_first", "test_second", "test_third"]
+    assert list(prove([str(path)], 0, 30)) == [{"test": str(path), "outcome": "not reached"}]
+
+
+def test_the_whole_command(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "test_made.py"
+    path.write_text("def test_holds(): pass\ndef test_does_not(): assert 1 == 2, 'numbers'\n")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(command, "device", lambda: {"name": "pretended"})
+    monkeypatch.setattr(command, "TESTS", [str(path)])
+    monkeypatch.setattr(command, "SIZES", [256])
+    monkeypatch.setattr(command, "measure", lambda _, *more: measure(torch.device("cpu"), *more))
+    monkeypatch.setattr(sys, "argv", ["gpu", "--output", str(tmp_path / "gpu.json"), "--rounds", "1"])
+    assert command.main() == 1
+    said = capsys.readouterr().out
+    assert "numbers" in said
+    assert said.splitlines()[-1] == "1 proven, 1 failed"
+    result = json.loads((tmp_path / "gpu.json").read_text())["results"]
+    assert [one["outcome"] for one in result["proofs"]] == ["proven", "failed"]
+    assert len(result["speed"]) == 6
+
+
+def test_what_it_tries_is_there():
+    assert all((ROOT / one).exists() for one in command.TESTS)
+    files = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/gpu/test_*.py")}
+    assert files == {one for one in command.TESTS if one != "tests/kernels"}
+
+
+def test_without_a_gpu_it_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu"])
+    assert command.main() == 2
+    assert "no GPU is seen" in capsys.readouterr().err

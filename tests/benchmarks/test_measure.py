@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,18 @@ def test_run_ranks_returns_rank_0s_answer_from_other_processes():
 def test_a_rank_that_fails_ends_the_run_with_its_reason():
     with pytest.raises(Exception, match="rank 1 was told to fail"):
         measure.run_ranks(sum_or_fail, 2, 1)
+
+
+def sleep_or_end(rank: int) -> None:
+    time.sleep(60 * rank)
+
+
+@pytest.mark.ranks
+def test_ranks_that_do_not_end_are_ended():
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError, match="did not end in"):
+        measure.run_ranks(sleep_or_end, 2, limit_seconds=0.5)
+    assert time.monotonic() - begin < 30
 
 
 def test_result_file_holds_ratios_and_the_environment(tmp_path):

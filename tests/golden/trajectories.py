@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,11 +39,14 @@ class Trajectory:
 
 def trajectory(name: str, loop: str, dtype: torch.dtype = torch.float64) -> list[Trajectory]:
     """What each rank saw; bit for bit the same whenever the arithmetic and its order are."""
-    return relaxcomm.simulate(lambda group: _train(group, name, loop, dtype), RANKS)
+    return relaxcomm.simulate(lambda group: train(group, name, loop, dtype), RANKS)
 
 
-def _train(group: relaxcomm.InProcessGroup, name: str, loop: str, dtype: torch.dtype) -> Trajectory:
-    model, data = _model(dtype), _data(dtype)
+def train(
+    group: Any, name: str, loop: str, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Trajectory:
+    """What this rank of a group sees."""
+    model, data = _model(dtype).to(device), _data(dtype)
     momentum = 0.0 if name in WITHOUT_MOMENTUM else 0.8
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
     if name in WITH_ADAM:  # a large eps, so that the rounding of a gradient near 0 is no step
@@ -61,7 +65,7 @@ def _train(group: relaxcomm.InProcessGroup, name: str, loop: str, dtype: torch.d
                 num = len(inputs)  # BatchNorm wants two samples or more
                 size = (num + 1) // 2 if loop == "accumulated" and num > 3 else num
                 for (x, y), share in engine.micro_batches((inputs, targets), size):
-                    (share * nn.functional.cross_entropy(model(x), y)).backward()
+                    (share * nn.functional.cross_entropy(model(x.to(device)), y.to(device))).backward()
                 if loop == "accumulated":
                     nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                 optimizer.step()
@@ -88,7 +92,7 @@ def _data(dtype: torch.dtype) -> TensorDataset:
 
 
 def _tensors(model: nn.Module) -> list[torch.Tensor]:
-    return [tensor.detach() for tensor in model.state_dict().values()]
+    return [tensor.detach().cpu() for tensor in model.state_dict().values()]
 
 
 def _values(model: nn.Module) -> NDArray[np.float64]:

@@ -1,124 +1,65 @@
-"""The same meaning over NCCL: operations, algorithms, overflows, and a step that never waits for the GPU.
-
-Several ranks share one GPU: each has an `NCCL_HOSTID` of its own, and they talk over the loopback interface.
-"""
+"""The same meaning over NCCL: operations, references, what is refused, ranks that are alone or slow."""
 
 from __future__ import annotations
 
-import json
+import os
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
+import relaxcomm
+from relaxcomm.network import TorchTransport
+from relaxcomm.network.operations import (
+    Agree,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Label,
+    Neighbors,
+    Operation,
+)
 from tests import references
 from tests.engine.harness import simulated_workers
-from tests.ranks import launch_script
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
-HEAD = """
-import json, os, sys
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-os.environ["NCCL_HOSTID"] = f"host{rank}"
-os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-sys.path.insert(0, ".")
-import torch, torch.distributed as dist
-torch.cuda.set_device(0)
-device = torch.device("cuda", 0)
-dist.init_process_group("gloo")
-import atexit
-atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
-import relaxcomm
-"""
-
-OPERATIONS = """
-from relaxcomm.network.operations import *
-from relaxcomm.network import TorchTransport
-transport = TorchTransport.of(None, device=device, backend="auto", timeout_seconds=30, debug=False)
-row, right, left = torch.arange(4.0, device=device) + 10 * rank, (rank + 1) % size, (rank - 1) % size
-operations = {
-    "sum": AllReduce(row.clone(), "sum"),
-    "mean": AllReduce(row.clone(), "mean"),
-    "max": AllReduce(row.clone(), "max"),
-    "gather": AllGather(row.clone()),
-    "all_to_all": AllToAll(torch.stack([row + 100 * peer for peer in range(size)])),
-    "broadcast": Broadcast(row.clone(), root=1),
-    "agree": Agree(torch.tensor([float(rank)]), "max"),
-}
-pending = {n: transport.issue(op, Label(0, n, u)) for u, (n, op) in enumerate(operations.items())}
-found = {name: one.wait().tolist() for name, one in pending.items()}
-ring = Neighbors({right: row}, {left: torch.empty(4, device=device)})
-ring = transport.issue(ring, Label(0, "ring")).wait()
-found["ring"] = ring[left].tolist()
-transport.meet("the end")
-transport.close()
-print(json.dumps(found))
-"""
-
-TRAINING = """
+from tests.gpu.places import GPU, HAS_GPU, Place, costly, launch, run, told
 from tests.models import CASES, make_optimizer
-ALGORITHM, STEPS, _ = SETTINGS
-task = CASES["toy"]
-model = task.model(seed=rank).to(device)
-optimizer = make_optimizer("momentum", model)
-history = []
-with relaxcomm.attach(model, optimizer, {"algorithm": ALGORITHM, "bucket_bytes": 512}) as engine:
-    for step in range(STEPS):
-        x, y = (t.to(device) for t in task.data(step, rank))
-        task.loss(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        history.append(torch.cat([p.detach().flatten() for p in model.parameters()]).cpu().tolist())
-print(json.dumps(history))
-"""
 
-OVERFLOW = """
-model = torch.nn.Linear(8, 4).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=1000)
-with relaxcomm.attach(model, optimizer, {"algorithm": "bsp"}, scaler=scaler) as engine:
-    for step in range(6):
-        draw = torch.Generator(device).manual_seed(10 * step + rank)
-        x = torch.randn(16, 8, device=device, generator=draw)
-        loss = model(x).square().mean() * (float("inf") if step == 2 and rank == 1 else 1.0)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-flat = torch.nn.utils.parameters_to_vector(model.parameters())
-print(json.dumps([scaler.get_scale(), flat.cpu().tolist()]))
-"""
-
-NO_WAIT = """
-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
-x = torch.randn(16, 64, device=device)
-with relaxcomm.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 8192}) as engine:
-    for step in range(6):
-        torch.cuda.set_sync_debug_mode("error" if step > 2 else "default")  # after the layout is agreed
-        model(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    torch.cuda.set_sync_debug_mode("default")
-print(json.dumps("never waited"))
-"""
+pytestmark = pytest.mark.ranks
 
 
-def run(body, size):
-    """What every rank printed last."""
-    done = launch_script(HEAD + body, size, 180)
-    assert all(process.returncode == 0 for process in done), "\n".join(process.stderr for process in done)
-    return [json.loads(process.stdout.splitlines()[-1]) for process in done]
+def transport(place: Place) -> TorchTransport:
+    return TorchTransport.of(None, device=place.device, backend="auto", timeout_seconds=30, debug=False)
+
+
+def operations(place: Place):
+    """What each operation brings back."""
+    rank, size = place.rank, place.size
+    made, right, left = transport(place), (rank + 1) % size, (rank - 1) % size
+    row = torch.arange(4.0, device=place.device) + 10 * rank
+    asked: dict[str, Operation] = {
+        "sum": AllReduce(row.clone(), "sum"),
+        "mean": AllReduce(row.clone(), "mean"),
+        "max": AllReduce(row.clone(), "max"),
+        "gather": AllGather(row.clone()),
+        "all_to_all": AllToAll(torch.stack([row + 100 * peer for peer in range(size)])),
+        "broadcast": Broadcast(row.clone(), root=1),
+        "agree": Agree(torch.tensor([float(rank)]), "max"),
+    }
+    pending = {name: made.issue(one, Label(0, name, u)) for u, (name, one) in enumerate(asked.items())}
+    found = {name: one.wait().tolist() for name, one in pending.items()}
+    ring = Neighbors({right: row}, {left: torch.empty(4, device=place.device)})
+    found["ring"] = made.issue(ring, Label(0, "ring")).wait()[left].tolist()
+    made.meet("the end")
+    made.close()
+    return found
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_operations(size):
     rows = np.arange(4.0) + 10 * np.arange(size)[:, None]
-    for rank, found in enumerate(run(OPERATIONS, size)):
+    for rank, found in enumerate(run(operations, size)):
         expected = {
             "sum": rows.sum(0),
             "mean": rows.mean(0),
@@ -133,32 +74,164 @@ def test_operations(size):
             np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
 
 
+def flat(model: torch.nn.Module) -> list[float]:
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).cpu().tolist()
+
+
+def training(place: Place, algorithm, steps: int):
+    """The parameters after each step."""
+    case, history = CASES["toy"], []
+    model = case.model(seed=place.rank).to(place.device)
+    optimizer = make_optimizer("momentum", model)
+    with relaxcomm.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 512}):
+        for step in range(steps):
+            x, y = (one.to(place.device) for one in case.data(step, place.rank))
+            case.loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            history.append(flat(model))
+    return history
+
+
+REFERENCES = {
+    "bsp": ("bsp", references.bsp, ()),
+    "local_sgd": ({"name": "local_sgd", "steps": 5}, references.local_sgd, (5,)),
+    "diloco": ({"name": "diloco", "steps": 7, "lr": 0.7, "momentum": 0.9}, references.diloco, (7, 0.7, 0.9)),
+    "selsync": (
+        {"name": "selsync", "threshold": 0.01, "window_steps": 3},
+        references.selsync,
+        (0.01, 3),
+    ),
+    "ssp": ({"name": "ssp", "staleness": 0}, references.bsp, ()),
+}
+
+
+def assert_follows(name: str, histories) -> None:
+    """Hold every rank's parameters against what the paper's loop makes."""
+    _, reference, arguments = REFERENCES[name]
+    steps = len(histories[0])
+    expected = reference(simulated_workers(len(histories), "momentum"), steps, *arguments)
+    for rank, history in enumerate(histories):
+        np.testing.assert_allclose(history, [rows[rank] for rows in expected[:steps]], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["bsp", "local_sgd", *map(costly, ("diloco", "selsync", "ssp"))])
+def test_algorithms_equal_their_references(name):
+    assert_follows(name, run(training, 3, REFERENCES[name][0], 20))
+
+
+DEFAULTS = ("nccl", "cpu:gloo,cuda:nccl", "gloo") if HAS_GPU else ("gloo",)
+
+
+def with_a_default_group(place: Place, backend: str, algorithm):
+    """Training in which the user's own default group is there."""
+    device = place.device if backend == "nccl" else None
+    dist.init_process_group(backend, device_id=device)
+    return training(place, algorithm, 12)
+
+
 @pytest.mark.parametrize(
-    ("algorithm", "reference", "arguments"),
-    [
-        ("bsp", references.bsp, ()),
-        ({"name": "local_sgd", "steps": 5}, references.local_sgd, (5,)),
-        ({"name": "diloco", "steps": 7, "lr": 0.7, "momentum": 0.9}, references.diloco, (7, 0.7, 0.9)),
-        ({"name": "selsync", "threshold": 0.01, "window_steps": 3}, references.selsync, (0.01, 3)),
-        ({"name": "ssp", "staleness": 0}, references.bsp, ()),
-    ],
+    ("backend", "name"),
+    [(backend, name) for backend in DEFAULTS for name in ("bsp", "diloco")],
 )
-def test_algorithms_equal_their_references(algorithm, reference, arguments):
-    optimizer = "momentum"
-    expected = reference(simulated_workers(3, optimizer), 20, *arguments)
-    settings = f"SETTINGS = {[algorithm, 20, False]!r}\n"
-    for rank, history in enumerate(run(settings + TRAINING, 3)):
-        np.testing.assert_allclose(history, [rows[rank] for rows in expected[:20]], rtol=1e-7, atol=1e-9)
+def test_the_default_group_is_the_users_own(backend, name):
+    done = launch(with_a_default_group, 2, backend, REFERENCES[name][0])
+    assert_follows(name, told(done))
 
 
-def test_an_overflow_on_one_rank_is_skipped_by_all():
-    (scale, first), *others = run(OVERFLOW, 2)
-    assert scale == 2.0**9
-    assert np.isfinite(first).all()
-    for other_scale, parameters in others:
-        assert other_scale == scale
-        np.testing.assert_array_equal(parameters, first)
+def isolated(place: Place):
+    """What came from the other of two, while a third has no neighbours."""
+    made, came = transport(place), []
+    for step in range(3):
+        other = 1 - place.rank
+        message = torch.full((4,), 10.0 * step + place.rank, device=place.device)
+        swap = Neighbors({}, {})
+        if place.rank < 2:
+            swap = Neighbors({other: message}, {other: torch.empty(4, device=place.device)})
+        got = made.issue(swap, Label(step, "gossip")).wait()
+        came.append([one[0].item() for one in got.values()])
+    made.meet("the end")
+    made.close()
+    return came
 
 
-def test_the_step_never_waits_for_the_gpu():
-    assert run(NO_WAIT, 2) == ["never waited"] * 2
+def test_gossip_goes_on_beside_a_rank_without_neighbours():
+    assert run(isolated, 3) == [[[1.0], [11.0], [21.0]], [[0.0], [10.0], [20.0]], [[], [], []]]
+
+
+def refused(place: Place, how: str):
+    """What attach() says of a model or ranks that NCCL cannot connect."""
+    model = torch.nn.BatchNorm1d(4).to(place.device)
+    if how == "buffers":
+        model.running_mean = torch.zeros(4)
+    if how == "shared":
+        os.environ.pop("NCCL_HOSTID", None)
+    try:
+        relaxcomm.attach(model, None, {"algorithm": "bsp", "timeout_seconds": 30})
+    except relaxcomm.UsageError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("buffers", "running_mean on cpu"),
+        pytest.param(
+            "shared", "ranks [0, 1] on", marks=pytest.mark.skipif(not HAS_GPU, reason="needs a real GPU")
+        ),
+    ],
+    ids=["buffers", "shared"],
+)
+def test_what_nccl_cannot_connect_is_refused_on_all_ranks(how, words):
+    assert all(words in said for said in run(refused, 2, how))
+
+
+def served(place: Place):
+    """Parameters after SSP of which a fast rank takes the average while a slow one still waits."""
+    case = CASES["toy"]
+    model = case.model(seed=place.rank).to(place.device)
+    optimizer = make_optimizer("momentum", model)
+    compressor = {"error_feedback": {"compressor": {"top_k": {"density": 0.2}}}}
+    algorithm = {"name": "ssp", "staleness": 2, "compressor": compressor}
+    with relaxcomm.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 512}) as engine:
+        for step in range(20):
+            x, y = (one.to(place.device) for one in case.data(step, place.rank))
+            if place.rank == 1 and place.pretended is None:
+                torch.cuda._sleep(20_000_000)
+            case.loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 9:
+                with engine.averaged():
+                    pass
+    return flat(model)
+
+
+def test_a_fast_rank_averages_while_a_slow_one_waits_for_its_service():
+    first, *others = run(served, 3)
+    for other in others:
+        assert other == pytest.approx(first, rel=1e-6, abs=1e-7)
+
+
+def alone(place: Place, algorithm):
+    """Losses of training without any launcher."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        del os.environ[name]
+    model = torch.nn.Linear(8, 4).to(place.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, losses = torch.randn(4, 8, device=place.device), []
+    with relaxcomm.attach(model, optimizer, algorithm):
+        for _ in range(4):
+            loss = model(x).square().mean()
+            losses.append(loss.item())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", costly("ssp"), costly("local_sgd")])
+def test_one_process_trains_alone(algorithm):
+    (losses,) = told(launch(alone, 1, algorithm, where=GPU))
+    assert losses[-1] < losses[0]

@@ -60,6 +60,7 @@ def test_what_the_host_waits_for(action, wait):
         lambda x: x + torch.tensor(2.0),
         lambda x: torch.rand(3, device="cuda", generator=torch.Generator("cuda").manual_seed(0)),
         lambda x: torch.cuda.Event().query(),
+        lambda x: torch.cuda.is_current_stream_capturing(),
     ],
 )
 def test_what_it_does_not_wait_for(action):

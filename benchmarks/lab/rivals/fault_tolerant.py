@@ -22,7 +22,7 @@ class _Replica:
     """This rank as a replica group of its own: its store, its manager and, on rank 0, the lighthouse."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        from torchft import Manager, ProcessGroupGloo
+        from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
         from torchft.coordination import LighthouseServer
 
         here, rank, world_size = own_address(), dist.get_rank(), dist.get_world_size()
@@ -36,7 +36,8 @@ class _Replica:
             address[0] = f"http://{here}:{self._lighthouse.address().rsplit(':', 1)[1]}"
         dist.broadcast_object_list(address)
         self._store = dist.TCPStore(here, 0, is_master=True, wait_for_workers=False)
-        self._group = ProcessGroupGloo(timeout=_TIMEOUT)
+        is_on_gpu = next(model.parameters()).is_cuda
+        self._group = (ProcessGroupNCCL if is_on_gpu else ProcessGroupGloo)(timeout=_TIMEOUT)
         self.manager = Manager(
             pg=self._group,
             load_state_dict=lambda saved: _load(model, optimizer, saved),

@@ -1,0 +1,40 @@
+"""Every bundled algorithm goes over NCCL where it went in one process on a CPU, when that was recorded."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from tests.golden.cases import CASES
+from tests.golden.recorded import distance, load
+from tests.golden.trajectories import RANKS, Trajectory, train
+from tests.gpu.places import Place, costly, run
+
+pytestmark = pytest.mark.ranks
+RECORDED = load()
+LOOP = "accumulated"
+BY_THE_CLOCK = (
+    *("ad_psgd", "async_model_average", "decoupled_diloco", "heloco"),
+    *("ssp stale", "ssp coded"),
+)
+ROUNDING = 1e-7  # float64, and sums in another order
+CHEAP = ("streaming_diloco", "ssp stale")
+
+
+def trained(place: Place, name: str) -> Trajectory:
+    warnings.simplefilter("ignore")
+    return train(None, name, LOOP, torch.float64, place.device)
+
+
+@pytest.mark.parametrize("name", [name if name in CHEAP else costly(name) for name in CASES])
+def test_it_goes_where_it_went(name):
+    now = run(trained, RANKS, name)
+    if name.startswith(BY_THE_CLOCK):
+        assert all(np.isfinite(one.after_close).all() for one in now)
+        assert now[0].counts["steps"] == RECORDED["texts"][f"{name}/{LOOP}"]["counts"][0]["steps"]
+    else:
+        assert [one.counts for one in now] == RECORDED["texts"][f"{name}/{LOOP}"]["counts"]
+        assert distance(RECORDED[f"{name}/{LOOP}"], now) < ROUNDING
