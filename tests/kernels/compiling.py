@@ -56,13 +56,16 @@ def compile_all() -> None:
     threshold = normal_threshold(found, k=10, capacity=14, quantile=3.29, fallback=True)
     compact(residual, threshold, found.largest, 14, dtype=x.dtype, subtract=True)
     for segments, num_codes in ((Segments(NUMEL, 1024), 256), (Segments(NUMEL, None, (1, NUMEL - 1)), 3)):
-        segment_statistics(residual, segments)
+        segment_statistics(x, segments, residual, 0.9, torch.empty(NUMEL))
         steps = torch.zeros(2, segments.count)
         lows = steps if num_codes == 256 else None
-        pack_levels(x, steps[0], None if lows is None else lows[0], segments, num_codes, (1, 2))
+        scales = steps[0], None if lows is None else lows[0], segments, num_codes
+        pack_levels(residual, *scales, (1, 2), dtype=x.dtype, subtract=True)
         codes = torch.zeros(2, packed_bytes(NUMEL, num_codes), dtype=torch.uint8)
         sum_levels(codes, steps, lows, torch.ones(2), segments, num_codes)
-    pack_nonnegative(x)
+    tensors = Segments(NUMEL, None, (1, NUMEL - 1))
+    pack_nonnegative(x, tensors)
+    pack_nonnegative(residual, tensors, dtype=x.dtype, subtract=torch.zeros(2))
 
 
 if __name__ == "__main__":

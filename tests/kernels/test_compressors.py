@@ -8,11 +8,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context, encode_decode, slots
+from relaxcomm.fields.schedules import piecewise
 from relaxcomm.kernels.dispatch import implementation
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized, sum_sparse
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
-from tests.kernels.comparing import DTYPES, SIZES, both, entries
+from tests.kernels.comparing import DTYPES, SIZES, both, entries, same_bits
 from tests.kernels.interpreter import DEVICE
 
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique_dim", "_unique2"}
@@ -121,6 +122,49 @@ def test_a_correction_in_one_pass_is_that_of_three(decay):
             found, expected = encode_decode(fused, x, mine, step), encode_decode(apart, x, other, step)
             assert torch.equal(found[1], expected[1])
             assert torch.equal(mine["residual"], other["residual"])
+
+
+FUSED = {
+    **{name: CODERS[name] for name in ("quantize", "stochastic", "odd", "minmax_uint8", "sign", "terngrad")},
+    "qsgd": CODERS["qsgd"],
+    "scheduled": primitives.quantize(bits=piecewise(values=(8, 3), steps=(2,))),
+}
+
+
+def fed_back(coder, decay, dtype, numel=1025):
+    """Messages and residuals of some steps, the tensors of which are not all finite in the last."""
+    around = primitives.error_feedback(compressor=coder, decay=decay)
+    layout = Layout(("a", "b"), (torch.Size([25]), torch.Size([numel - 25])))
+    state, found = slots(around, entries(numel, dtype)), []
+    for step in range(4):
+        x = entries(numel, dtype, kind="nan" if step == 3 else "normal", seed=step)
+        messages, result, sent = encode_decode(around, x, state, step, layout)
+        found += [messages[0].pack(), state["residual"], result, sent]
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+@pytest.mark.parametrize("name", FUSED)
+def test_a_quantisers_correction_has_the_bits_of_passes_apart(name, decay, dtype, monkeypatch):
+    with implementation("torch"):
+        found = fed_back(FUSED[name], decay, dtype)
+        monkeypatch.setattr(type(FUSED[name]), "takes_feedback", lambda self, tensor: False)
+        expected = fed_back(FUSED[name], decay, dtype)
+    assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", FUSED)
+def test_both_implementations_leave_the_same(name, dtype, kernels):
+    found, expected = both(fed_back, FUSED[name], 0.5, dtype)
+    for one, other in zip(found, expected, strict=True):
+        if one.dtype == torch.uint8 and name in ("sign", "terngrad", "qsgd"):  # whose scales are sums
+            assert one.shape == other.shape
+        elif name in ("sign", "terngrad", "qsgd"):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6, equal_nan=True)
+        else:
+            assert same_bits(one, other)
 
 
 @pytest.mark.parametrize("name", ["gaussian_k", "top_k", "chain"])
