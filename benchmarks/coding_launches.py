@@ -1,12 +1,11 @@
 """What coding asks of a GPU: launches, waits of the host and bytes an entry, on a pretended one.
 
-    python -m benchmarks.coding_launches [--tensors 40] [--workers 4] [--width 96] [--only NAME ...]
+    python -m benchmarks.coding_launches [--tensors 40] [--workers 4] [--width 64] [--only NAME ...]
 
 One bucket of as many tensors, half of them matrices of `width` rows and columns, half of them vectors.
 Encoding is what happens until the message is there, decoding what all workers' messages and the own residual
-take. Twice: in torch's operators, of each of which a GPU makes a launch or more, and in Triton's kernels where
-they exist, which the interpreter runs. What a launch reads or writes is counted as if it touched each of its
-tensors once.
+take. Twice: in torch's operators, of each of which a GPU makes a launch or more, and in Triton's kernels
+where they exist, which the interpreter runs. A launch is counted as if it touched each of its tensors once.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ def _row(costs: dict[str, Cost]) -> str:
 
 
 def main() -> None:
-    parser = make_parser("coding-launches", __doc__, tensors=40, workers=4, width=96)
+    parser = make_parser("coding-launches", __doc__, tensors=40, workers=4, width=64)
     parser.add_argument("--only", nargs="+", choices=list(CODERS), default=list(CODERS), metavar="NAME")
     arguments = parser.parse_args()
     if interpreter.REASON is not None:

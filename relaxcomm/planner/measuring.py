@@ -140,7 +140,7 @@ def _stopwatch(device: torch.device) -> Callable[[], float]:
         begin = time.perf_counter()
         return lambda: time.perf_counter() - begin
     torch.cuda.synchronize(device)
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch's
     first.record()
 
     def elapsed() -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,6 +16,7 @@ from relaxcomm.kernels.dispatch import implementation
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized, sum_sparse
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
+from relaxcomm.testing import PretendGpu
 from tests.kernels.comparing import DTYPES, SIZES, both, entries, same_bits
 from tests.kernels.interpreter import DEVICE
 
@@ -30,6 +34,11 @@ CODERS = {
     "qsgd": primitives.qsgd(block_size=64),
     "chain": primitives.chain(compressors=(primitives.gaussian_k(density=0.05), primitives.quantize(bits=4))),
     "power_sgd": primitives.power_sgd(matrix_rank=1),
+    "chunk_top_k": primitives.chunk_top_k(num_kept=3, chunk_size=64),
+    "dct_top_k": primitives.dct_top_k(num_kept=3, chunk_size=8),
+    "few": primitives.chain(
+        compressors=(primitives.chunk_top_k(num_kept=1, chunk_size=16), primitives.quantize(bits=4))
+    ),
 }
 
 
@@ -188,7 +197,7 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def operators(coder, num_tensors, num_workers, numel=1200):
+def operators(coder, num_tensors, num_workers, numel=1920):
     """What encoding takes, and decoding what as many workers have sent."""
     x = entries(numel)
     bucket = Bucket(0, [Item(str(index), part) for index, part in enumerate(x.view(num_tensors, -1, 4))])
@@ -209,18 +218,55 @@ def operators(coder, num_tensors, num_workers, numel=1200):
     return counted.seen
 
 
-@pytest.mark.parametrize("name", [name for name in CODERS if name != "chain"])
+CHAINS = ("chain", "few")
+"""They decode the values of each worker's message apart."""
+
+
+@pytest.mark.parametrize("name", CODERS)
 def test_operators_depend_neither_on_tensors_nor_on_workers_and_wait_for_nothing(name):
     coder = CODERS[name]
     found = operators(coder, num_tensors=3, num_workers=2)
     assert WAITS.isdisjoint(found)
-    assert found == operators(coder, num_tensors=30, num_workers=7)
+    assert found == operators(coder, num_tensors=30, num_workers=2 if name in CHAINS else 7)
     assert len(found) < 400  # by far most of them draw words, which a kernel does in one
 
 
-def test_error_feedback_around_gaussian_k_waits_for_nothing():
-    found = operators(primitives.error_feedback(compressor=CODERS["gaussian_k"]), 3, 2)
-    assert WAITS.isdisjoint(found)
+def launched(coder, kind, num_tensors):
+    """What a GPU does for coding, two workers' messages decoded, and why the host waits."""
+    with PretendGpu() as gpu, implementation(kind), np.errstate(all="ignore"):
+        x = entries(1920).to("cuda")
+        bucket = Bucket(0, [Item(str(index), part) for index, part in enumerate(x.view(num_tensors, -1, 4))])
+        state = dict(coder.init(bucket))
+        for step in range(2):  # numbers are sent to the device in the first
+            gpu.work.clear()
+            cx = context(step=step, layout=bucket.layout)
+            coding = coder.encode_decode(cx, x.clone(), state, keep_sent=False)
+            message = next(coding)
+            with suppress(StopIteration):
+                while True:
+                    dense = message.kind in ("dense", "shared_support")
+                    message = coding.send([(1.0, message)] if dense else [(0.5, message), (0.5, message)])
+        return dict(gpu.work.kernels), gpu.work.waits
+
+
+@pytest.mark.parametrize("name", CODERS)
+def test_error_feedback_around_them_grows_with_no_tensors_and_waits_for_nothing(name):
+    coder = primitives.error_feedback(compressor=CODERS[name])
+    few, waits = launched(coder, "torch", num_tensors=3)
+    assert not waits
+    assert few == launched(coder, "torch", num_tensors=30)[0]
+
+
+KERNELS = ("_blocks", "_parts", "_pack", "_sum")
+
+
+@pytest.mark.parametrize("name", ["quantize", "stochastic", "odd", "qsgd", "terngrad", "sign"])
+def test_around_a_quantiser_error_feedback_takes_no_launch_more(name, kernels):
+    """Two kernels encode and one decodes, with and without; the rest is the arithmetic of few scales."""
+    alone, _ = launched(CODERS[name], "triton", num_tensors=8)
+    around, _ = launched(primitives.error_feedback(compressor=CODERS[name]), "triton", num_tensors=8)
+    assert around == alone
+    assert sum(count for kernel, count in around.items() if kernel in KERNELS) == 3
 
 
 def messages_of(coder):

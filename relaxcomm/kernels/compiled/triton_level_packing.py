@@ -19,8 +19,10 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """Of each segment the inverse step (None for signs), the low, and the step if what codes decode to is to be
-    subtracted; and where segments begin if they have no common size."""
+    """Inverse step (None for signs), low and step (None where nothing is subtracted) of each segment.
+
+    Offsets say where segments begin if they have no common size.
+    """
 
     inverses: Tensor | None
     lows: Tensor | None
