@@ -42,7 +42,7 @@ class BlockBatches:
         return self._each(_cut(flat, self.back), transform).index_select(0, self.places)
 
     def _each(self, together: Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
-        parts = zip(torch.split(together, self.lengths), self.sides, strict=True)
+        parts = zip(torch.split(together, list(self.lengths)), self.sides, strict=True)
         made = [transform(part.view(-1, *sides)).reshape(-1) for part, sides in parts]
         return made[0] if len(made) == 1 else torch.cat(made)
 
