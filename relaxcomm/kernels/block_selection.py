@@ -33,6 +33,11 @@ class BlockTable:
     kept: Tensor
     ends: Tensor
 
+    @property
+    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All of it, in order."""
+        return self.starts, self.sizes, self.kept, self.ends
+
 
 def largest_in_blocks(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor]:
     """The entries of largest size of each block, ascending by their places; of equal ones the first.
@@ -58,7 +63,7 @@ def largest_in_blocks(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor,
 
         capacity = sum(run.num * run.num_kept for run in blocks)
         with on_its_device(flat):
-            return triton_block_selection.launch(flat, table, size, capacity)
+            return triton_block_selection.launch(flat, table.columns, size, capacity)
     most = max(run.num_kept for run in blocks)
     columns = torch.arange(size, device=flat.device)
     inside = columns < table.sizes.view(-1, 1)

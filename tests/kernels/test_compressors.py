@@ -14,6 +14,7 @@ from relaxcomm.checks.round_trip import context, encode_decode, slots
 from relaxcomm.fields.schedules import piecewise
 from relaxcomm.kernels.dispatch import implementation
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized, sum_sparse
+from relaxcomm.primitives.exchanges import vote
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.testing import PretendGpu
@@ -295,3 +296,19 @@ def test_batches_of_matrices_give_what_one_by_one_gives():
         found = encode_decode(coder, x, dict(bucket_state), layout=layout)
     torch.testing.assert_close(found[1], expected[1])
     torch.testing.assert_close(found[2], expected[2])
+
+
+@pytest.mark.parametrize("voters", [2, 3, 6])
+def test_votes_counted_at_once_are_those_counted_in_turn(voters):
+    messages = [
+        encode_decode(CODERS["sign"], entries(1025, seed=one, kind="nan" if one == 5 else "normal").cpu(), {})
+        for one in range(voters)
+    ]
+    rows = torch.stack([message.pack() for (message,), _, _ in messages])
+    for rank in range(voters):
+        ((local,), _, _) = messages[rank]
+        expected = vote._majority(local, rows, rank)
+        with implementation("torch"):
+            found = vote._majority(local, rows, rank)
+        assert torch.equal(found.codes, expected.codes)
+        assert same_bits(found.steps, expected.steps)

@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relaxcomm.kernels.block_selection import BlockTable
 from relaxcomm.kernels.compiled.triton_magnitude_statistics import magnitude_key
 from relaxcomm.kernels.magnitudes import NOT_A_NUMBER
 
@@ -15,14 +14,16 @@ _TILE = 4096  # entries of a program, or one block
 _KEY_BITS = 31
 
 
-def launch(flat: Tensor, table: BlockTable, size: int, capacity: int) -> tuple[Tensor, Tensor]:
-    """Values and places of the chosen entries."""
+def launch(
+    flat: Tensor, table: tuple[Tensor, Tensor, Tensor, Tensor], size: int, capacity: int
+) -> tuple[Tensor, Tensor]:
+    """Values and places of the chosen entries; the table has starts, sizes, kept and ends of blocks."""
     values = torch.empty(capacity, dtype=flat.dtype, device=flat.device)
     places = torch.empty(capacity, dtype=torch.int32, device=flat.device)
     columns = triton.next_power_of_2(size)
-    rows, count = max(1, _TILE // columns), table.starts.numel()
+    rows, count = max(1, _TILE // columns), table[0].numel()
     _select[(triton.cdiv(count, rows),)](
-        *(flat, table.starts, table.sizes, table.kept, table.ends, values, places, count),
+        *(flat, *table, values, places, count),
         ROWS=rows,
         COLUMNS=columns,
         KEY_BITS=_KEY_BITS,
