@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from relaxcomm.cli.plan_options import speeds_of
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.planner import measuring
 from relaxcomm.planner.measuring import measure_coders
 from relaxcomm.primitives import exchange_for, quantize
 from relaxcomm.testing import PretendGpu
+from relaxcomm_algorithms.bsp import bsp
 
 CODER = quantize(bits=8)
 PAIRS = [(exchange_for(CODER), CODER)]
@@ -40,3 +42,9 @@ def test_where_a_gpu_has_no_memory_left_its_usual_speeds_count(monkeypatch):
     monkeypatch.setattr(measuring, "_seconds", full)
     assert measure_coders(PAIRS, 4, torch.device("cuda")) == Speeds.usual("cuda")
     assert Speeds.usual("cuda").coding_base_seconds < Speeds.usual("cpu").coding_base_seconds
+
+
+@pytest.mark.parametrize(("backend", "device"), [("nccl", "cuda"), ("gloo", "cpu"), ("auto", "cpu")])
+def test_a_plan_takes_the_usual_speeds_of_what_its_backend_runs_on(backend, device):
+    found = speeds_of(bsp(), 4, measure=False, coding=None, backend=backend)
+    assert found == Speeds.usual(device)
