@@ -12,6 +12,7 @@ from relaxcomm.plugin import (
     Measured,
     Planner,
     PlannerFacts,
+    Speeds,
     Steps,
     exchange_cost,
     frozen,
@@ -40,6 +41,7 @@ _EIGHT_BITS = quantize(bits=8)
 _FEW = error_feedback(
     compressor=chain(compressors=(chunk_top_k(num_kept=1, chunk_size=16), quantize(bits=4)))
 )
+_CODERS = (_EIGHT_BITS, _FEW)
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class least_time(Planner):
     @property
     def facts(self) -> PlannerFacts:
         return PlannerFacts(after_steps=self.steps)
+
+    @property
+    def coders(self) -> tuple[Compressor, ...]:
+        return _CODERS
 
     def choose(self, measured: Measured) -> tuple[object, str]:
         plans = [_bsp(measured), *_local(measured)]
@@ -133,6 +139,7 @@ class _Exchange:
             measured.parameter_bytes // measured.num_parameters,
             measured.world_size,
             complete(),
+            speeds=_speeds(measured, coder),
             crowding=measured.crowding,
         )
         self._seconds = cost.link_seconds(measured.latency_seconds, measured.bytes_per_second)
@@ -151,6 +158,14 @@ class _Exchange:
         """
         exchange = self._seconds + self._jitter * math.sqrt(period)
         return max(exchange - hiding, _SHOWN * exchange, self._work) + self._coding
+
+
+def _speeds(measured: Measured, coder: Compressor) -> Speeds:
+    """Of coding on the workers' devices, where it was measured."""
+    if coder not in _CODERS or not measured.coding:
+        return Speeds()
+    base, entry = measured.coding[_CODERS.index(coder)]
+    return Speeds(coding_base_seconds=base, coding_entry_seconds=entry)
 
 
 def auto() -> Algorithm:

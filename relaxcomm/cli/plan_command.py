@@ -100,7 +100,7 @@ def plan(
             (name, algorithm, with_groups_of_links(algorithm, replace(scenario, speeds=speeds)))
             for name, algorithm in made.items()
             for scenario in bare
-            for speeds in [speeds_of(algorithm, scenario.workers, measure, coding)]
+            for speeds in [speeds_of(algorithm, scenario.workers, measure, coding, settings.backend)]
         ]
         plans, failed = _forecast_all(cases, items, failures_of(deaths, settings))
         able = {(one.name, scenario.workers) for scenario, _, one in plans}

@@ -216,13 +216,17 @@ def _by_name(name: str) -> Algorithm:
     return parse_algorithm({"name": name, **taken})
 
 
-def speeds_of(algorithm: Algorithm, workers: int, measure: bool, coding: float | None) -> Speeds:
-    """How fast this machine codes: as told, measured, or the usual."""
+def speeds_of(
+    algorithm: Algorithm, workers: int, measure: bool, coding: float | None, backend: str
+) -> Speeds:
+    """How fast this machine codes: as told, measured, or the usual of what the backend runs on."""
     if coding is not None:
         if not 0 < coding < math.inf:
             raise ConfigError(f"--coding is a number of entries a second, above 0; got {coding}")
         return Speeds(coding_base_seconds=0.0, coding_entry_seconds=1 / coding)
-    return measure_coding(algorithm, workers) if measure else Speeds()
+    if measure:
+        return measure_coding(algorithm, workers)
+    return Speeds.usual("cuda" if backend == "nccl" else "cpu")
 
 
 def round_steps_of(task: Task | None, settings: Config, workers: int) -> int:

@@ -34,6 +34,21 @@ class Speeds:
     coding_base_seconds: float = 5e-3
     coding_entry_seconds: float = 8e-9
 
+    @classmethod
+    def usual(cls, device_type: str) -> Speeds:
+        """Where nothing is measured: those of CPUs, and for "cuda" an estimate, never seen on one.
+
+        About 50 launches of 10 microseconds, and 50 bytes an entry at a terabyte a second.
+
+        Example:
+            >>> from relaxcomm.plugin import Speeds
+            >>> Speeds.usual("cpu") == Speeds(), Speeds.usual("cuda").coding_base_seconds
+            (True, 0.0005)
+        """
+        if device_type != "cuda":
+            return cls()
+        return cls(coding_base_seconds=5e-4, coding_entry_seconds=5e-11)
+
 
 @dataclass(frozen=True)
 class ExchangeCost:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch.optim import Optimizer
 
+from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.network.operations import AllReduce, Label
+from relaxcomm.planner.measuring import measure_coders
+from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.roles.planner import Measured
 from relaxcomm.step.bound import Bound
 
@@ -66,6 +69,7 @@ class FirstSteps:
         jitter = _NORMAL * statistics.median(abs(one - usual) for one in times)
         few = 4 * 2 * self._world.size  # bytes: of fewer entries than a ring has messages Gloo makes no ring
         latency = self._largest(min(self._probe(few) for _ in range(5)))
+        coding = self._largest_of(list(self._coding()))
         items = replica.parameters  # what shards count for is the same on all ranks, which decide alike
         return Measured(
             step_seconds=self._largest(usual),
@@ -79,7 +83,21 @@ class FirstSteps:
             adaptive_optimizer=self._largest(any(map(_is_adaptive, replica.optimizers))) > 0,
             num_buckets=len(self._bound.plan.buckets or ()) or 1,
             crowding=self._largest(sum(times) / busy if busy and replica.device.type == "cpu" else 0.0),
+            coding=tuple(zip(coding[::2], coding[1::2], strict=True)),
         )
+
+    def _coding(self) -> Iterator[float]:
+        """Base and entry seconds of each of the planner's coders on this rank's device.
+
+        On a CPU those that runs beside others were seen to take, so that virtual time decides alike again.
+        """
+        planner, device = self._bound.algorithm.planner, self._bound.replica.device
+        for coder in () if planner is None else planner.coders:
+            speeds = Speeds.usual(device.type)
+            if device.type == "cuda":
+                speeds = measure_coders([(exchange_for(coder), coder)], self._world.size, device)
+            yield speeds.coding_base_seconds
+            yield speeds.coding_entry_seconds
 
     def _now(self) -> float:
         device = self._bound.replica.device
@@ -99,8 +117,15 @@ class FirstSteps:
 
     def _largest(self, mine: float) -> float:
         """Of all workers' numbers."""
-        numbers = torch.tensor([mine], dtype=torch.float64)
-        return float(self._bound.agreements.decide("probe", numbers, self._bound.common_step).item())
+        return self._largest_of([mine])[0]
+
+    def _largest_of(self, mine: list[float]) -> list[float]:
+        """The same of several in one message; none of no numbers."""
+        if not mine:
+            return []
+        numbers = torch.tensor(mine, dtype=torch.float64)
+        found: list[float] = self._bound.agreements.decide("probe", numbers, self._bound.common_step).tolist()
+        return found
 
     def _probe(self, num_bytes: int) -> float:
         begin = self._now()

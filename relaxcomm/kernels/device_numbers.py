@@ -7,6 +7,8 @@ import functools
 import torch
 from torch import Tensor
 
+from relaxcomm.tensors.host_copies import stream_on
+
 
 def device_numbers(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The numbers as a tensor that must not be written into; the host waits for no copy.
@@ -24,9 +26,7 @@ def device_numbers(numbers: tuple[float, ...], dtype: torch.dtype, device: torch
         >>> one, one is again
         (tensor([0.5000, 0.5000]), True)
     """
-    # Apart for each stream: another one might read before the copy has come.
-    stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-    return _sent(numbers, dtype, device, stream)
+    return _sent(numbers, dtype, device, stream_on(device))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -22,6 +22,9 @@ def pack_levels(
     segments: Segments,
     num_codes: int,
     key: Key | None,
+    *,
+    dtype: torch.dtype | None = None,
+    subtract: bool = False,
 ) -> Tensor:
     """Codes of entries, `(x - low) / step`, rounded to the nearest or, with a key, drawn, then packed.
 
@@ -35,6 +38,8 @@ def pack_levels(
         segments: which entries share a step.
         num_codes: 2 to 256.
         key: of the random words, or None.
+        dtype: which entries are rounded to before they are coded; that of the tensor unless given.
+        subtract: whether the tensor, then float32, is to become what its codes leave out.
 
     Returns: `[packed_bytes(numel, num_codes)]` uint8, as `pack_codes` packs them.
 
@@ -53,12 +58,12 @@ def pack_levels(
         from relaxcomm.kernels.compiled import triton_level_packing
 
         offsets = None if segments.block_size else offsets_of(segments, tensor.device)
-        scales = triton_level_packing.Scales(inverses, lows, offsets, segments)
+        scales = triton_level_packing.Scales(inverses, lows, steps if subtract else None, offsets, segments)
         with on_its_device(tensor):
-            packed = triton_level_packing.launch(tensor, scales, lanes, num_codes, key)
+            packed = triton_level_packing.launch(tensor, scales, lanes, num_codes, key, dtype or tensor.dtype)
         return packed if is_one_layer(num_codes) else pack_codes(packed, num_codes)
     own = segment_of_entries(segments, tensor.device)
-    places = tensor.float()
+    places = tensor.to(dtype or tensor.dtype).float()
     places = (places if lows is None else places - lows[own]) * inverses[own]
     places = torch.where(places == places, places, 0.0)
     zero = zero_code(num_codes, has_lows=lows is not None)
@@ -66,29 +71,50 @@ def pack_levels(
         codes = (places + (zero + _ROUNDED)).view(torch.int32)  # of which the last eight bits are kept
     else:
         codes = _drawn(places, lanes, num_codes, zero, key)
-    return pack_codes(codes.to(torch.uint8), num_codes)
+    codes = codes.to(torch.uint8)
+    if subtract:
+        middle = (num_codes - 1) / 2
+        levels = (codes - middle) * steps[own] if lows is None else codes * steps[own] + lows[own]
+        tensor.sub_(levels)
+    return pack_codes(codes, num_codes)
 
 
-def pack_nonnegative(tensor: Tensor) -> Tensor:
+def pack_nonnegative(
+    tensor: Tensor,
+    segments: Segments,
+    *,
+    dtype: torch.dtype | None = None,
+    subtract: Tensor | None = None,
+) -> Tensor:
     """One bit an entry: 1 for those of 0 or more, 0 for negative ones and NaN.
 
     Args:
         tensor: `[numel]`, float32, bfloat16 or float16.
+        segments: which entries share a step.
+        dtype: which entries are rounded to before they are looked at; that of the tensor unless given.
+        subtract: steps, `[segments.count]` float32, plus or minus half of which is taken out of each entry of
+            the tensor, then float32.
 
     Returns: `[packed_bytes(numel, 2)]` uint8.
 
     Example:
         >>> import torch
-        >>> pack_nonnegative(torch.tensor([0.5, -1.0, 0.0, 2.0]))
-        tensor([13], dtype=torch.uint8)
+        >>> x = torch.tensor([0.5, -1.0, 0.0, 2.0])
+        >>> pack_nonnegative(x, Segments(4, block_size=4), subtract=torch.ones(1)), x
+        (tensor([13], dtype=torch.uint8), tensor([ 0.0000, -0.5000, -0.5000,  1.5000]))
     """
     if uses_triton(tensor):
         from relaxcomm.kernels.compiled import triton_level_packing
 
-        whole = Segments(tensor.numel(), tensor.numel())
+        offsets = None if segments.block_size else offsets_of(segments, tensor.device)
+        scales = triton_level_packing.Scales(None, None, subtract, offsets, segments)
         with on_its_device(tensor):
-            return triton_level_packing.launch(tensor, None, code_lanes(whole, 2), 2, None)
-    return pack_codes(tensor.ge(0).view(torch.uint8), 2)
+            lanes = code_lanes(segments, 2)
+            return triton_level_packing.launch(tensor, scales, lanes, 2, None, dtype or tensor.dtype)
+    signs = tensor.to(dtype or tensor.dtype).ge(0).view(torch.uint8)
+    if subtract is not None:
+        tensor.sub_((signs - 0.5) * subtract[segment_of_entries(segments, tensor.device)])
+    return pack_codes(signs, 2)
 
 
 def _drawn(places: Tensor, lanes: CodeLanes, num_codes: int, zero: int, key: Key) -> Tensor:

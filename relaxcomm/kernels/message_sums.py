@@ -10,7 +10,7 @@ from torch import Tensor
 from relaxcomm.kernels.code_lanes import code_lanes, is_one_layer
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries
-from relaxcomm.tensors.bit_packing import digit_layers
+from relaxcomm.tensors.bit_packing import digit_layers, packed_bytes, place_planes
 from relaxcomm.tensors.segments import Segments
 
 
@@ -103,6 +103,23 @@ def unpacked_rows(packed: Tensor, numel: int, num_codes: int) -> Tensor:
             left = left // base
         total += torch.cat(rows, dim=1)[:, :numel].to(torch.uint8) * place
         start += size
+    return total
+
+
+def unpacked_place_rows(packed: Tensor, numel: int, size: int) -> Tensor:
+    """What `pack_places` packed of several tensors, `[workers, numel]` int32.
+
+    Example:
+        >>> import torch
+        >>> unpacked_place_rows(torch.tensor([[19], [32]], dtype=torch.uint8), 2, 16)
+        tensor([[3, 1],
+                [0, 2]], dtype=torch.int32)
+    """
+    total, start = torch.zeros(len(packed), numel, dtype=torch.int32, device=packed.device), 0
+    for shift, bits in place_planes(size):
+        stop = start + packed_bytes(numel, 1 << bits)
+        total += unpacked_rows(packed[:, start:stop], numel, 1 << bits).int() << shift
+        start = stop
     return total
 
 

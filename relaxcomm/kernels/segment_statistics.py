@@ -32,12 +32,23 @@ class SegmentStatistics:
     numbers: Tensor
 
 
-def segment_statistics(tensor: Tensor, segments: Segments) -> SegmentStatistics:
+def segment_statistics(
+    tensor: Tensor,
+    segments: Segments,
+    residual: Tensor | None = None,
+    decay: float = 1.0,
+    out: Tensor | None = None,
+) -> SegmentStatistics:
     """Extremes and sums of each segment, in one read of all of them.
 
+    With a residual `u = x + decay e` is written in it, and looked at as the messages' type holds it.
+
     Args:
-        tensor: `[numel]`, float32, bfloat16 or float16.
+        tensor: x, `[numel]`, float32, bfloat16 or float16.
         segments: which entries belong together.
+        residual: e, `[numel]` float32, or None.
+        decay: of the residual.
+        out: for u, `[numel]` float32; given with a residual.
 
     Example:
         >>> import torch
@@ -51,9 +62,14 @@ def segment_statistics(tensor: Tensor, segments: Segments) -> SegmentStatistics:
         from relaxcomm.kernels.compiled import triton_segment_statistics
 
         with on_its_device(tensor):
-            lows, highs, sizes, squares = triton_segment_statistics.launch(tensor, segments, offsets)
+            lows, highs, sizes, squares = triton_segment_statistics.launch(
+                tensor, segments, offsets, residual, decay, out
+            )
     else:
-        wide = tensor.float()
+        seen = tensor
+        if residual is not None:
+            seen = torch.add(tensor, residual, alpha=decay, out=out).to(tensor.dtype)
+        wide = seen.float()
         exact = wide.double()
         lows, highs = (_reduced(wide, which, offsets) for which in ("min", "max"))
         sizes, squares = (_reduced(one, "sum", offsets) for one in (exact.abs(), exact.square()))

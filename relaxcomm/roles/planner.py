@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from relaxcomm.roles.compressor import Compressor
 from relaxcomm.roles.context import Primitive
 from relaxcomm.roles.facts import PlannerFacts
 
@@ -29,6 +30,8 @@ class Measured:
         num_buckets: in which gradients are exchanged; all but the last begin before backward has ended.
         crowding: seconds that a second of a worker's processor time takes: 1 where it has a core of its own,
             2 where two share one; 0 where its time costs none, on a GPU or simulated.
+        coding: of each of the planner's `coders` the seconds of coding a bucket, there and back, and of an
+            entry of it, on the device of the slowest rank; none where the planner names none.
 
     Example:
         >>> from relaxcomm.plugin import Measured
@@ -56,6 +59,7 @@ class Measured:
     adaptive_optimizer: bool = False
     num_buckets: int = 1
     crowding: float = 0.0
+    coding: tuple[tuple[float, float], ...] = ()
 
 
 class Planner(Primitive):
@@ -94,6 +98,11 @@ class Planner(Primitive):
     @abstractmethod
     def facts(self) -> PlannerFacts:
         """What it declares."""
+
+    @property
+    def coders(self) -> tuple[Compressor, ...]:
+        """The compressors among which it chooses, whose speed is to be measured."""
+        return ()
 
     @abstractmethod
     def choose(self, measured: Measured) -> tuple[Any, str]:

@@ -104,7 +104,7 @@ def places_bytes(numel: int, size: int) -> int:
         >>> places_bytes(100, 16), places_bytes(100, 4096)
         (50, 150)
     """
-    return sum(packed_bytes(numel, 1 << bits) for _, bits in _planes(size))
+    return sum(packed_bytes(numel, 1 << bits) for _, bits in place_planes(size))
 
 
 def pack_places(places: Tensor, size: int) -> Tensor:
@@ -122,7 +122,7 @@ def pack_places(places: Tensor, size: int) -> Tensor:
         >>> pack_places(torch.tensor([3, 1]), 16)
         tensor([19], dtype=torch.uint8)
     """
-    cuts = list(_planes(size))
+    cuts = list(place_planes(size))
     if len(cuts) == 1:
         return pack_codes(places.to(torch.uint8), 1 << cuts[0][1])
     planes = [
@@ -143,7 +143,7 @@ def unpack_places(packed: Tensor, numel: int, size: int) -> Tensor:
     """
     total: Tensor | None = None
     start = 0
-    for shift, bits in _planes(size):
+    for shift, bits in place_planes(size):
         stop = start + packed_bytes(numel, 1 << bits)
         plane = unpack_codes(packed[start:stop], numel, 1 << bits)
         total = plane if total is None else total.int().add_(plane.int() << shift)
@@ -151,8 +151,13 @@ def unpack_places(packed: Tensor, numel: int, size: int) -> Tensor:
     return packed.new_zeros(numel) if total is None else total
 
 
-def _planes(size: int) -> Iterator[tuple[int, int]]:
-    """From which bit on, and how many bits, of a place below `size` are packed together."""
+def place_planes(size: int) -> Iterator[tuple[int, int]]:
+    """From which bit on, and how many bits, of a place below `size` are packed together.
+
+    Example:
+        >>> list(place_planes(4096))
+        [(0, 8), (8, 4)]
+    """
     bits = (size - 1).bit_length() if size > 1 else 0
     for shift in range(0, bits, 8):
         yield shift, min(8, bits - shift)

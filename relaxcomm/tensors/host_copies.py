@@ -6,6 +6,20 @@ import torch
 from torch import Tensor
 
 
+def stream_on(device: torch.device) -> torch.cuda.Stream | None:
+    """The stream that a GPU works on now, or None on a CPU.
+
+    What is made once and kept is kept apart for each: another one might read it before it is there.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.host_copies import stream_on
+        >>> stream_on(torch.device("cpu")) is None
+        True
+    """
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host's on a device; on the CPU itself.
 

@@ -48,7 +48,11 @@ class GpuWork:
 
     def count(self, func: torch._ops.OpOverload, tensors: Sequence[Tensor]) -> None:
         """A kernel that touches so many tensors."""
-        self.kernels[operator_of(func)] += 1
+        self.count_kernel(operator_of(func), tensors)
+
+    def count_kernel(self, name: str, tensors: Sequence[Tensor]) -> None:
+        """The same of one that is no operator of torch's."""
+        self.kernels[name] += 1
         self.num_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

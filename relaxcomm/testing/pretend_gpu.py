@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from relaxcomm.testing.gpu_work import GpuWork, makes_host_wait, makes_view, operator_of
+from relaxcomm.testing.interpreted_kernels import counted_kernels, interprets_kernels
 from relaxcomm.testing.pretend_cuda import patched_cuda
 from relaxcomm.testing.pretend_tensors import patched_tensors
 
@@ -26,7 +27,8 @@ class PretendGpu:
     """Tensors on the device "cuda" without one: their numbers are the CPU's, what they cost is counted.
 
     Inside, `device="cuda"` and `.to("cuda")` work, tensors that were made so report it, and an operator on
-    tensors of two devices is refused as on a GPU. Kernels run at once, so that no race shows.
+    tensors of two devices is refused as on a GPU. Kernels run at once, so that no race shows. Those in Triton
+    run where its interpreter was asked for (`TRITON_INTERPRET=1`), and torch's operators in their place else.
 
     Attributes:
         work: the host's waits, kernels and bytes since the last `clear`.
@@ -53,6 +55,8 @@ class PretendGpu:
     def __enter__(self) -> PretendGpu:
         self._stack.enter_context(patched_cuda(self.wait))
         self._stack.enter_context(patched_tensors(self))
+        if interprets_kernels():
+            self._stack.enter_context(counted_kernels(self.work.count_kernel))
         self._stack.enter_context(self.in_thread())
         return self
 

@@ -162,6 +162,7 @@ def test_what_is_measured_is_the_link_and_the_slowest_workers_step(link):
         assert (seen["num_parameters"], seen["parameter_bytes"]) == (ENTRIES, 8 * ENTRIES)
         assert seen["world_size"] == 3
         assert seen["crowding"] == 0, "simulated workers' own time is none"
+        assert seen["coding"] == ((0.005, 8e-9),) * 2, "what coders of CPUs take beside others"
 
 
 def uneven(group):
@@ -260,6 +261,16 @@ def test_where_workers_share_cores_the_work_of_an_exchange_counts():
         "local_sgd",
     ]
     assert name_chosen(crowding=1.0, step_seconds=0.3) == "bsp", "beside a long step it is little"
+
+
+def test_fast_coding_is_chosen_where_slow_coding_is_not():
+    """Over 100 Mbit/s, where all entries take 0.2 s an exchange and 8 bits a quarter of that."""
+    slow_link = {"bytes_per_second": 1.25e7, "step_seconds": 0.1}
+    chosen = [
+        least_time().choose(Measured(**{**FAST, **slow_link, "coding": ((seconds, 0.0),) * 2}))[0]
+        for seconds in (1e-4, 10.0)
+    ]
+    assert [algorithm.get("compressor") is None for algorithm in chosen] == [False, True]
 
 
 def test_gradients_of_one_bucket_hide_behind_nothing():

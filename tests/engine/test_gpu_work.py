@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from contextlib import nullcontext
 
@@ -11,9 +12,12 @@ import torch
 from torch import nn
 
 import relaxcomm
+from relaxcomm.composition.exchange_cost import Speeds
+from relaxcomm.engine import first_steps
 from relaxcomm.network import in_process
 from relaxcomm.step import replicas
 from relaxcomm.testing import PretendGpu
+from tests.engine.harness import engine_state
 from tests.golden.cases import CASES, TOPOLOGIES, WITH_ADAM
 
 RANKS, WARM_STEPS, STEPS = 3, 5, 10
@@ -180,6 +184,34 @@ def test_a_checkpoint_that_was_read_on_the_host_goes_on_on_a_gpu(algorithm):
         found, _ = go_on(algorithm, state, 4, gpu)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-3 if "gaussiank" in str(algorithm) else 1e-6)
+
+
+def test_auto_prices_coding_as_the_slowest_gpu_does(monkeypatch):
+    """Each rank measures on its own; all take the same price, the highest, of each coder."""
+    taken = itertools.count(1)
+    devices = []
+
+    def measure(pairs, workers, device):
+        devices.append(device.type)
+        return Speeds(coding_base_seconds=1e-3 * next(taken), coding_entry_seconds=1e-9)
+
+    def worker(group):
+        with gpu.in_thread():
+            model = Wide().to("cuda")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            with relaxcomm.attach(model, optimizer, {"algorithm": "auto"}, process_group=group) as engine:
+                for _ in range(9):
+                    model(torch.ones(4, 8, device="cuda")).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                return engine_state(engine)["measured"]["coding"], engine.choice
+
+    monkeypatch.setattr(first_steps, "measure_coders", measure)
+    with PretendGpu() as gpu:
+        (coding, choice), *others = relaxcomm.simulate(worker, RANKS)
+    assert others == [(coding, choice)] * (RANKS - 1)
+    assert devices == ["cuda"] * 2 * RANKS
+    assert max(base for base, _ in coding) == pytest.approx(1e-3 * 2 * RANKS)
 
 
 def test_a_scalars_count_of_steps_is_no_moment():

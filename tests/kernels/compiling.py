@@ -14,6 +14,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
 from relaxcomm.kernels import dispatch
+from relaxcomm.kernels.block_selection import largest_in_blocks
 from relaxcomm.kernels.compaction import compact
 from relaxcomm.kernels.level_packing import pack_levels, pack_nonnegative
 from relaxcomm.kernels.magnitude_statistics import magnitude_statistics
@@ -21,7 +22,7 @@ from relaxcomm.kernels.message_sums import sum_levels
 from relaxcomm.kernels.normal_threshold import normal_threshold
 from relaxcomm.kernels.segment_statistics import segment_statistics
 from relaxcomm.tensors.bit_packing import packed_bytes
-from relaxcomm.tensors.segments import Segments
+from relaxcomm.tensors.segments import Blocks, Segments
 
 TARGET = GPUTarget("cuda", 90, 32)
 NUMEL = 10_000
@@ -56,13 +57,18 @@ def compile_all() -> None:
     threshold = normal_threshold(found, k=10, capacity=14, quantile=3.29, fallback=True)
     compact(residual, threshold, found.largest, 14, dtype=x.dtype, subtract=True)
     for segments, num_codes in ((Segments(NUMEL, 1024), 256), (Segments(NUMEL, None, (1, NUMEL - 1)), 3)):
-        segment_statistics(residual, segments)
+        segment_statistics(x, segments, residual, 0.9, torch.empty(NUMEL))
         steps = torch.zeros(2, segments.count)
         lows = steps if num_codes == 256 else None
-        pack_levels(x, steps[0], None if lows is None else lows[0], segments, num_codes, (1, 2))
+        scales = steps[0], None if lows is None else lows[0], segments, num_codes
+        pack_levels(residual, *scales, (1, 2), dtype=x.dtype, subtract=True)
         codes = torch.zeros(2, packed_bytes(NUMEL, num_codes), dtype=torch.uint8)
         sum_levels(codes, steps, lows, torch.ones(2), segments, num_codes)
-    pack_nonnegative(x)
+    for blocks in ((Blocks(0, 4, NUMEL // 4, 3),), (Blocks(0, NUMEL // 16, 16, 1), Blocks(0, 1, 3, 1))):
+        largest_in_blocks(x, blocks)
+    tensors = Segments(NUMEL, None, (1, NUMEL - 1))
+    pack_nonnegative(x, tensors)
+    pack_nonnegative(residual, tensors, dtype=x.dtype, subtract=torch.zeros(2))
 
 
 if __name__ == "__main__":

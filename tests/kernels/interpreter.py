@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+import numpy as np
 import torch
 
 HAS_GPU = torch.cuda.is_available()
@@ -29,7 +30,7 @@ REASON = why_not()
 
 
 def mend() -> None:
-    """Triton 3.6 counts with what NumPy 2.4 takes for no number, and cuts a bfloat16, which a GPU rounds."""
+    """Triton 3.6 counts with what NumPy 2.4 takes for no number, and cuts and misreads bfloat16."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -42,6 +43,9 @@ def mend() -> None:
     def converted(data: Any, before: Any, after: Any, rounding_mode: Any) -> Any:
         if (before, after) == (tl.float32, tl.bfloat16):
             return torch.from_numpy(data.copy()).bfloat16().view(torch.uint16).numpy()
+        if (before, after) == (tl.bfloat16, tl.float32):
+            wide = torch.from_numpy(data.view(np.int16).copy()).view(torch.bfloat16).float()
+            return wide.view(torch.int32).numpy().view(np.uint32)
         return convert(data, before, after, rounding_mode)
 
     interpreter._patch_lang_tensor, interpreter._convert_float = patched, converted

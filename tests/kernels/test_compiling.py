@@ -8,7 +8,10 @@ import sys
 
 from tests.test_readme import ROOT
 
-KERNELS = {"_statistics", "_threshold", "_list", "_count", "_write", "_blocks", "_parts", "_pack", "_sum"}
+KERNELS = {
+    *("_statistics", "_threshold", "_list", "_count", "_write"),
+    *("_blocks", "_parts", "_pack", "_sum", "_select"),
+}
 
 
 def test_every_kernel_compiles(kernels, tmp_path):

@@ -14,34 +14,45 @@ from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lan
 from relaxcomm.kernels.philox import Key
 from relaxcomm.tensors.segments import Segments
 
+_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """Inverse step and low of each segment, and where segments begin if they have no common size."""
+    """Inverse step (None for signs), low and step (None where nothing is subtracted) of each segment.
 
-    inverses: Tensor
+    Offsets say where segments begin if they have no common size.
+    """
+
+    inverses: Tensor | None
     lows: Tensor | None
+    steps: Tensor | None
     offsets: Tensor | None
     segments: Segments
 
 
 def launch(
-    tensor: Tensor, scales: Scales | None, lanes: CodeLanes, num_codes: int, key: Key | None
+    tensor: Tensor,
+    scales: Scales,
+    lanes: CodeLanes,
+    num_codes: int,
+    key: Key | None,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """The packed codes; without scales, one bit that says whether an entry is 0 or more."""
+    """The packed codes; without inverses, one bit that says whether an entry is 0 or more."""
     out = torch.empty(lanes.num_bytes, dtype=torch.uint8, device=tensor.device)
-    lows = None if scales is None else scales.lows
-    offsets = None if scales is None else scales.offsets
+    inverses, lows, steps, offsets = scales.inverses, scales.lows, scales.steps, scales.offsets
     zero = zero_code(num_codes, has_lows=lows is not None)
     bits = fraction_bits(num_codes, zero)
     programs, rows, columns = lane_tile(lanes)
     _pack[(programs,)](
         tensor,
-        tensor if scales is None else scales.inverses,
+        tensor if inverses is None else inverses,
         tensor if lows is None else lows,
+        tensor if steps is None else steps,
         tensor if offsets is None else offsets,
         out,
-        *(lanes.numel, lanes.num_bytes, lanes.lanes, 1 if scales is None else scales.segments.count),
+        *(lanes.numel, lanes.num_bytes, lanes.lanes, scales.segments.count),
         *(key or (0, 0)),
         BASE=lanes.base,
         DIGITS=lanes.digits,
@@ -49,9 +60,12 @@ def launch(
         ROW=lanes.row,
         ROWS=rows,
         COLUMNS=columns,
-        BLOCK=0 if offsets is not None or scales is None else scales.segments.block_size,
+        BLOCK=0 if offsets is not None else scales.segments.block_size,
         SEARCHES=0 if offsets is None else len(offsets).bit_length(),
-        IS_SIGN=scales is None,
+        IS_SIGN=inverses is None,
+        SUBTRACTS=steps is not None,
+        DTYPE=_DTYPES[dtype],
+        MIDDLE=(num_codes - 1) / 2,
         HAS_LOWS=lows is not None,
         IS_DRAWN=key is not None,
         ZERO=zero,
@@ -96,6 +110,7 @@ def _pack(
     tensor_ptr,
     inverses_ptr,
     lows_ptr,
+    steps_ptr,
     offsets_ptr,
     out_ptr,
     numel,
@@ -113,6 +128,9 @@ def _pack(
     BLOCK: tl.constexpr,
     SEARCHES: tl.constexpr,
     IS_SIGN: tl.constexpr,
+    SUBTRACTS: tl.constexpr,
+    DTYPE: tl.constexpr,
+    MIDDLE: tl.constexpr,
     HAS_LOWS: tl.constexpr,
     IS_DRAWN: tl.constexpr,
     ZERO: tl.constexpr,
@@ -130,13 +148,15 @@ def _pack(
         for reverse in tl.static_range(DIGITS):
             start = first + tl.cast(num_bytes, tl.int64) * (DIGITS - 1 - reverse)
             inside = stored & are_before(place, numel - start, ROWS, COLUMNS)
-            value = tl.load(tensor_ptr + start + place, mask=inside, other=0.0).to(tl.float32)
-            if IS_SIGN:
-                code = (value >= 0).to(tl.int32)
-            else:
+            held = tl.load(tensor_ptr + start + place, mask=inside, other=0.0)
+            value = held.to(DTYPE).to(tl.float32)
+            if SUBTRACTS or not IS_SIGN:
                 own, known = segment_of(
                     start, place, inside, numel, offsets_ptr, count, ROW, ROWS, COLUMNS, BLOCK, SEARCHES
                 )
+            if IS_SIGN:
+                code = (value >= 0).to(tl.int32)
+            else:
                 if HAS_LOWS:
                     value -= scale_of(lows_ptr, own, known, ROW)
                 level = value * scale_of(inverses_ptr, own, known, ROW)
@@ -147,5 +167,12 @@ def _pack(
                 else:
                     # So large a number that its last bit stands for 1: entries are rounded, their bits read.
                     code = (level + (ZERO + 8388608.0)).to(tl.int32, bitcast=True) & 255
+            if SUBTRACTS:
+                step = scale_of(steps_ptr, own, known, ROW)
+                if HAS_LOWS:
+                    sent = code.to(tl.float32) * step + scale_of(lows_ptr, own, known, ROW)
+                else:
+                    sent = (code.to(tl.float32) - MIDDLE) * step
+                tl.store(tensor_ptr + start + place, held - sent, mask=inside)
             packed = packed * BASE + tl.where(inside, code, 0)
         tl.store(out_ptr + first + place, packed.to(tl.uint8), mask=stored)

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relaxcomm.kernels.compiled.triton_feedback import corrected
 from relaxcomm.kernels.magnitudes import (
     BIN_SHIFT,
     INFINITY,
@@ -111,13 +112,8 @@ def _statistics(
         start = tile * (ROWS * ROW)
         left = tl.minimum(numel - start, ROWS * ROW).to(tl.int32)
         inside = place < left
-        value = tl.load(tensor_ptr + start + place, mask=inside, other=0.0)
-        if HAS_RESIDUAL:
-            kept = tl.load(residual_ptr + start + place, mask=inside, other=0.0)
-            corrected = value.to(tl.float32) + decay * kept
-            tl.store(out_ptr + start + place, corrected, mask=inside)
-            value = corrected.to(tensor_ptr.dtype.element_ty)
-        wide = value.to(tl.float32)
+        entry = start + place
+        wide = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, decay, HAS_RESIDUAL)
         key = magnitude_key(wide, NOT_A_NUMBER)
         exact = wide.to(tl.float64)
         total += tl.sum(exact, axis=1)

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import LONGEST_ROW
+from relaxcomm.kernels.compiled.triton_feedback import corrected
 from relaxcomm.tensors.segments import Segments
 
 _TILE = 2048
@@ -15,27 +16,43 @@ _BLOCKS = 4096  # entries of a program that reads whole blocks
 _MOST_PROGRAMS = 1 << 16
 
 
-def launch(tensor: Tensor, segments: Segments, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def launch(
+    tensor: Tensor,
+    segments: Segments,
+    offsets: Tensor,
+    residual: Tensor | None,
+    decay: float,
+    out: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Least and largest entry that is a number, and the sums of sizes and squares."""
+    has_residual = residual is not None
+    read = (tensor, residual, out, decay) if has_residual else (tensor, tensor, tensor, decay)
     if segments.block_size is not None and segments.block_size <= LONGEST_ROW:
-        return _of_blocks(tensor, segments.count, segments.block_size)
+        return _of_blocks(tensor, read, has_residual, segments.count, segments.block_size)
     longest = segments.block_size or max(segments.sizes)
     parts = max(1, min(triton.cdiv(longest, _TILE), _MOST_PROGRAMS // segments.count))
     extremes, sums = _empty(tensor, segments.count * parts)
     _parts[(segments.count * parts,)](
-        *(tensor, offsets, *extremes, *sums, parts), TILE=_TILE, num_warps=8, enable_fp_fusion=False
+        *(*read, offsets, *extremes, *sums, parts),
+        HAS_RESIDUAL=has_residual,
+        TILE=_TILE,
+        num_warps=8,
+        enable_fp_fusion=False,
     )
     lows, highs = (one.view(segments.count, parts) for one in extremes)
     sizes, squares = (one.view(segments.count, parts).sum(1) for one in sums)
     return lows.amin(1), highs.amax(1), sizes, squares
 
 
-def _of_blocks(tensor: Tensor, count: int, block_size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _of_blocks(
+    tensor: Tensor, read: tuple[object, ...], has_residual: bool, count: int, block_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     size = triton.next_power_of_2(block_size)
     rows = max(1, _BLOCKS // size)
     (lows, highs), (sizes, squares) = _empty(tensor, count)
     _blocks[(triton.cdiv(count, rows),)](
-        *(tensor, lows, highs, sizes, squares, tensor.numel(), count),
+        *(*read, lows, highs, sizes, squares, tensor.numel(), count),
+        HAS_RESIDUAL=has_residual,
         BLOCK=block_size,
         SIZE=size,
         ROWS=rows,
@@ -58,15 +75,19 @@ def _low(value, inside):
     return tl.where(inside & (value == value), value, float("inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["decay"])
 def _blocks(
     tensor_ptr,
+    residual_ptr,
+    out_ptr,
+    decay,
     lows_ptr,
     highs_ptr,
     sizes_ptr,
     squares_ptr,
     numel,
     count,
+    HAS_RESIDUAL: tl.constexpr,
     BLOCK: tl.constexpr,
     SIZE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -76,7 +97,7 @@ def _blocks(
     column = tl.arange(0, SIZE)
     entry = row[:, None] * BLOCK + column[None, :]
     inside = (column[None, :] < BLOCK) & (entry < numel)
-    value = tl.load(tensor_ptr + entry, mask=inside, other=0.0).to(tl.float32)
+    value = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, decay, HAS_RESIDUAL)
     exact = value.to(tl.float64)
     there = row < count
     tl.store(lows_ptr + row, tl.min(_low(value, inside), axis=1), mask=there)
@@ -85,15 +106,19 @@ def _blocks(
     tl.store(squares_ptr + row, tl.sum(exact * exact, axis=1), mask=there)
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(do_not_specialize=["parts", "decay"])
 def _parts(
     tensor_ptr,
+    residual_ptr,
+    out_ptr,
+    decay,
     offsets_ptr,
     lows_ptr,
     highs_ptr,
     sizes_ptr,
     squares_ptr,
     parts,
+    HAS_RESIDUAL: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Every so many-th tile of a segment."""
@@ -108,7 +133,7 @@ def _parts(
     for tile in range(part, tl.cdiv(stop - start, TILE), parts):
         entry = start + tile * TILE + place
         inside = entry < stop
-        value = tl.load(tensor_ptr + entry, mask=inside, other=0.0).to(tl.float32)
+        value = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, decay, HAS_RESIDUAL)
         exact = value.to(tl.float64)
         low = tl.minimum(low, _low(value, inside))
         negated_high = tl.minimum(negated_high, _low(-value, inside))

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from relaxcomm.kernels import block_maxima
+from relaxcomm.kernels.block_selection import largest_in_blocks
+from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES
 from relaxcomm.roles import Compressor
 from relaxcomm.tensors import buffer_pool
@@ -70,7 +72,10 @@ def largest(
         terms: two tensors whose sum it becomes first, if `block_maxima.takes` it.
     """
     most = largest_block(blocks)
-    if blocks and block_maxima.takes(flat, max(run.num_kept for run in blocks), most):
+    if blocks and is_for_kernels(flat):
+        values, places = largest_in_blocks(flat, blocks)
+        packed = pack_places(places, most)
+    elif blocks and block_maxima.takes(flat, max(run.num_kept for run in blocks), most):
         values, places = block_maxima.largest_of_blocks(flat, blocks, terms)
         packed = pack_places(places, most)
     else:

@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Steps, frozen
+from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.primitives.compressors.block_batches import BlockBatches, batched
 from relaxcomm.primitives.compressors.block_top_k import BlockTopK, Cut, cuts, largest
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
+from relaxcomm.tensors.host_copies import on_device, stream_on
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import SPARSE, Coefficients
 from relaxcomm.tensors.precision import wide
@@ -82,10 +85,18 @@ class dct_top_k(BlockTopK):
         layout = cx.layout_of(tensor.numel())
         regions, blocks = list(_regions(layout, self.chunk_size)), self.blocks(layout)
         kept = tensor.to(wide(tensor.dtype))
-        coefficients = torch.cat([kept[:0], *(region.transformed(kept) for region in regions)])
+        batches = None
+        if is_for_kernels(tensor):
+            batches = _batches(layout, self.chunk_size, tensor.device, stream_on(tensor.device))
+        if batches is None:
+            coefficients = torch.cat([kept[:0], *(region.transformed(kept) for region in regions)])
+        else:
+            coefficients = batches.transformed(kept, _forwards)
         message = Coefficients(*largest(coefficients.to(tensor.dtype), blocks), blocks)
 
         def back(total: Tensor) -> Tensor:
+            if batches is not None:
+                return batches.restored(total, _backwards)
             result = torch.empty_like(kept)
             for region, run in zip(regions, blocks, strict=True):
                 region.restore(total[run.start : run.stop], result)
@@ -105,16 +116,14 @@ class _Region:
 
     def transformed(self, flat: Tensor) -> Tensor:
         """The coefficients of each block, one behind the other."""
-        left, right = (cosines(cut[2], flat.dtype, flat.device) for cut in (self._rows, self._columns))
-        return (left @ self._blocks(flat) @ right.t()).reshape(-1)
+        return _forwards(self.blocks(flat)).reshape(-1)
 
     def restore(self, coefficients: Tensor, flat: Tensor) -> None:
         """Write what has these coefficients."""
-        left, right = (cosines(cut[2], flat.dtype, flat.device) for cut in (self._rows, self._columns))
-        blocks = self._blocks(flat)
-        blocks.copy_(left.t() @ coefficients.view(blocks.shape) @ right)
+        blocks = self.blocks(flat)
+        blocks.copy_(_backwards(coefficients.view(blocks.shape)))
 
-    def _blocks(self, flat: Tensor) -> Tensor:
+    def blocks(self, flat: Tensor) -> Tensor:
         """The blocks, `[rows of blocks, columns of blocks, rows, columns]`."""
         matrix = flat[self._start : self._start + math.prod(self._shape)].view(self._shape)
         (row, num_rows, height), (column, num_columns, width) = self._rows, self._columns
@@ -130,10 +139,34 @@ def _regions(layout: Layout, chunk_size: int) -> Iterator[_Region]:
             yield _Region(start, (rows, columns), *one)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
+def _batches(
+    layout: Layout, chunk_size: int, device: torch.device, stream: torch.cuda.Stream | None
+) -> BlockBatches:
+    entries = torch.arange(layout.numel)
+    return batched([region.blocks(entries) for region in _regions(layout, chunk_size)], device)
+
+
+def _forwards(blocks: Tensor) -> Tensor:
+    """The coefficients of blocks, `[..., rows, columns]`."""
+    left, right = (cosines(size, blocks.dtype, blocks.device) for size in blocks.shape[-2:])
+    return left @ blocks @ right.t()
+
+
+def _backwards(blocks: Tensor) -> Tensor:
+    """What has these coefficients."""
+    left, right = (cosines(size, blocks.dtype, blocks.device) for size in blocks.shape[-2:])
+    return left.t() @ blocks @ right
+
+
 def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The orthonormal DCT-II, `[size, size]`, a row for each frequency."""
+    return _cosines(size, dtype, device, stream_on(device))
+
+
+@functools.lru_cache(maxsize=64)
+def _cosines(size: int, dtype: torch.dtype, device: torch.device, stream: torch.cuda.Stream | None) -> Tensor:
     places = torch.arange(size, dtype=torch.float64)
     matrix = torch.cos(math.pi / size * (places + 0.5) * places.view(-1, 1)) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
-    return matrix.to(device, dtype)
+    return on_device(matrix.to(dtype), device)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Share, frozen
+from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
 from relaxcomm.primitives.compressors.memory import Memory, inner_state, subtract
-from relaxcomm.primitives.compressors.sparsifier import Sparsifier
-from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.messages import Sparse
 
 _RESIDUAL, _SPARE, _ROUNDED = "residual", "_spare", "_rounded"
 
@@ -74,8 +74,8 @@ class error_feedback(Memory):
         return {**slots, **self.inner_slots(bucket)}
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        if isinstance(self.compressor, Sparsifier) and self.compressor.takes_feedback(tensor):
-            return (yield from self._at_once(self.compressor, cx, tensor, state))
+        if isinstance(self.compressor, FusedFeedback) and self.compressor.takes_feedback(tensor):
+            return (yield from self._at_once(self.compressor, cx, tensor, state, keep_sent))
         # Two buffers that change places: a new one each time would cost more than the arithmetic.
         corrected = state[_SPARE]
         if self.decay == 1 and _ROUNDED not in state and self.compressor.makes_sum(corrected):
@@ -90,10 +90,15 @@ class error_feedback(Memory):
         state[_RESIDUAL] = subtract(corrected, sent)
         return result, sent
 
-    def _at_once(self, compressor: Sparsifier, cx: Context, tensor: Tensor, state: State) -> Coding:
-        """The same, where the correction is a by-product of choosing."""
+    def _at_once(
+        self, compressor: FusedFeedback, cx: Context, tensor: Tensor, state: State, keep_sent: bool
+    ) -> Coding:
+        """The same, where the correction is a by-product of encoding."""
         left = state[_SPARE]
         message = compressor.message_with_feedback(cx, tensor, state[_RESIDUAL], self.decay, out=left)
+        sent: Tensor | Sparse | None = message if isinstance(message, Sparse) else None
+        if keep_sent and sent is None:
+            sent = compressor.decoded([(1.0, message)], tensor)
         parts = yield message
         state[_SPARE], state[_RESIDUAL] = state[_RESIDUAL], left
-        return sum_sparse(parts, tensor, out=cx.out), message
+        return compressor.decoded(parts, tensor, cx.out), sent

@@ -16,7 +16,7 @@ from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
 from relaxcomm.kernels.segment_statistics import SegmentStatistics
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
-from relaxcomm.tensors.messages import QUANTIZED
+from relaxcomm.tensors.messages import QUANTIZED, Quantized
 from relaxcomm.tensors.segments import Segments
 
 
@@ -94,9 +94,19 @@ class quantize(UniformQuantizer):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         if isinstance(self.bits, piecewise):
-            now = replace(self, bits=int(self.bits.at(cx.step - cx.start)))
-            return now.encode_decode(cx, tensor, state, keep_sent=keep_sent)
+            return self._now(cx, self.bits).encode_decode(cx, tensor, state, keep_sent=keep_sent)
         return super().encode_decode(cx, tensor, state, keep_sent=keep_sent)
+
+    def message_with_feedback(
+        self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
+    ) -> Quantized:
+        if isinstance(self.bits, piecewise):
+            return self._now(cx, self.bits).message_with_feedback(cx, tensor, residual, decay, out)
+        return super().message_with_feedback(cx, tensor, residual, decay, out)
+
+    def _now(self, cx: Context, bits: piecewise) -> quantize:
+        """The same with the bits of this step."""
+        return replace(self, bits=int(bits.at(cx.step - cx.start)))
 
     def segments(self, cx: Context, numel: int) -> Segments:
         return Segments(numel, self.block_size)

@@ -11,10 +11,11 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_nonnegative
-from relaxcomm.kernels.segment_statistics import segment_statistics
+from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
+from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
 from relaxcomm.primitives.compressors.uniform_quantizer import tensor_segments
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
-from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.roles import Coding, CompressorFacts, Context, Parts, State
 from relaxcomm.tensors.bit_packing import pack_signs, packed_bytes
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import SIGNS, Signs
@@ -23,7 +24,7 @@ from relaxcomm.tensors.segments import Segments, chunk_size
 
 
 @frozen
-class sign(Compressor):
+class sign(FusedFeedback):
     """The sign of each entry, times the mean size of its tensor: `C(x) = (||x||_1 / d) sign(x)`.
 
     Zeros count as positive. `||C(x) - x||^2 = ||x||^2 - ||x||_1^2 / d <= (1 - 1 / d) ||x||^2` for each tensor
@@ -61,9 +62,23 @@ class sign(Compressor):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = _message(tensor, tensor_segments(cx, tensor.numel()))
-        sent = sum_quantized([(1.0, message)], tensor) if keep_sent else None
+        sent = self.decoded([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
-        return sum_quantized(parts, tensor), sent
+        return self.decoded(parts, tensor), sent
+
+    def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
+        return sum_quantized(parts, like)
+
+    def takes_feedback(self, tensor: Tensor) -> bool:
+        return is_for_kernels(tensor)
+
+    def message_with_feedback(
+        self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
+    ) -> Signs:
+        segments = tensor_segments(cx, tensor.numel())
+        steps = _steps(segment_statistics(tensor, segments, residual, decay, out))
+        codes = pack_nonnegative(out, segments, dtype=tensor.dtype, subtract=steps)
+        return Signs(codes, steps, steps[:0], 2, segments)
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.layout_bytes(one_tensor(numel), element_bytes)
@@ -74,13 +89,17 @@ class sign(Compressor):
 
 def _message(tensor: Tensor, segments: Segments) -> Signs:
     if is_for_kernels(tensor):
-        found = segment_statistics(tensor, segments)
-        steps = (2 * found.sizes / found.numbers).float()
-        return Signs(pack_nonnegative(tensor), steps, steps[:0], 2, segments)
+        steps = _steps(segment_statistics(tensor, segments))
+        return Signs(pack_nonnegative(tensor, segments), steps, steps[:0], 2, segments)
     steps = tensor.new_empty(segments.count, dtype=wide(tensor.dtype))
     for index, group in enumerate(segments.groups(tensor.numel())):
         steps[index] = 2 * _mean_size(tensor[group.start : group.stop])
     return Signs(pack_signs(tensor), steps, steps[:0], 2, segments)
+
+
+def _steps(found: SegmentStatistics) -> Tensor:
+    """Twice the mean size of each segment."""
+    return (2 * found.sizes / found.numbers).float()
 
 
 def _mean_size(tensor: Tensor) -> Tensor:

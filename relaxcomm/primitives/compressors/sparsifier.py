@@ -11,9 +11,10 @@ from torch import Tensor
 
 from relaxcomm.fields.schedules import largest, piecewise, value_at
 from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
-from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.roles import Coding, CompressorFacts, Context, Parts, State
 from relaxcomm.tensors.messages import SPARSE, Sparse
 from relaxcomm.tensors.precision import wide
 
@@ -44,7 +45,7 @@ def largest_entries_facts(compressor: Sparsifier) -> CompressorFacts:
     )
 
 
-class Sparsifier(Compressor):
+class Sparsifier(FusedFeedback):
     """Sends some entries, chosen by `select`, in messages of a capacity that depends on the clock alone."""
 
     density: float | piecewise
@@ -61,29 +62,22 @@ class Sparsifier(Compressor):
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = self.message(tensor, *self._wanted(cx, tensor))
         parts = yield message
-        return sum_sparse(parts, tensor, out=cx.out), message if keep_sent else None
+        return self.decoded(parts, tensor, cx.out), message if keep_sent else None
+
+    def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
+        return sum_sparse(parts, like, out=out)
 
     def message(self, tensor: Tensor, density: float, capacity: int) -> Sparse:
         """The entries that `select` chooses."""
         return pack_selected(tensor, self._chosen(Magnitudes(tensor), density, capacity), capacity)
 
     def takes_feedback(self, tensor: Tensor) -> bool:
-        """Whether `message_with_feedback` takes such a tensor."""
         is_plain = tensor.device.type == "cpu" and not is_for_kernels(tensor)
         return is_plain and tensor.dtype == wide(tensor.dtype) and tensor.numel() > 0
 
     def message_with_feedback(
         self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
     ) -> Sparse:
-        """The message of `u = x + decay e`, in one pass that makes u; `out` becomes what it leaves of u.
-
-        Args:
-            cx: of this step.
-            tensor: x, `[numel]`.
-            residual: e, `[numel]`, at least float32.
-            decay: of the residual.
-            out: `[numel]`, like the residual.
-        """
         density, capacity = self._wanted(cx, tensor)
         indices = self._chosen(Magnitudes(out, (tensor, residual, decay)), density, capacity)
         message = pack_selected(out, indices, capacity)

@@ -11,8 +11,9 @@ from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_levels
 from relaxcomm.kernels.philox import key_of
 from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
+from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
-from relaxcomm.roles import Coding, Compressor, Context, State
+from relaxcomm.roles import Coding, Context, Parts, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
 from relaxcomm.tensors.messages import Quantized
@@ -22,7 +23,7 @@ from relaxcomm.tensors.segments import Segments, chunk_size
 _INT_BITS = 31  # of an int32 without its sign
 
 
-class UniformQuantizer(Compressor):
+class UniformQuantizer(FusedFeedback):
     """Sends each entry as one of `num_codes` levels of its segment; `spread` says which.
 
     Without lows the levels lie around 0, an odd number of them, so that 0 stays 0.
@@ -59,9 +60,22 @@ class UniformQuantizer(Compressor):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = (self._in_kernels if is_for_kernels(tensor) else self._message)(cx, tensor)
-        sent = sum_quantized([(1.0, message)], tensor) if keep_sent else None
+        sent = self.decoded([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
-        return sum_quantized(parts, tensor), sent
+        return self.decoded(parts, tensor), sent
+
+    def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
+        return sum_quantized(parts, like)
+
+    def takes_feedback(self, tensor: Tensor) -> bool:
+        return is_for_kernels(tensor)
+
+    def message_with_feedback(
+        self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
+    ) -> Quantized:
+        segments = self.segments(cx, tensor.numel())
+        found = segment_statistics(tensor, segments, residual, decay, out)
+        return self._packed(cx, out, segments, found, dtype=tensor.dtype, subtract=True)
 
     def _message(self, cx: Context, tensor: Tensor) -> Quantized:
         segments, size = self.segments(cx, tensor.numel()), chunk_size(tensor)
@@ -85,10 +99,27 @@ class UniformQuantizer(Compressor):
     def _in_kernels(self, cx: Context, tensor: Tensor) -> Quantized:
         """The same in a number of launches that does not depend on the segments."""
         segments = self.segments(cx, tensor.numel())
-        steps, lows = self.spread_of(segment_statistics(tensor, segments))
+        found = segment_statistics(tensor, segments)
+        return self._packed(cx, tensor, segments, found, dtype=tensor.dtype, subtract=False)
+
+    def _packed(
+        self,
+        cx: Context,
+        tensor: Tensor,
+        segments: Segments,
+        found: SegmentStatistics,
+        *,
+        dtype: torch.dtype,
+        subtract: bool,
+    ) -> Quantized:
+        """The message once the statistics are there; with `subtract` the tensor becomes what it leaves."""
+        steps, spread = self.spread_of(found)
+        lows = spread if self.has_lows else None
         key = key_of(cx.number(self.seed, tensor.numel())) if self.stochastic else None
-        codes = pack_levels(tensor, steps, lows if self.has_lows else None, segments, self.num_codes, key)
-        return Quantized(codes, steps, lows if self.has_lows else steps[:0], self.num_codes, segments)
+        codes = pack_levels(
+            tensor, steps, lows, segments, self.num_codes, key, dtype=dtype, subtract=subtract
+        )
+        return Quantized(codes, steps, steps[:0] if lows is None else lows, self.num_codes, segments)
 
     def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
         """Bytes of a message whose entries have `num_segments` scales."""

@@ -10,12 +10,23 @@ from torch import Tensor
 from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.index_sums import add_range
-from relaxcomm.kernels.message_sums import add_entries, stacked, sum_levels
+from relaxcomm.kernels.message_sums import add_entries, stacked, sum_levels, unpacked_place_rows
 from relaxcomm.roles import Parts
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.finiteness import know_finite
-from relaxcomm.tensors.messages import Dense, Message, Quantized, Sparse
+from relaxcomm.tensors.messages import (
+    BlockSparse,
+    Coefficients,
+    Dense,
+    Message,
+    Quantized,
+    Sparse,
+    block_starts,
+    largest_block,
+)
 from relaxcomm.tensors.precision import wide
+
+_TOGETHER = (Sparse, BlockSparse, Coefficients)
 
 
 def sum_dense(parts: Parts) -> Tensor:
@@ -47,7 +58,7 @@ def sum_sparse(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
     total = out if fits and out is not None else buffer_pool.empty_like(like, dtype)
     if not parts:
         return total.zero_()
-    if is_for_kernels(like) and all(type(message) is Sparse for _, message in parts):
+    if is_for_kernels(like) and all(type(message) in _TOGETHER for _, message in parts):
         _add_together(parts, total.zero_())
         return total
     for _, message in parts:
@@ -105,6 +116,10 @@ def _add_together(parts: Parts, total: Tensor) -> None:
     values, indices, counts = (
         stacked([getattr(message, name) for message in messages]) for name in ("values", "indices", "count")
     )
+    first = messages[0]
+    if isinstance(first, BlockSparse):
+        places = unpacked_place_rows(indices, values.shape[1], largest_block(first.blocks))
+        indices = places + block_starts(first.blocks, places.device)
     add_entries(total, values, indices, counts, _weights(parts, total))
 
 

@@ -1,0 +1,36 @@
+"""Compressors that correct a tensor by a residual in the passes in which they encode it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torch import Tensor
+
+from relaxcomm.roles import Compressor, Context, Parts
+from relaxcomm.tensors.messages import Message
+
+
+class FusedFeedback(Compressor):
+    """Makes the message of `u = x + decay e` and what it leaves of u, without a pass for each."""
+
+    @abstractmethod
+    def takes_feedback(self, tensor: Tensor) -> bool:
+        """Whether `message_with_feedback` takes such a tensor."""
+
+    @abstractmethod
+    def message_with_feedback(
+        self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
+    ) -> Message:
+        """The message of u; `out` becomes what it leaves of u.
+
+        Args:
+            cx: of this step.
+            tensor: x, `[numel]`.
+            residual: e, `[numel]`, at least float32.
+            decay: of the residual.
+            out: `[numel]`, like the residual.
+        """
+
+    @abstractmethod
+    def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
+        """The weighted sum of what messages decode to, at least float32; in `out` if that fits."""

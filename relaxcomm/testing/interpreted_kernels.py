@@ -1,0 +1,41 @@
+"""Kernels in Triton on a pretended GPU: its interpreter runs them, each counts as one launch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+CountKernel = Callable[[str, Sequence[Tensor]], None]
+
+
+def interprets_kernels() -> bool:
+    """Whether Triton is there and was asked for its interpreter, as it must be before it is imported."""
+    return os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
+
+
+@contextmanager
+def counted_kernels(count: CountKernel) -> Iterator[None]:
+    """Count kernels that Triton's interpreter runs, and none of the operators by which it does.
+
+    Args:
+        count: given a kernel's name, and the tensors that it was handed, one that came twice once.
+    """
+    from triton.runtime.interpreter import GridExecutor
+
+    run = GridExecutor.__call__
+
+    def counted(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        handed = [one for one in args if isinstance(one, Tensor)]
+        count(executor.fn.__name__, list({(one.data_ptr(), one.numel()): one for one in handed}.values()))
+        with _disable_current_modes():
+            return run(executor, *args, **kwargs)
+
+    with patch.object(GridExecutor, "__call__", counted):
+        yield
