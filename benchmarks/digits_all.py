@@ -77,11 +77,11 @@ PLANS = {
 }
 
 
-def train(name: str, seed: int, epochs: int, partition: Any) -> dict[str, float]:
-    """One run; the accuracy of the model that is left, and what was sent."""
+def train(name: str, seed: int, epochs: int, partition: Any) -> dict[str, Any]:
+    """One run; the accuracy of the model that is left, that of rank 0's replica by epoch, and what was sent."""
     plan = PLANS.get(name, Plan())
 
-    def worker(group: relaxcomm.InProcessGroup) -> dict[str, float]:
+    def worker(group: relaxcomm.InProcessGroup) -> dict[str, Any]:
         task = digits.make(seed, dropout=0.0, hidden=(128, 64))
         optimizer = torch.optim.SGD(task.model.parameters(), lr=plan.lr, momentum=plan.momentum)
         schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -94,7 +94,7 @@ def train(name: str, seed: int, epochs: int, partition: Any) -> dict[str, float]
             **plan.settings,
         }
         with relaxcomm.attach(task.model, optimizer, settings, process_group=group) as engine:
-            loader = engine.loader(task.train_data, batch_size=BATCH_SIZE)
+            loader, curve = engine.loader(task.train_data, batch_size=BATCH_SIZE), []
             for _ in range(epochs):
                 for batch in loader:
                     group.sleep(1.0)
@@ -102,11 +102,15 @@ def train(name: str, seed: int, epochs: int, partition: Any) -> dict[str, float]
                     optimizer.step()
                     optimizer.zero_grad()
                 schedule.step()
+                if group.rank() == 0:
+                    with torch.no_grad():
+                        curve.append(task.evaluate(task.model))
         with torch.no_grad():
             accuracy = task.evaluate(task.model)
         counts = engine.statistics
         return {
             "accuracy": accuracy,
+            "curve": curve,
             "steps": counts["steps"],
             "megabytes": counts["bytes_sent"] / 1e6,
             "uncompressed_megabytes": counts["bytes_uncompressed"] / 1e6,
@@ -120,18 +124,19 @@ def _never() -> dict[str, Any]:
     return {"name": "local_sgd", "steps": 10**9}
 
 
-def summary(runs: list[dict[str, float]], reference: float) -> dict[str, float]:
-    """Mean accuracy, its spread, the distance from bsp, and the share of bsp's bytes."""
+def summary(runs: list[dict[str, Any]], reference: float) -> dict[str, Any]:
+    """Mean accuracy, its spread, the distance from bsp, the share of bsp's bytes, and the mean by epoch."""
     accuracies = [run["accuracy"] for run in runs]
     return {
         "accuracy": statistics.mean(accuracies),
         "deviation": statistics.stdev(accuracies) if len(runs) > 1 else 0.0,
         "below_bsp": reference - statistics.mean(accuracies),
         "bytes": sum(run["megabytes"] for run in runs) / sum(run["uncompressed_megabytes"] for run in runs),
+        "curve": [round(statistics.mean(at), 4) for at in zip(*(run["curve"] for run in runs), strict=True)],
     }
 
 
-def verdict(found: dict[str, float]) -> str:
+def verdict(found: dict[str, Any]) -> str:
     """Whether what was wanted is reached."""
     good = found["accuracy"] >= WANTED and found["below_bsp"] <= MARGIN
     return "reached" if good else "MISSED"
