@@ -79,7 +79,7 @@ BOTTLENECK = (
 
 SAVINGS = (
     Panel(
-        title="How many times fewer bytes?",
+        title="How many fold fewer?",
         description="How many times fewer bytes were sent, since the start, than synchronising in every "
         "step in full precision would have.",
         unit="suffix:x",

@@ -142,7 +142,7 @@ EXPECTED: dict[tuple[str, str], Expectation] = {
     ("How long are most steps, and the slowest?", "A"): lambda ranks: quantile(ranks, 0.5),
     ("How long are most steps, and the slowest?", "B"): lambda ranks: quantile(ranks, 0.95),
     ("How long does an exchange take?", "A"): exchange_seconds,
-    ("How many times fewer bytes?", "A"): lambda ranks: (
+    ("How many fold fewer?", "A"): lambda ranks: (
         sum(rank.late["bytes_uncompressed"] for rank in ranks) / sum(rank.sent for rank in ranks)
     ),
     ("What share of steps is local?", "A"): lambda ranks: sum(rank.lssr for rank in ranks) / 3,
