@@ -16,6 +16,7 @@ import math
 import statistics
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,15 @@ class Plan:
         lr: of SGD.
         momentum: of SGD.
         settings: more of the configuration.
+        adam: whether Adam takes the place of SGD, with an eps of 1e-3: where one worker has seen no gradient
+            and another has, the mean of first moments would be divided by a second one near 0.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
     lr: float = 0.05
     momentum: float = 0.9
     settings: dict[str, Any] = field(default_factory=dict)
+    adam: bool = False
 
 
 RING = {"topology": "ring"}
@@ -58,6 +62,7 @@ PLANS = {
     "dcd_psgd": Plan(settings=RING),
     "decoupled_diloco": Plan({"steps": 20}),
     "demo": Plan(lr=SIGN_RATE, momentum=0.0),
+    "des_loc": Plan({"steps": 16}, lr=SIGN_RATE, momentum=0.0, adam=True),
     "dgc": Plan({"density": 0.05}, lr=0.3, momentum=0.0),  # sending an entry clears its momentum
     "diloco": Plan({"steps": 20}),
     "ef21": Plan({"density": 0.05}),
@@ -78,12 +83,13 @@ PLANS = {
 
 
 def train(name: str, seed: int, epochs: int, partition: Any) -> dict[str, Any]:
-    """One run; the accuracy of the model that is left, that of rank 0's replica by epoch, and what was sent."""
+    """One run: the accuracy of what is left, of rank 0's replica by epoch, and what was sent."""
     plan = PLANS.get(name, Plan())
 
     def worker(group: relaxcomm.InProcessGroup) -> dict[str, Any]:
         task = digits.make(seed, dropout=0.0, hidden=(128, 64))
-        optimizer = torch.optim.SGD(task.model.parameters(), lr=plan.lr, momentum=plan.momentum)
+        sgd, adam = partial(torch.optim.SGD, momentum=plan.momentum), partial(torch.optim.Adam, eps=1e-3)
+        optimizer = (adam if plan.adam else sgd)(task.model.parameters(), lr=plan.lr)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda epoch: 0.5 * (1 + math.cos(math.pi * min(1.0, epoch / epochs)))
         )
