@@ -47,6 +47,8 @@ def _settings(plan: str) -> str:
     given = {one.arg: one.value for one in call.keywords}
     names = {"lr": "learning rate", "momentum": "momentum"}
     said = [f"{name} {ast.unparse(given[key])}" for key, name in names.items() if key in given]
+    if "adam" in given and ast.literal_eval(given["adam"]):
+        said = [f"Adam with an eps of 0.001 in the place of SGD, {said[0]}"]
     for key in ("arguments", "settings"):
         said += [f"`{name}={value!r}`" for name, value in ast.literal_eval(given[key]).items()]
     return ", ".join(said)
