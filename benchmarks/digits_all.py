@@ -16,6 +16,7 @@ import math
 import statistics
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,15 @@ class Plan:
         lr: of SGD.
         momentum: of SGD.
         settings: more of the configuration.
+        adam: whether Adam takes the place of SGD, with an eps of 1e-3: where one worker has seen no gradient
+            and another has, the mean of first moments would be divided by a second one near 0.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
     lr: float = 0.05
     momentum: float = 0.9
     settings: dict[str, Any] = field(default_factory=dict)
+    adam: bool = False
 
 
 RING = {"topology": "ring"}
@@ -58,6 +62,7 @@ PLANS = {
     "dcd_psgd": Plan(settings=RING),
     "decoupled_diloco": Plan({"steps": 20}),
     "demo": Plan(lr=SIGN_RATE, momentum=0.0),
+    "des_loc": Plan({"steps": 16}, lr=SIGN_RATE, momentum=0.0, adam=True),
     "dgc": Plan({"density": 0.05}, lr=0.3, momentum=0.0),  # sending an entry clears its momentum
     "diloco": Plan({"steps": 20}),
     "ef21": Plan({"density": 0.05}),
@@ -77,13 +82,14 @@ PLANS = {
 }
 
 
-def train(name: str, seed: int, epochs: int, partition: Any) -> dict[str, float]:
-    """One run; the accuracy of the model that is left, and what was sent."""
+def train(name: str, seed: int, epochs: int, partition: Any) -> dict[str, Any]:
+    """One run: the accuracy of what is left, of rank 0's replica by epoch, and what was sent."""
     plan = PLANS.get(name, Plan())
 
-    def worker(group: relaxcomm.InProcessGroup) -> dict[str, float]:
+    def worker(group: relaxcomm.InProcessGroup) -> dict[str, Any]:
         task = digits.make(seed, dropout=0.0, hidden=(128, 64))
-        optimizer = torch.optim.SGD(task.model.parameters(), lr=plan.lr, momentum=plan.momentum)
+        sgd, adam = partial(torch.optim.SGD, momentum=plan.momentum), partial(torch.optim.Adam, eps=1e-3)
+        optimizer = (adam if plan.adam else sgd)(task.model.parameters(), lr=plan.lr)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda epoch: 0.5 * (1 + math.cos(math.pi * min(1.0, epoch / epochs)))
         )
@@ -94,7 +100,7 @@ def train(name: str, seed: int, epochs: int, partition: Any) -> dict[str, float]
             **plan.settings,
         }
         with relaxcomm.attach(task.model, optimizer, settings, process_group=group) as engine:
-            loader = engine.loader(task.train_data, batch_size=BATCH_SIZE)
+            loader, curve = engine.loader(task.train_data, batch_size=BATCH_SIZE), []
             for _ in range(epochs):
                 for batch in loader:
                     group.sleep(1.0)
@@ -102,11 +108,15 @@ def train(name: str, seed: int, epochs: int, partition: Any) -> dict[str, float]
                     optimizer.step()
                     optimizer.zero_grad()
                 schedule.step()
+                if group.rank() == 0:
+                    with torch.no_grad():
+                        curve.append(task.evaluate(task.model))
         with torch.no_grad():
             accuracy = task.evaluate(task.model)
         counts = engine.statistics
         return {
             "accuracy": accuracy,
+            "curve": curve,
             "steps": counts["steps"],
             "megabytes": counts["bytes_sent"] / 1e6,
             "uncompressed_megabytes": counts["bytes_uncompressed"] / 1e6,
@@ -120,18 +130,19 @@ def _never() -> dict[str, Any]:
     return {"name": "local_sgd", "steps": 10**9}
 
 
-def summary(runs: list[dict[str, float]], reference: float) -> dict[str, float]:
-    """Mean accuracy, its spread, the distance from bsp, and the share of bsp's bytes."""
+def summary(runs: list[dict[str, Any]], reference: float) -> dict[str, Any]:
+    """Mean accuracy, its spread, the distance from bsp, the share of bsp's bytes, and the mean by epoch."""
     accuracies = [run["accuracy"] for run in runs]
     return {
         "accuracy": statistics.mean(accuracies),
         "deviation": statistics.stdev(accuracies) if len(runs) > 1 else 0.0,
         "below_bsp": reference - statistics.mean(accuracies),
         "bytes": sum(run["megabytes"] for run in runs) / sum(run["uncompressed_megabytes"] for run in runs),
+        "curve": [round(statistics.mean(at), 4) for at in zip(*(run["curve"] for run in runs), strict=True)],
     }
 
 
-def verdict(found: dict[str, float]) -> str:
+def verdict(found: dict[str, Any]) -> str:
     """Whether what was wanted is reached."""
     good = found["accuracy"] >= WANTED and found["below_bsp"] <= MARGIN
     return "reached" if good else "MISSED"

@@ -6,7 +6,7 @@ from panel import EXPOSED, RANKS, SENT, STEPS, Panel, Query, one, rate  # a neig
 
 BOTTLENECK = (
     Panel(
-        title="Time of a step, by what it is spent on",
+        title="Where does the time of a step go?",
         description="Mean over the ranks. Exposed communication is time in which a rank stands and "
         "waits for the network; the rest is computing, with communication hidden behind it. "
         "If the red part is thin, a faster network or fewer bytes gain nothing.",
@@ -26,7 +26,7 @@ BOTTLENECK = (
         red="exposed communication, .*",
     ),
     Panel(
-        title="Exposed communication, share of the step",
+        title="How much of a step waits for the network?",
         description="Share of the step in which each rank waits for the network. Above one half "
         "communication is the bottleneck (an alert says so), unless one rank is slow and "
         "the others wait for it: see the last row.",
@@ -36,7 +36,7 @@ BOTTLENECK = (
         maximum=1,
     ),
     Panel(
-        title="Communication: exposed against hidden",
+        title="How much communication hides behind computing?",
         description="Seconds of communication in each second. Hidden: exchanges are on their way while "
         "the rank computes (until it takes the result). What is hidden costs nothing.",
         unit="percentunit",
@@ -47,7 +47,7 @@ BOTTLENECK = (
         dashed=".* hidden, .*",
     ),
     Panel(
-        title="Time of a step, quantiles",
+        title="How long are most steps, and the slowest?",
         description="Half of the steps are faster than the lower line and 95 % faster than the upper "
         "one, within the histogram's buckets (1 ms to 100 s). A wide gap with local steps "
         "is normal: few steps synchronise.",
@@ -65,7 +65,7 @@ BOTTLENECK = (
         width=12,
     ),
     Panel(
-        title="Time of an exchange, by primitive",
+        title="How long does an exchange take?",
         description="Mean time from the issue of an operation until its result is taken.",
         unit="s",
         queries=one(
@@ -79,7 +79,7 @@ BOTTLENECK = (
 
 SAVINGS = (
     Panel(
-        title="Reduction",
+        title="How many fold fewer?",
         description="How many times fewer bytes were sent, since the start, than synchronising in every "
         "step in full precision would have.",
         unit="suffix:x",
@@ -92,7 +92,7 @@ SAVINGS = (
         width=4,
     ),
     Panel(
-        title="Local steps (LSSR)",
+        title="What share of steps is local?",
         description="Local steps as a share of all steps, since the start: 0 synchronises always, 1 never.",
         unit="percentunit",
         queries=one(
@@ -105,7 +105,7 @@ SAVINGS = (
         maximum=1,
     ),
     Panel(
-        title="Bytes saved",
+        title="How many bytes were saved?",
         description="Bytes that were not sent, of all ranks, since the start. Below zero the algorithm "
         "sends more than full synchronisation.",
         unit="decbytes",
@@ -119,7 +119,7 @@ SAVINGS = (
         minimum=None,
     ),
     Panel(
-        title="Sent, against full synchronisation",
+        title="How much is sent, and how much would be?",
         description="Bytes a second that each rank sends, and (dashed) what synchronising in every step "
         "at this speed would send.",
         unit="Bps",
@@ -131,7 +131,7 @@ SAVINGS = (
         width=12,
     ),
     Panel(
-        title="Sent, by primitive",
+        title="What are the bytes sent for?",
         description="Bytes a second of all ranks, by exchange primitive; votes and other things that the "
         "engine sends itself have their own names. Averages for evaluations (dashed) are traffic, too, but "
         "not of the training, so no other panel counts them.",
@@ -144,14 +144,14 @@ SAVINGS = (
         dashed="evaluations, .*",
     ),
     Panel(
-        title="Received",
+        title="Who receives most?",
         description="Bytes a second that each rank receives. A rank far above the others is a hub of "
         "the topology.",
         unit="Bps",
         queries=one(f"sum without (primitive) ({rate('bytes_received_total')})"),
     ),
     Panel(
-        title="Trigger against threshold",
+        title="How near is the trigger to its threshold?",
         description="What an adaptive trigger such as selsync's compared, and (dashed) its threshold: "
         "above it the ranks synchronise. No data for algorithms without one.",
         unit="short",

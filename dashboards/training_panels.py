@@ -6,7 +6,7 @@ from panel import EXPOSED, RANKS, STEPS, Panel, one, rate  # a neighbour of this
 
 HARM = (
     Panel(
-        title="Held-out quality",
+        title="How good is the averaged model?",
         description="What the averaged model reached at each evaluation, as relaxcomm train measures it or "
         "the program gives it with engine.observe_evaluation(accuracy=…). Compare with a run of bsp by "
         "choosing both above: as long as the curves end at the same height, the algorithm does not hurt.",
@@ -16,7 +16,7 @@ HARM = (
         width=12,
     ),
     Panel(
-        title="Training loss",
+        title="Does the loss fall on every rank?",
         description="Each rank's latest loss, as the program gives it with engine.observe(loss=…); "
         "relaxcomm train does. Ranks that part have data that differ, or replicas that "
         "drift.",
@@ -26,7 +26,7 @@ HARM = (
         width=12,
     ),
     Panel(
-        title="Distance between replicas",
+        title="How far apart are the replicas?",
         description="How far each rank's parameters were from the combined ones, as a share of their "
         "norm, sampled at synchronisations. It should not grow; above a tenth an alert says "
         "so.",
@@ -35,7 +35,7 @@ HARM = (
         thresholds=((0.05, "yellow"), (0.1, "red")),
     ),
     Panel(
-        title="Residual of compression",
+        title="Does what compression leaves out pile up?",
         description="Norm of what compression has left for later, sampled. It should level off; one "
         "that doubles in ten minutes raises an alert. No data without error feedback.",
         unit="short",
@@ -44,21 +44,21 @@ HARM = (
         queries=one(f"relaxcomm_residual_norm{{{RANKS}}}"),
     ),
     Panel(
-        title="Staleness",
+        title="How late are results applied?",
         description="Steps by which what was applied last was late. No data for algorithms that apply "
         "everything at once.",
         unit="suffix: steps",
         queries=one(f"relaxcomm_staleness_steps{{{RANKS}}}"),
     ),
     Panel(
-        title="Batch size",
+        title="How large are the batches?",
         description="Samples of each rank's latest batch, where data come from engine.loader.",
         unit="short",
         queries=one(f"relaxcomm_batch_size{{{RANKS}}}"),
         width=12,
     ),
     Panel(
-        title="Samples a second",
+        title="How many samples a second?",
         description="Of all ranks, where data come from engine.loader.",
         unit="suffix:/s",
         queries=one(f"sum by (run) ({rate('samples_total')})", "{{run}}"),
@@ -68,7 +68,7 @@ HARM = (
 
 SLOWNESS = (
     Panel(
-        title="Computing time of a step",
+        title="Which rank computes longest?",
         description="A step's time without waiting. The longest bar is the slowest worker: under "
         "algorithms that synchronise, the others wait for it.",
         unit="s",
@@ -76,14 +76,14 @@ SLOWNESS = (
         kind="bars",
     ),
     Panel(
-        title="Steps a second",
+        title="How many steps a second?",
         description="Of each rank. They are equal under synchronous algorithms and part under ssp or "
         "ad_psgd.",
         unit="suffix:/s",
         queries=one(f"sum without (outcome) ({rate('steps_total')})"),
     ),
     Panel(
-        title="Steps behind the foremost rank",
+        title="How many steps is each rank behind?",
         description="How many steps each rank is behind. No data under synchronous algorithms, which keep "
         "all ranks at the same step.",
         unit="suffix: steps",
@@ -94,7 +94,7 @@ SLOWNESS = (
         ),
     ),
     Panel(
-        title="Answers",
+        title="Does every rank answer?",
         description="Whether each rank's exporter answers Prometheus. A rank that does not while others "
         "do is stopped, swapped out or cut off.",
         unit="bool_yes_no",
@@ -105,7 +105,7 @@ SLOWNESS = (
         maximum=1,
     ),
     Panel(
-        title="Since the last synchronisation",
+        title="How long since the last synchronisation?",
         description="Time since each rank last exchanged anything; an alert fires after ten minutes of "
         "training.",
         unit="s",
@@ -114,7 +114,7 @@ SLOWNESS = (
         width=9,
     ),
     Panel(
-        title="The engine's own time a step",
+        title="How long does the engine itself take?",
         description="Time in relaxcomm's callbacks, waiting excluded: packing, compressing, unpacking. "
         "If it is much of the step, take a cheaper compressor.",
         unit="s",

@@ -9,7 +9,7 @@ from panel import RANKS, Panel, Query  # neighbours of this file
 from panels import ROWS
 
 _PANELS = {panel.title: panel for _, panels in ROWS for panel in panels}
-BESIDE_THE_MEDIAN = ", beside the median"
+BESIDE_THE_MEDIAN = " (dashed: the median)"
 
 
 def beside_the_median(title: str, description: str, width: int = 8) -> Panel:
@@ -36,58 +36,59 @@ WORKER_ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         "Is this worker slower than the others?",
         (
             beside_the_median(
-                "Computing time of a step",
+                "Which rank computes longest?",
                 "A step's time without waiting. Above the median the worker is slow, and under algorithms "
                 "that synchronise the others wait for it: look at its host.",
                 width=12,
             ),
             beside_the_median(
-                "Exposed communication, share of the step",
+                "How much of a step waits for the network?",
                 "Share of the step in which it waits. Below the median it is the one for which others wait; "
                 "above, its link is slow.",
                 width=12,
             ),
             beside_the_median(
-                "Steps a second", "They part from the others' under ssp, ad_psgd and their like only."
+                "How many steps a second?",
+                "They part from the others' under ssp, ad_psgd and their like only.",
             ),
             beside_the_median(
-                "The engine's own time a step",
+                "How long does the engine itself take?",
                 "Time in relaxcomm's callbacks, waiting excluded. Above the median its processor is slow or "
                 "busy.",
             ),
-            replace(_PANELS["Answers"], width=8),
+            replace(_PANELS["Does every rank answer?"], width=8),
         ),
     ),
     (
         "Does it send what it should?",
         (
-            replace(_PANELS["Sent, against full synchronisation"], width=8),
+            replace(_PANELS["How much is sent, and how much would be?"], width=8),
             beside_the_median(
-                "Received", "Bytes a second. Far above the median it is a hub of the topology."
+                "Who receives most?", "Bytes a second. Far above the median it is a hub of the topology."
             ),
-            _PANELS["Trigger against threshold"],
+            _PANELS["How near is the trigger to its threshold?"],
         ),
     ),
     (
         "Does its replica go its own way?",
         (
             beside_the_median(
-                "Training loss",
+                "Does the loss fall on every rank?",
                 "Its latest loss. One that stays above the median has other data, or a replica that drifts.",
                 width=12,
             ),
             beside_the_median(
-                "Distance between replicas",
+                "How far apart are the replicas?",
                 "How far its parameters were from the combined ones, as a share of their norm.",
                 width=12,
             ),
             beside_the_median(
-                "Residual of compression",
+                "Does what compression leaves out pile up?",
                 "Norm of what compression has left for later. No data without error feedback.",
                 width=12,
             ),
             beside_the_median(
-                "Since the last synchronisation",
+                "How long since the last synchronisation?",
                 "Time since it last exchanged anything; an alert fires after ten minutes of training.",
                 width=12,
             ),

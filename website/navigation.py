@@ -5,7 +5,8 @@ from __future__ import annotations
 from website.families import FAMILIES
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("start", "concepts/rule", "concepts/step", "concepts/message", "examples/index"),
+    "Start": ("start", "examples/index"),
+    "Concepts": ("concepts/rule", "concepts/step", "concepts/message"),
     "How-to": (
         "scripts",
         "configuration",

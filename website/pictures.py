@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -40,13 +40,13 @@ _MOVES = torch.tensor([[0.9, 0.5, 0.2], [0.7, 0.3, 0.35], [1.0, 0.25, 0.5], [0.6
 _WIDTH, _HEIGHT = 300, 190
 
 
-def lines(rule: Rule, title: str, left: float = 0, *, until: int = 12, top: float = 0.0) -> str:
+def lines(rule: Rule, title: str, *, until: int = 12, top: float = 0.0) -> str:
     """Three workers' parameter, step by step, under a rule; pictures with the same `top` have one scale."""
     values = torch.cat([torch.zeros(1, 3), trajectory(rule, _MOVES[:until])])
     low, high = float(values.min()), max(top, float(values.max()))
 
     def place(step: int, value: float) -> str:
-        x = left + 20 + step / until * (_WIDTH - 40)
+        x = 20 + step / until * (_WIDTH - 40)
         return f"{x:.1f},{_HEIGHT - 30 - (value - low) / (high - low) * (_HEIGHT - 70):.1f}"
 
     drawn = [
@@ -54,18 +54,15 @@ def lines(rule: Rule, title: str, left: float = 0, *, until: int = 12, top: floa
         f'{" ".join(place(step, float(values[step, rank])) for step in range(until + 1))}"/>'
         for rank, name in enumerate("abc")
     ]
-    return _titled(title, left) + _axis(left, "steps") + "".join(drawn)
+    return _titled(title) + _axis("steps") + "".join(drawn)
 
 
-def sent(title: str, left: float, *, moved: bool) -> str:
+def sent(title: str, *, moved: bool) -> str:
     """What three workers send after four local steps: where they stand, or how far they have come."""
     alone = torch.cat([torch.zeros(1, 3), _MOVES[:4].cumsum(0)])
     drawn = []
     for rank, name in enumerate("abc"):
-        at = [
-            (left + 40 + step * 45, _HEIGHT - 40 - float(alone[step, rank]) * 33)
-            for step in range(len(alone))
-        ]
+        at = [(40 + step * 45, _HEIGHT - 40 - float(alone[step, rank]) * 33) for step in range(len(alone))]
         (_, y), (end_x, end_y) = at[0], at[-1]
         path = " ".join(f"{one:.1f},{other:.1f}" for one, other in at)
         drawn.append(f'<polyline class="line {name}" opacity="0.5" points="{path}"/>')
@@ -74,28 +71,24 @@ def sent(title: str, left: float, *, moved: bool) -> str:
             drawn.append(f'<path class="line {name}" d="{far}"/>')
         else:
             drawn.append(f'<circle class="line {name}" cx="{end_x:.1f}" cy="{end_y:.1f}" r="6"/>')
-    return _titled(title, left) + _axis(left, "steps") + "".join(drawn)
+    return _titled(title) + _axis("steps") + "".join(drawn)
 
 
-def bars(values: Sequence[float], title: str, left: float, style: str = "fill") -> str:
+def bars(values: Sequence[float], title: str) -> str:
     """A bar for each entry of a tensor."""
     middle, width = _HEIGHT / 2 + 5, (_WIDTH - 40) / len(values)
     drawn = [
-        f'<rect class="{style}" x="{left + 20 + index * width:.1f}" y="{middle - max(value, 0) * 60:.1f}" '
+        f'<rect class="fill" x="{20 + index * width:.1f}" y="{middle - max(value, 0) * 60:.1f}" '
         f'width="{width - 3:.1f}" height="{max(abs(value) * 60, 0.6):.1f}"/>'
         for index, value in enumerate(values)
     ]
-    return (
-        _titled(title, left)
-        + f'<path class="faint" d="M{left + 20} {middle}h{_WIDTH - 40}"/>'
-        + "".join(drawn)
-    )
+    return _titled(title) + f'<path class="faint" d="M20 {middle}h{_WIDTH - 40}"/>' + "".join(drawn)
 
 
-def graph(topology: Topology, title: str, left: float, step: int = 0) -> str:
+def graph(topology: Topology, title: str, step: int = 0) -> str:
     """Eight workers, and who sends to whom in a step."""
     at = [
-        (left + _WIDTH / 2 + 65 * math.sin(rank * math.pi / 4), 112 - 65 * math.cos(rank * math.pi / 4))
+        (_WIDTH / 2 + 65 * math.sin(rank * math.pi / 4), 112 - 65 * math.cos(rank * math.pi / 4))
         for rank in range(8)
     ]
     edges = [
@@ -104,23 +97,26 @@ def graph(topology: Topology, title: str, left: float, step: int = 0) -> str:
         for peer in topology.listeners(rank, 8, step)
     ]
     nodes = [f'<circle class="node" cx="{x:.1f}" cy="{y:.1f}" r="8"/>' for x, y in at]
-    return _titled(title, left) + "".join(edges + nodes)
+    return _titled(title) + "".join(edges + nodes)
 
 
-def _titled(title: str, left: float) -> str:
-    return f'<text x="{left + _WIDTH / 2}" y="20" text-anchor="middle">{title}</text>'
+def _titled(title: str) -> str:
+    return f'<text x="{_WIDTH / 2}" y="20" text-anchor="middle">{title}</text>'
 
 
-def _axis(left: float, name: str) -> str:
+def _axis(name: str) -> str:
     base = _HEIGHT - 22
     return (
-        f'<path class="faint" d="M{left + 20} {base}h{_WIDTH - 40}"/>'
-        f'<text x="{left + _WIDTH - 20}" y="{base + 15}" text-anchor="end">{name}</text>'
+        f'<path class="faint" d="M20 {base}h{_WIDTH - 40}"/>'
+        f'<text x="{_WIDTH - 20}" y="{base + 15}" text-anchor="end">{name}</text>'
     )
 
 
-def _side_by_side(*panels: Callable[[float], str]) -> str:
-    return _svg(_WIDTH * len(panels), "".join(panel(index * _WIDTH) for index, panel in enumerate(panels)))
+def _side_by_side(*panels: str) -> str:
+    """Panels as pictures within one, which the site takes apart (`website.repository`)."""
+    size = f'width="{_WIDTH}" height="{_HEIGHT}"'
+    within = (f'<svg x="{index * _WIDTH}" {size}>{panel}</svg>' for index, panel in enumerate(panels))
+    return _svg(_WIDTH * len(panels), "\n".join(within))
 
 
 def step() -> str:
@@ -153,29 +149,29 @@ def step() -> str:
 
 def message() -> str:
     """What becomes of a tensor on its way."""
-    parts = ("read", "encode", "message", "exchange", "decode, weigh, add", "outer", "write")
+    parts = ("read", "encode", "message", "exchange", "decode, add", "outer", "write")
     width = 116
     drawn = []
     for index, name in enumerate(parts):
         x = 10 + index * (width + 12)
         style = "fill" if name in ("message", "exchange") else "gone"
         drawn.append(
-            f'<rect class="{style}" opacity="0.5" x="{x}" y="60" width="{width}" height="40" rx="6"/>'
-            f'<text x="{x + width / 2}" y="85" text-anchor="middle">{name}</text>'
+            f'<rect class="{style}" opacity="0.5" x="{x}" y="50" width="{width}" height="40" rx="6"/>'
+            f'<text x="{x + width / 2}" y="75" text-anchor="middle">{name}</text>'
         )
         if index:
-            drawn.append(f'<path class="faint" d="M{x - 12} 80h10"/>')
+            drawn.append(f'<path class="faint" d="M{x - 12} 70h10"/>')
     by = {0: "payload", 1: "compressor", 3: "exchange", 4: "compressor", 5: "outer", 6: "payload"}
     for where, text in by.items():
         x = 10 + where * (width + 12) + width / 2
-        drawn.append(f'<text x="{x}" y="48" text-anchor="middle">{text}</text>')
-    drawn.append('<text x="138" y="128">what was left out stays in a slot: the residual</text>')
-    return _svg(910, "".join(drawn))
+        drawn.append(f'<text x="{x}" y="38" text-anchor="middle">{text}</text>')
+    drawn.append('<text x="138" y="118">what was left out stays in a slot: the residual</text>')
+    return _svg(910, "".join(drawn), height=140)
 
 
-def _svg(width: int, body: str) -> str:
+def _svg(width: int, body: str, height: int = _HEIGHT) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width} {_HEIGHT}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width} {height}" role="img">'
         f"{_STYLE}{body}</svg>\n"
     )
 
@@ -194,32 +190,32 @@ def pictures() -> dict[str, str]:
     moved = {"payload": deltas(), "outer": nesterov(lr=0.7, momentum=0.6)}
     return {
         "when.svg": _side_by_side(
-            lambda left: lines(_rule(trigger=every_step()), "every_step()", left),
-            lambda left: lines(_rule(), "every(steps=4)", left),
+            lines(_rule(trigger=every_step()), "every_step()"),
+            lines(_rule(), "every(steps=4)"),
         ),
         "what.svg": _side_by_side(
-            lambda left: sent("parameters(): where each stands", left, moved=False),
-            lambda left: sent("deltas(): how far each has come", left, moved=True),
+            sent("parameters(): where each stands", moved=False),
+            sent("deltas(): how far each has come", moved=True),
         ),
         "encoded.svg": _side_by_side(
-            lambda left: bars(entries.tolist(), "identity()", left),
-            lambda left: bars(fewer, "top_k(density=0.25)", left),
-            lambda left: bars(coarser, "quantize(bits=2)", left),
+            bars(entries.tolist(), "identity()"),
+            bars(fewer, "top_k(density=0.25)"),
+            bars(coarser, "quantize(bits=2)"),
         ),
         "over-what.svg": _side_by_side(
-            lambda left: graph(complete(), "all_reduce() reaches all", left),
-            lambda left: graph(ring(), "gossip() on ring()", left),
-            lambda left: graph(one_peer_exponential(), "one_peer_exponential(), step 1", left, step=1),
+            graph(complete(), "all_reduce() reaches all"),
+            graph(ring(), "gossip() on ring()"),
+            graph(one_peer_exponential(), "one_peer_exponential(), step 1", step=1),
         ),
         "how-late.svg": _side_by_side(
-            lambda left: lines(_rule(), "delay=0", left),
-            lambda left: lines(late, "delay=2", left),
+            lines(_rule(), "delay=0"),
+            lines(late, "delay=2"),
         ),
         "step.svg": step(),
         "message.svg": message(),
         "what-then.svg": _side_by_side(
-            lambda left: lines(_rule(payload=deltas(), outer=average()), "average()", left, top=8),
-            lambda left: lines(_rule(**moved), "nesterov(lr=0.7, momentum=0.6)", left, top=8),
+            lines(_rule(payload=deltas(), outer=average()), "average()", top=8),
+            lines(_rule(**moved), "nesterov(lr=0.7, momentum=0.6)", top=8),
         ),
     }
 

@@ -88,10 +88,19 @@ def _drawn(path: str, text: str) -> str:
 
     def draw(found: re.Match[str]) -> str:
         picture = (ROOT / path).parent / found[2]
-        body = picture.read_text(encoding="utf-8").strip()
-        return f'<div class="drawn" role="img" aria-label="{found[1]}">\n{body}\n</div>\n'
+        panels = _panels(picture.read_text(encoding="utf-8").strip())
+        style = "drawn panels" if len(panels) > 1 else "drawn"
+        return f'<div class="{style}" role="img" aria-label="{found[1]}">\n{"".join(panels)}\n</div>\n'
 
     return _DRAWING.sub(draw, text)
+
+
+def _panels(picture: str) -> list[str]:
+    """The panels of a picture (`website.pictures`), each as a picture, so that they wrap on a phone."""
+    head, _, rest = picture.partition("</style>")
+    bodies = re.findall(r'<svg x="\d+" width="(\d+)"[^>]*>(.*?)</svg>', rest, flags=re.DOTALL)
+    own = [(re.sub(r"(?<=viewBox=.0 0 )\d+", width, head), body) for width, body in bodies]
+    return [f"{opened}</style>{body}</svg>" for opened, body in own] or [picture]
 
 
 def _plot(path: str) -> list[str]:

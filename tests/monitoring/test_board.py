@@ -22,7 +22,7 @@ EARLY, LATE = 20, 260  # steps at which the ranks hold
 BOARD = DASHBOARDS / "grafana/boards/relaxcomm.json"
 WORKER_BOARD = DASHBOARDS / "grafana/boards/relaxcomm-worker.json"
 BOARDS = (BOARD, WORKER_BOARD)
-BESIDE_THE_MEDIAN = ", beside the median"
+BESIDE_THE_MEDIAN = " (dashed: the median)"
 ALGORITHM = {
     "rules": [
         {
@@ -130,52 +130,54 @@ def by_primitive(ranks: Ranks) -> dict[str, float]:
 
 Expectation = Callable[[Ranks], Any]
 EXPECTED: dict[tuple[str, str], Expectation] = {
-    ("Time of a step, by what it is spent on", "A"): lambda ranks: (
+    ("Where does the time of a step go?", "A"): lambda ranks: (
         (total(STEP)(ranks) - total(EXPOSED)(ranks)) / total("steps")(ranks)
     ),
-    ("Time of a step, by what it is spent on", "B"): lambda ranks: (
-        total(EXPOSED)(ranks) / total("steps")(ranks)
-    ),
-    ("Exposed communication, share of the step", "A"): each(
+    ("Where does the time of a step go?", "B"): lambda ranks: total(EXPOSED)(ranks) / total("steps")(ranks),
+    ("How much of a step waits for the network?", "A"): each(
         lambda rank: rank.gained(EXPOSED) / rank.gained(STEP)
     ),
-    ("Communication: exposed against hidden", "A"): each(lambda rank: rank.rate(EXPOSED)),
-    ("Communication: exposed against hidden", "B"): each(lambda rank: rank.rate(HIDDEN)),
-    ("Time of a step, quantiles", "A"): lambda ranks: quantile(ranks, 0.5),
-    ("Time of a step, quantiles", "B"): lambda ranks: quantile(ranks, 0.95),
-    ("Time of an exchange, by primitive", "A"): exchange_seconds,
-    ("Reduction", "A"): lambda ranks: (
+    ("How much communication hides behind computing?", "A"): each(lambda rank: rank.rate(EXPOSED)),
+    ("How much communication hides behind computing?", "B"): each(lambda rank: rank.rate(HIDDEN)),
+    ("How long are most steps, and the slowest?", "A"): lambda ranks: quantile(ranks, 0.5),
+    ("How long are most steps, and the slowest?", "B"): lambda ranks: quantile(ranks, 0.95),
+    ("How long does an exchange take?", "A"): exchange_seconds,
+    ("How many fold fewer?", "A"): lambda ranks: (
         sum(rank.late["bytes_uncompressed"] for rank in ranks) / sum(rank.sent for rank in ranks)
     ),
-    ("Local steps (LSSR)", "A"): lambda ranks: sum(rank.lssr for rank in ranks) / 3,
-    ("Bytes saved", "A"): lambda ranks: sum(rank.late["bytes_uncompressed"] - rank.sent for rank in ranks),
-    ("Sent, against full synchronisation", "A"): each(lambda rank: rank.moved(0) / rank.seconds),
-    ("Sent, against full synchronisation", "B"): each(lambda rank: rank.rate("bytes_uncompressed")),
-    ("Sent, by primitive", "A"): by_primitive,
-    ("Sent, by primitive", "B"): lambda ranks: (
+    ("What share of steps is local?", "A"): lambda ranks: sum(rank.lssr for rank in ranks) / 3,
+    ("How many bytes were saved?", "A"): lambda ranks: sum(
+        rank.late["bytes_uncompressed"] - rank.sent for rank in ranks
+    ),
+    ("How much is sent, and how much would be?", "A"): each(lambda rank: rank.moved(0) / rank.seconds),
+    ("How much is sent, and how much would be?", "B"): each(lambda rank: rank.rate("bytes_uncompressed")),
+    ("What are the bytes sent for?", "A"): by_primitive,
+    ("What are the bytes sent for?", "B"): lambda ranks: (
         sum(rank.late["evaluation_bytes"][0] - rank.early["evaluation_bytes"][0] for rank in ranks)
         / ranks[0].seconds
     ),
-    ("Received", "A"): each(lambda rank: rank.moved(1) / rank.seconds),
-    ("Trigger against threshold", "A"): each(lambda rank: rank.late["triggers"]["0"][0]),
-    ("Trigger against threshold", "B"): lambda ranks: 0.001,
-    ("Held-out quality", "A"): lambda ranks: LATE / 1000,
-    ("Training loss", "A"): latest("loss"),
-    ("Distance between replicas", "A"): each(lambda rank: rank.distance),
-    ("Residual of compression", "A"): latest("residual_norm"),
-    ("Staleness", "A"): lambda ranks: {},  # nor is anybody behind where all keep step
-    ("Batch size", "A"): each(lambda rank: 16.0),
-    ("Samples a second", "A"): lambda ranks: sum(rank.rate("samples") for rank in ranks),
-    ("Computing time of a step", "A"): each(
+    ("Who receives most?", "A"): each(lambda rank: rank.moved(1) / rank.seconds),
+    ("How near is the trigger to its threshold?", "A"): each(lambda rank: rank.late["triggers"]["0"][0]),
+    ("How near is the trigger to its threshold?", "B"): lambda ranks: 0.001,
+    ("How good is the averaged model?", "A"): lambda ranks: LATE / 1000,
+    ("Does the loss fall on every rank?", "A"): latest("loss"),
+    ("How far apart are the replicas?", "A"): each(lambda rank: rank.distance),
+    ("Does what compression leaves out pile up?", "A"): latest("residual_norm"),
+    ("How late are results applied?", "A"): lambda ranks: {},  # nor is anybody behind where all keep step
+    ("How large are the batches?", "A"): each(lambda rank: 16.0),
+    ("How many samples a second?", "A"): lambda ranks: sum(rank.rate("samples") for rank in ranks),
+    ("Which rank computes longest?", "A"): each(
         lambda rank: (rank.gained(STEP) - rank.gained(EXPOSED)) / rank.gained("steps")
     ),
-    ("Steps a second", "A"): each(lambda rank: rank.rate("steps")),
-    ("Steps behind the foremost rank", "A"): lambda ranks: {},
-    ("Answers", "A"): each(lambda rank: 1.0),
-    ("Since the last synchronisation", "A"): each(
+    ("How many steps a second?", "A"): each(lambda rank: rank.rate("steps")),
+    ("How many steps is each rank behind?", "A"): lambda ranks: {},
+    ("Does every rank answer?", "A"): each(lambda rank: 1.0),
+    ("How long since the last synchronisation?", "A"): each(
         lambda rank: rank.late["asked"] - rank.late["last_synchronisation"]
     ),
-    ("The engine's own time a step", "A"): each(lambda rank: rank.gained(CALLBACK) / rank.gained("steps")),
+    ("How long does the engine itself take?", "A"): each(
+        lambda rank: rank.gained(CALLBACK) / rank.gained("steps")
+    ),
     ("rule", "relaxcomm:step_seconds:mean1m"): each(lambda rank: rank.gained(STEP) / rank.gained("steps")),
     ("rule", "relaxcomm:exposed_communication:ratio1m"): each(
         lambda rank: rank.gained(EXPOSED) / rank.gained(STEP)
@@ -195,15 +197,15 @@ def median(each_rank: Expectation) -> Expectation:
 
 
 BESIDE = (
-    "Computing time of a step",
-    "Exposed communication, share of the step",
-    "Steps a second",
-    "The engine's own time a step",
-    "Received",
-    "Training loss",
-    "Distance between replicas",
-    "Residual of compression",
-    "Since the last synchronisation",
+    "Which rank computes longest?",
+    "How much of a step waits for the network?",
+    "How many steps a second?",
+    "How long does the engine itself take?",
+    "Who receives most?",
+    "Does the loss fall on every rank?",
+    "How far apart are the replicas?",
+    "Does what compression leaves out pile up?",
+    "How long since the last synchronisation?",
 )
 for _title in BESIDE:
     EXPECTED[_title + BESIDE_THE_MEDIAN, "A"] = EXPECTED[_title, "A"]
@@ -242,7 +244,7 @@ def test_every_expression_has_the_values_that_the_ranks_count(tmp_path):
         last = training.held(LATE)
         at = max(seen(server, last)) + 0.01
         found = {key: server.query(expression, at) for key, expression in expressions(at - begin).items()}
-        behind = expressions()["Steps behind the foremost rank", "A"].replace('"false"', '"true"')
+        behind = expressions()["How many steps is each rank behind?", "A"].replace('"false"', '"true"')
         assert [steps for _, steps in server.query(behind, at)] == [0.0] * 3  # as where all do not keep step
         assert {rule["health"] for rule in server.rules()} == {"ok"}
         training.tell(f"go-{LATE}")
@@ -311,6 +313,7 @@ def test_panels_have_what_they_need(path):
     assert len(rows) >= 3
     for panel in board["panels"]:
         if panel["type"] != "row":
+            assert panel["title"].removesuffix(BESIDE_THE_MEDIAN).endswith("?")
             assert panel["description"].endswith(".")
             assert panel["fieldConfig"]["defaults"]["unit"]
             assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
@@ -360,12 +363,12 @@ def test_every_alert_has_a_test_and_tells_what_to_do():
 
 
 ABOUT = {
-    "RelaxcommWorkerStalled": "Answers",
-    "RelaxcommTrainingStands": "Steps a second",
-    "RelaxcommReplicaDrift": "Distance between replicas",
-    "RelaxcommNoSynchronisation": "Since the last synchronisation",
-    "RelaxcommResidualGrowing": "Residual of compression",
-    "RelaxcommExposedCommunication": "Exposed communication, share of the step",
+    "RelaxcommWorkerStalled": "Does every rank answer?",
+    "RelaxcommTrainingStands": "How many steps a second?",
+    "RelaxcommReplicaDrift": "How far apart are the replicas?",
+    "RelaxcommNoSynchronisation": "How long since the last synchronisation?",
+    "RelaxcommResidualGrowing": "Does what compression leaves out pile up?",
+    "RelaxcommExposedCommunication": "How much of a step waits for the network?",
 }
 
 

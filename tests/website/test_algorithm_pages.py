@@ -44,3 +44,13 @@ def test_bytes_are_replayed():
 def test_what_was_not_measured_is_not_shown():
     assert measured.section("nobody") == ""
     assert "<circle" in measured.section("diloco")
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_each_has_a_curve_beside_those_of_bsp_and_of_never_exchanging(name):
+    assert measured.section(name).count("<polyline") == (2 if name == "bsp" else 3)
+
+
+def test_an_optimizer_of_its_own_is_told():
+    assert "Adam with an eps of 0.001 in the place of SGD, learning rate 0.002" in measured.section("des_loc")
+    assert "Adam" not in measured.section("diloco")

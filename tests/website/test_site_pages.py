@@ -68,7 +68,9 @@ def test_pictures_are_what_the_primitives_draw():
 
 def test_a_drawing_is_put_into_its_page():
     page = repository.as_page("docs/concepts/rule.md")
-    assert page.count("<svg") == 6
+    assert page.count('<div class="drawn panels"') == 6
+    assert page.count("<svg") == page.count("</svg>") == 14  # four have two panels, two have three
+    assert 'viewBox="0 0 300 190"' in page
     assert ".svg)" not in page
 
 
