@@ -8,7 +8,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -303,6 +303,36 @@ def test_the_boards_in_the_repository_are_what_the_script_makes():
     kept = {board.name: board.read_text() for board in BOARDS}
     assert json.loads(made.stdout) == kept, "run: python dashboards/build.py"
     assert {path.name for path in BOARD.parent.iterdir()} == set(kept)
+
+
+def keys_outside_the_schema(board: Any) -> set[str]:
+    """Keys that Grafana's published schema does not know, as its own SDK has it, with the panels' options."""
+    pytest.importorskip("grafana_foundation_sdk", reason="it brings Grafana's schema along")
+    from grafana_foundation_sdk.cog import plugins
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    plugins.register_default_plugins()
+    known = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    return {*keys_of(board)} - {*keys_of(known)}
+
+
+def keys_of(value: Any, path: str = "") -> Iterator[str]:
+    """Where something stands, and what stands there."""
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from keys_of(one, f"{path}/{key}")
+    else:
+        yield f"{path} {value!r}"
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_a_board_is_one_by_grafanas_published_schema(path):
+    board = json.loads(path.read_text())
+    assert keys_outside_the_schema(board) == set()
+    panel = next(one for one in board["panels"] if one["type"] == "timeseries")
+    panel["options"]["legends"] = panel["fieldConfig"]["defaults"]["units"] = board["tag"] = "unknown"
+    assert len(keys_outside_the_schema(board)) == 3
 
 
 @pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
