@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 import warnings
 from typing import Annotated
 
@@ -62,4 +63,6 @@ app.command()(top)
 def main() -> None:
     """Run the command line; exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
     warnings.showwarning = warn
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        app.rich_markup_mode = None  # no boxes in help and errors
     app(prog_name="relaxcomm")

@@ -91,7 +91,9 @@ def read_at_most(path: Path, limit_bytes: int, what: str) -> bytes:
             data = file.read(limit_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"cannot read {what} {path}: {reason}") from None
+        raise ConfigError(
+            f"cannot read {what} {path}: {reason}; give the path of a file that is there and can be read"
+        ) from None
     if len(data) > limit_bytes:
         raise ConfigError(f"{what} {path} has more than {limit_bytes:,} bytes, which is all that is read")
     return data

@@ -15,7 +15,7 @@ CASES = {
         ["quick.yaml", "--set", "task={"],
         "--set 'task={': not YAML: line 1, column 2: expected",
     ),
-    "missing_file": (["nowhere.yaml"], "nowhere.yaml: No such file"),
+    "missing_file": (["nowhere.yaml"], "nowhere.yaml: No such file or directory; give the path"),
     "task_option": (["quick.yaml", "--set", "task.digits.lr=1"], "no parameter 'lr'; it takes:"),
     "topology_of_the_wrong_kind": (["quick.yaml", "--set", "topology=ring"], "it can use complete"),
     "topology_of_the_wrong_size": (

@@ -94,10 +94,13 @@ def test_the_version():
     assert (done.exit_code, done.stdout) == (0, f"relaxcomm {importlib.metadata.version('relaxcomm')}\n")
 
 
-def test_a_usage_error_is_bad_input():
-    done = CliRunner().invoke(app, ["train", "--no-such-option"])
-    assert done.exit_code == 2
-    assert "No such option" in done.stderr
+def test_a_usage_error_is_bad_input_and_plain_off_a_terminal():
+    command = [sys.executable, "-m", "relaxcomm", "train", "quick.yaml", "--workers", "0"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    last = done.stderr.splitlines()[-1]
+    assert last == "Error: Invalid value for '--workers': Input should be greater than or equal to 1"
+    assert done.stderr.isascii()
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

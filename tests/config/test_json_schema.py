@@ -169,6 +169,7 @@ def good() -> dict[str, Any]:
         "own task": {"algorithm": "bsp", "task": "mine.job:make"},
         "rule, all keys": rule(delay=1, outer="average", select=["a", "b.*"], active=[3, None]),
         "one pattern": rule(select="a"),
+        "one slot": rule(payload={"optimizer_state": {"slots": "exp_avg"}}),
         "named": {"algorithm": {"name": "mine", "rules": [RULE, {**RULE, "active": [0, 5]}]}},
         "wrapping, short": rule(compressor={"wraps_one": {"cast": {"dtype": "float16"}}}),
         "wrapping, name": rule(compressor={"wraps_one": "identity"}),
@@ -257,6 +258,7 @@ BAD = {
     "no short form": rule(compressor={"wraps_and_needs": "identity"}),
     "wrapped twice over": rule(compressor={"wraps_one": {"decay": 0.5}}),
     "too few": rule(compressor={"wraps_several": []}),
+    "no slots": rule(payload={"optimizer_state": {"slots": []}}),
 }
 
 

@@ -18,6 +18,9 @@ _MADE_BY = {"exp_avg": "betas", "exp_avg_sq": "betas", "momentum_buffer": "momen
 """The setting of torch's optimizers with which they keep each."""
 
 
+_Names = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
 def _listed(slots: object) -> object:
     """One name may stand alone, and a list is as good as a tuple."""
     return (slots,) if isinstance(slots, str) else tuple(slots) if isinstance(slots, list) else slots
@@ -52,7 +55,7 @@ class optimizer_state(Payload):
         Models", arXiv 2505.22549.
     """
 
-    slots: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
+    slots: Annotated[_Names, BeforeValidator(_listed, json_schema_input_type=str | _Names)]
 
     facts: ClassVar[PayloadFacts] = PayloadFacts(
         site="step",
