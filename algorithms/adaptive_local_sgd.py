@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from relaxcomm import Algorithm, Rule
-from relaxcomm.plugin import Rate, Steps
+from relaxcomm.plugin import Moments, Rate, Steps
 from relaxcomm.primitives import (
     all_reduce,
     count_sketch,
@@ -27,6 +27,7 @@ def adaptive_local_sgd(
     estimator: Literal["workers", "samples"] = "workers",
     max_batch_size: Steps,
     sketch_size: Steps | None = 1024,
+    moments: Moments = (),
 ) -> Algorithm:
     """Local SGD whose batch grows when the gradients have become too noisy for it.
 
@@ -45,6 +46,8 @@ def adaptive_local_sgd(
         max_batch_size: samples a worker and step.
         sketch_size: entries of a bucket's sketch, from which the mean gradient's norm is read with a relative
             deviation of `sqrt(2 / sketch_size)`; None for the gradients themselves.
+        moments: what the optimizers keep that is averaged with the parameters, in full precision, such as
+            "exp_avg" and "exp_avg_sq" of Adam, or "momentum_buffer" of SGD; nothing unless given.
 
     Returns: the algorithm.
 
@@ -62,9 +65,10 @@ def adaptive_local_sgd(
     Differs from the paper: the mean gradient is read from a sketch, unless `sketch_size` is None.
     """
     averaging = Rule(trigger=every(steps=steps), payload=parameters(), exchange=all_reduce())
+    rules = averaging.with_moments(moments)
     if estimator == "samples":
         test = sample_norm_test(rule=0, tolerance=tolerance, max_batch_size=max_batch_size)
-        return Algorithm((averaging,), name="adaptive_local_sgd", controllers=(test,))
+        return Algorithm(rules, name="adaptive_local_sgd", controllers=(test,))
     testing = Rule(
         trigger=while_below(trigger=every(steps=steps), value="batch_size", limit=max_batch_size),
         payload=gradients(),
@@ -73,7 +77,7 @@ def adaptive_local_sgd(
         outer=observe(),
     )
     return Algorithm(
-        (averaging, testing),
+        (*rules, testing),
         name="adaptive_local_sgd",
-        controllers=(norm_test(rule=1, tolerance=tolerance, max_batch_size=max_batch_size),),
+        controllers=(norm_test(rule=len(rules), tolerance=tolerance, max_batch_size=max_batch_size),),
     )

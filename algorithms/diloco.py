@@ -1,11 +1,13 @@
 """DiLoCo."""
 
 from relaxcomm import Algorithm, Rule
-from relaxcomm.plugin import Fraction, Rate, Steps
+from relaxcomm.plugin import Fraction, Moments, Rate, Steps
 from relaxcomm.primitives import all_reduce, deltas, every, nesterov
 
 
-def diloco(steps: Steps = 500, lr: Rate = 0.7, momentum: Fraction = 0.9) -> Algorithm:
+def diloco(
+    steps: Steps = 500, lr: Rate = 0.7, momentum: Fraction = 0.9, *, moments: Moments = ()
+) -> Algorithm:
     """Long local phases whose mean progress is a pseudo-gradient for Nesterov momentum.
 
     Every `steps` local steps: `delta = (1/N) sum_n (x0 - x_n)`, `m <- momentum m + delta`,
@@ -16,6 +18,8 @@ def diloco(steps: Steps = 500, lr: Rate = 0.7, momentum: Fraction = 0.9) -> Algo
             optimizer is AdamW.
         lr: outer learning rate.
         momentum: outer momentum, in [0, 1).
+        moments: what the optimizers keep that is averaged with the parameters, in full precision, such as
+            "exp_avg" and "exp_avg_sq" of Adam, or "momentum_buffer" of SGD; nothing unless given.
 
     Returns: the algorithm.
 
@@ -37,4 +41,4 @@ def diloco(steps: Steps = 500, lr: Rate = 0.7, momentum: Fraction = 0.9) -> Algo
         exchange=all_reduce(),
         outer=nesterov(lr=lr, momentum=momentum),
     )
-    return Algorithm((rule,), name="diloco")
+    return Algorithm(rule.with_moments(moments), name="diloco")

@@ -1,11 +1,11 @@
 """Local SGD between groups of workers that are synchronous inside."""
 
 from relaxcomm import Algorithm, Rule
-from relaxcomm.plugin import Steps
+from relaxcomm.plugin import Moments, Steps
 from relaxcomm.primitives import every, gradients, group_all_reduce, hierarchical_all_reduce, parameters
 
 
-def hierarchical_local_sgd(steps: Steps = 16) -> Algorithm:
+def hierarchical_local_sgd(steps: Steps = 16, *, moments: Moments = ()) -> Algorithm:
     """Average gradients inside each group in every step, parameters of all workers every `steps` steps.
 
     `g_n <- mean of g over n's group` in each step; `w <- (1/N) sum_n w_n` after each `steps` steps, reduced
@@ -13,6 +13,8 @@ def hierarchical_local_sgd(steps: Steps = 16) -> Algorithm:
 
     Args:
         steps: local steps from one average to the next, in optimizer steps.
+        moments: what the optimizers keep that is averaged with the parameters, in full precision, such as
+            "exp_avg" and "exp_avg_sq" of Adam, or "momentum_buffer" of SGD; nothing unless given.
 
     Returns: the algorithm; the groups are `topology: {hierarchical: {sizes: [4, 4]}}`.
 
@@ -28,4 +30,4 @@ def hierarchical_local_sgd(steps: Steps = 16) -> Algorithm:
     """
     inside = Rule(payload=gradients(), exchange=group_all_reduce())
     between = Rule(trigger=every(steps=steps), payload=parameters(), exchange=hierarchical_all_reduce())
-    return Algorithm((inside, between), name="hierarchical_local_sgd")
+    return Algorithm((inside, *between.with_moments(moments)), name="hierarchical_local_sgd")

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from relaxcomm import Algorithm, CompositionError, Rule
-from relaxcomm.plugin import Compressor, Index, Steps
-from relaxcomm.primitives import (
-    all_reduce,
-    deltas,
-    every,
-    exchange_for,
-    identity,
-    optimizer_state,
-    parameters,
-)
+from relaxcomm.plugin import Compressor, Index, Moments, Steps
+from relaxcomm.primitives import deltas, every, exchange_for, identity, parameters
 
 
 def local_sgd(
@@ -25,7 +13,7 @@ def local_sgd(
     compressor: Compressor | None = None,
     delay: Index = 0,
     fragments: Steps = 1,
-    moments: Annotated[tuple[str, ...], Field(strict=False)] = (),
+    moments: Moments = (),
 ) -> Algorithm:
     """Train alone for `steps` optimizer steps, then average the parameters.
 
@@ -66,7 +54,8 @@ def local_sgd(
             f"local_sgd: {fragments} fragments in {steps} steps; each needs a step of its own, so use at "
             f"most {steps} fragments"
         )
-    coder, rules = compressor or identity(), []
+    coder = compressor or identity()
+    rules: list[Rule] = []
     for index in range(fragments):
         select = None if fragments == 1 else (f"{index + 1}/{fragments}",)
         when, first = every(steps=steps), index * steps // fragments
@@ -79,10 +68,5 @@ def local_sgd(
             select=select,
             active=(first, None),
         )
-        kept = (optimizer_state(slots=(slot,)) for slot in moments)
-        also = (
-            Rule(trigger=when, payload=one, exchange=all_reduce(), select=select, active=(first, None))
-            for one in kept
-        )
-        rules += [rule, *also]
+        rules += rule.with_moments(moments)
     return Algorithm(tuple(rules), name="local_sgd")

@@ -1,11 +1,11 @@
 """Post-local SGD."""
 
 from relaxcomm import Algorithm, Rule
-from relaxcomm.plugin import Steps
+from relaxcomm.plugin import Moments, Steps
 from relaxcomm.primitives import all_reduce, every, gradients, parameters
 
 
-def post_local_sgd(*, steps: Steps = 16, after_steps: Steps) -> Algorithm:
+def post_local_sgd(*, steps: Steps = 16, after_steps: Steps, moments: Moments = ()) -> Algorithm:
     """Average gradients in every step at first, parameters every `steps` steps later on.
 
     `H = 1` while `t < after_steps`, then `H = steps`. The paper switches at the first decay of the
@@ -14,6 +14,8 @@ def post_local_sgd(*, steps: Steps = 16, after_steps: Steps) -> Algorithm:
     Args:
         steps: local steps from one average to the next in the second phase, in optimizer steps.
         after_steps: optimizer steps of the synchronous phase.
+        moments: what the optimizers keep that is averaged with the parameters, in full precision, such as
+            "exp_avg" and "exp_avg_sq" of Adam, or "momentum_buffer" of SGD; nothing unless given.
 
     Returns: the algorithm.
 
@@ -33,4 +35,4 @@ def post_local_sgd(*, steps: Steps = 16, after_steps: Steps) -> Algorithm:
         exchange=all_reduce(),
         active=(after_steps, None),
     )
-    return Algorithm((synchronous, local), name="post_local_sgd")
+    return Algorithm((synchronous, *local.with_moments(moments)), name="post_local_sgd")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from relaxcomm import Algorithm, Rule
-from relaxcomm.plugin import Agreement, Compressor, Index, Share, Steps, Threshold
+from relaxcomm import Algorithm, CompositionError, Rule
+from relaxcomm.plugin import Agreement, Compressor, Index, Moments, Share, Steps, Threshold
 from relaxcomm.primitives import (
     deltas,
     exchange_for,
@@ -26,6 +26,7 @@ def selsync(
     *,
     delay: Index = 0,
     vote_delay: Index = 0,
+    moments: Moments = (),
 ) -> Algorithm:
     """Average the parameters only in steps in which some worker's gradients change.
 
@@ -47,8 +48,12 @@ def selsync(
             behind a step; only with aggregate="parameters".
         vote_delay: how many steps later the votes of a step decide, so that the agreement, one round trip a
             step, hides behind so many steps; the paper waits for it.
+        moments: what the optimizers keep that is averaged with the parameters, in full precision, such as
+            "momentum_buffer" of SGD; nothing unless given. Only with aggregate="parameters".
 
     Returns: the algorithm.
+
+    Raises: CompositionError for moments with aggregate="gradients".
 
     Example:
         >>> from relaxcomm import trajectory
@@ -81,4 +86,9 @@ def selsync(
         exchange=exchange_for(coder),
         delay=delay,
     )
-    return Algorithm((rule,), name="selsync")
+    if moments and aggregate == "gradients":
+        raise CompositionError(
+            f"selsync: moments={moments} with aggregate='gradients': workers whose parameters are not "
+            "averaged keep moments of their own; use aggregate='parameters', or no moments"
+        )
+    return Algorithm(rule.with_moments(moments), name="selsync")

@@ -1,11 +1,13 @@
 """SlowMo."""
 
 from relaxcomm import Algorithm, Rule
-from relaxcomm.plugin import Fraction, Rate, Steps
+from relaxcomm.plugin import Fraction, Moments, Rate, Steps
 from relaxcomm.primitives import all_reduce, deltas, every, slowmo as slow_momentum
 
 
-def slowmo(steps: Steps = 48, lr: Rate = 1.0, momentum: Fraction = 0.5) -> Algorithm:
+def slowmo(
+    steps: Steps = 48, lr: Rate = 1.0, momentum: Fraction = 0.5, *, moments: Moments = ()
+) -> Algorithm:
     """Local SGD whose averages are moved by slow momentum.
 
     Every `steps` local steps, with anchor `x0`, average `x` and local learning rate gamma:
@@ -15,6 +17,8 @@ def slowmo(steps: Steps = 48, lr: Rate = 1.0, momentum: Fraction = 0.5) -> Algor
         steps: local steps from one exchange to the next, in optimizer steps.
         lr: the slow learning rate; 1 with momentum 0 is Local SGD.
         momentum: the slow momentum, in [0, 1).
+        moments: what the optimizers keep that is averaged with the parameters, in full precision, such as
+            "exp_avg" and "exp_avg_sq" of Adam, or "momentum_buffer" of SGD; nothing unless given.
 
     Returns: the algorithm.
 
@@ -33,7 +37,7 @@ def slowmo(steps: Steps = 48, lr: Rate = 1.0, momentum: Fraction = 0.5) -> Algor
     Momentum", ICLR 2020.
 
     Differs from the paper: the local optimizer's own momentum is kept over an exchange (the paper's
-    "maintain" strategy), neither reset nor averaged.
+    "maintain" strategy), or averaged with `moments`, and never reset.
     """
     rule = Rule(
         trigger=every(steps=steps),
@@ -41,4 +45,4 @@ def slowmo(steps: Steps = 48, lr: Rate = 1.0, momentum: Fraction = 0.5) -> Algor
         exchange=all_reduce(),
         outer=slow_momentum(lr=lr, momentum=momentum),
     )
-    return Algorithm((rule,), name="slowmo")
+    return Algorithm(rule.with_moments(moments), name="slowmo")

@@ -18,6 +18,7 @@ from relaxcomm.fields.frozen import (
     Threshold as Threshold,
     frozen as frozen,
 )
+from relaxcomm.fields.names import Moments as Moments
 from relaxcomm.fields.schedules import (
     Density as Density,
     ScheduledBits as ScheduledBits,

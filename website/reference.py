@@ -59,7 +59,7 @@ AUTHORS = {
     "Costs": ("ExchangeCost", "Speeds", "exchange_cost"),
     "Types of arguments": (
         *("Steps", "Rate", "Fraction", "Share", "Bits", "Levels", "Threshold", "Index", "Density"),
-        *("ScheduledBits", "Agreement", "Staleness", "Quorum"),
+        *("ScheduledBits", "Agreement", "Staleness", "Quorum", "Moments"),
     ),
 }
 INTEGRATIONS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, field, replace
 from typing import Annotated, Literal
 
@@ -12,18 +12,13 @@ from pydantic import BeforeValidator, Field
 
 from relaxcomm.composition import fragments, legality
 from relaxcomm.fields.frozen import frozen
+from relaxcomm.fields.names import listed
 from relaxcomm.primitives.compressors.identity import identity
+from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.outers.average import average
+from relaxcomm.primitives.payloads.optimizer_state import optimizer_state
 from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.roles import Compressor, Exchange, Outer, Payload, Primitive, Trigger
-
-
-def _listed(select: object) -> object:
-    """One pattern may stand alone, and a list is as good as a tuple."""
-    if isinstance(select, str):
-        return (select,)
-    return tuple(select) if isinstance(select, list) else select
-
 
 StepCount = Annotated[int, Field(ge=0)]
 
@@ -64,7 +59,7 @@ class Rule:
     compressor: Compressor = field(default_factory=identity)
     delay: StepCount | Literal["unbounded"] = 0
     outer: Outer = field(default_factory=average)
-    select: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
+    select: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = None
     active: tuple[StepCount, StepCount | None] = (0, None)
 
     def __post_init__(self) -> None:
@@ -105,6 +100,25 @@ class Rule:
         if self.select is None or not any(fragments.is_fragment(one) for one in self.select):
             return self
         return replace(self, select=fragments.resolve(self.select, sizes))
+
+    def with_moments(self, slots: Iterable[str]) -> tuple[Rule, ...]:
+        """This rule, and one for each slot that averages what the optimizers keep there in the same steps.
+
+        Args:
+            slots: names in the optimizer's state, such as "exp_avg" or "momentum_buffer".
+
+        Returns: the rules; moments go in full precision, and are there at once.
+
+        Example:
+            >>> from relaxcomm import Rule
+            >>> from relaxcomm.primitives import all_reduce, every, parameters
+            >>> rule = Rule(trigger=every(steps=8), payload=parameters(), exchange=all_reduce(), delay=2)
+            >>> rule.with_moments(["exp_avg"])[1]
+            Rule(every(steps=8), optimizer_state(slots=('exp_avg',)), all_reduce())
+        """
+        plain = self.exchange if self.compressor == identity() else all_reduce()
+        kept = replace(self, compressor=identity(), exchange=plain, delay=0, outer=average())
+        return self, *(replace(kept, payload=optimizer_state(slots=(slot,))) for slot in slots)
 
     @property
     def moves_parameters(self) -> bool:

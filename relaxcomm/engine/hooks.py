@@ -181,7 +181,6 @@ class Hook:
 
     def __init__(self, callback: Callable[..., None]) -> None:
         self._callback = uncompiled(callback)
-        untraced(self.__call__)
 
     def __call__(self, *args: Any) -> None:
         self._callback(*args)

@@ -23,6 +23,7 @@ from relaxcomm.primitives import (
     server,
 )
 from relaxcomm.replica.replica import Replica
+from relaxcomm_algorithms.selsync import selsync
 from tests import references
 from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import (
@@ -59,6 +60,61 @@ def test_local_sgd_with_moments_equals_its_reference(optimizer, slots):
     config = {"algorithm": {"name": "local_sgd", "steps": 3, "moments": slots}, "bucket_bytes": 1200}
     expected = references.with_moments(simulated_workers(3, optimizer), STEPS, 3, dict.fromkeys(slots, 3))
     assert_histories_agree(in_process(train, 3, config, STEPS, optimizer), expected)
+
+
+AVERAGES = {
+    "diloco": ({"steps": 3, "lr": 1.0, "momentum": 0.0}, 3),
+    "slowmo": ({"steps": 3, "lr": 1.0, "momentum": 0.0}, 3),
+    "selsync": ({"threshold": 0.0}, 1),
+}
+"""Algorithms with which they are local SGD, and its period."""
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_moments_are_averaged_with_what_is_averaged(name):
+    parameters, period = AVERAGES[name]
+    config = {"algorithm": {"name": name, **parameters, "moments": [*MOMENTS]}, "bucket_bytes": 1200}
+    expected = references.with_moments(
+        simulated_workers(3, "adamw"), STEPS, period, dict.fromkeys(MOMENTS, period)
+    )
+    assert_histories_agree(in_process(train, 3, config, STEPS, "adamw"), expected)
+
+
+def momenta(world, algorithm, topology):
+    """Of a worker whose share of the data is its own, after four steps."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    config = {"algorithm": algorithm, "topology": topology}
+    with world.attach(model, optimizer, config) as engine:
+        data = torch.utils.data.TensorDataset(torch.arange(256.0).view(64, 4) / 256)
+        for _, (inputs,) in zip(range(4), engine.loader(data, batch_size=2), strict=False):
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        engine.close(average=False)
+    return torch.cat([optimizer.state[p]["momentum_buffer"].flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "topology"),
+    [
+        ({"name": "post_local_sgd", "steps": 2, "after_steps": 2}, "complete"),
+        ({"name": "hierarchical_local_sgd", "steps": 2}, {"hierarchical": {"sizes": [2, 2]}}),
+        ({"name": "adaptive_local_sgd", "steps": 2, "max_batch_size": 4}, "complete"),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) and "name" in value else "",
+)
+def test_momenta_are_one_after_an_average(algorithm, topology):
+    averaged = in_process(momenta, 4, {**algorithm, "moments": "momentum_buffer"}, topology)
+    assert all(torch.equal(one, averaged[0]) for one in averaged)
+    own = in_process(momenta, 4, algorithm, topology)
+    assert not torch.equal(own[0], own[-1])
+
+
+def test_moments_of_workers_that_average_gradients_are_refused():
+    with pytest.raises(CompositionError, match="use aggregate='parameters', or no moments"):
+        selsync(aggregate="gradients", moments=("momentum_buffer",))
 
 
 def test_a_run_that_was_saved_goes_on_bit_for_bit():

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from relaxcomm.errors import CompositionError, UsageError
 from relaxcomm.fields.frozen import frozen
+from relaxcomm.fields.names import Names
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.precision import wide
 
 _MADE_BY = {"exp_avg": "betas", "exp_avg_sq": "betas", "momentum_buffer": "momentum"}
 """The setting of torch's optimizers with which they keep each."""
-
-
-_Names = Annotated[tuple[str, ...], Field(min_length=1)]
-
-
-def _listed(slots: object) -> object:
-    """One name may stand alone, and a list is as good as a tuple."""
-    return (slots,) if isinstance(slots, str) else tuple(slots) if isinstance(slots, list) else slots
 
 
 @frozen
@@ -55,7 +47,7 @@ class optimizer_state(Payload):
         Models", arXiv 2505.22549.
     """
 
-    slots: Annotated[_Names, BeforeValidator(_listed, json_schema_input_type=str | _Names)]
+    slots: Names
 
     facts: ClassVar[PayloadFacts] = PayloadFacts(
         site="step",
