@@ -124,9 +124,10 @@ class GradientBuffer:
             check_dense(self.bucket.items)
         self.bucket.check_unchanged()
         views = [self.views[index] for index in fresh]
-        if factor is None:
-            torch._foreach_copy_(views, gradients)
+        if factor is not None and len(views) == 1:  # a large one, in one pass
+            torch.mul(gradients[0], factor, out=views[0])
         else:
-            for view, gradient in zip(views, gradients, strict=True):
-                torch.mul(gradient, factor, out=view)
+            torch._foreach_copy_(views, gradients)
+            if factor is not None:  # small ones: a second look at them costs less than a call for each
+                torch._foreach_mul_(views, factor)
         self.expose(fresh)
