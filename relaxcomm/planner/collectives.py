@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from relaxcomm.primitives.exchanges.server import server
 from relaxcomm.primitives.exchanges.vote import vote
 from relaxcomm.roles import Exchange
 from relaxcomm.topology import Topology
+from relaxcomm.topology.mixing import entries_of
 
 _OPERATIONS: Mapping[type[Exchange], tuple[type[Operation], ...]] = {
     all_reduce: (AllReduce,),
@@ -130,10 +132,11 @@ def _across(groups: Sequence[Sequence[int]]) -> list[Pair]:
 
 
 def _links(graph: Topology, workers: int) -> list[Pair]:
-    rows = (graph.weights(workers, step) for step in range(graph.period_steps(workers)))
-    return sorted(
-        {(peer, rank) for row in rows for rank, held in row.items() for peer in held if peer != rank}
-    )
+    rows = [entries_of(graph.weights(workers, step)) for step in range(graph.period_steps(workers))]
+    numbers = np.unique(np.concatenate([one.givers * workers + one.takers for one in rows]))
+    givers, takers = np.divmod(numbers, workers)
+    others = givers != takers
+    return list(zip(givers[others].tolist(), takers[others].tolist(), strict=True))
 
 
 def _alone(arrived: Times, before: int) -> Times:
@@ -146,15 +149,15 @@ def _from_all(arrived: Times, before: int) -> Times:
 
 def _from_neighbors(graph: Topology, workers: int) -> Heard:
     period = graph.period_steps(workers)
-    rows = [
-        [sorted({rank, *graph.weights(workers, step)[rank]}) for rank in range(workers)]
-        for step in range(period)
-    ]
+
+    @functools.cache
+    def rows(step: int) -> list[list[int]]:
+        return [sorted({rank, *graph.weights(workers, step)[rank]}) for rank in range(workers)]
 
     def heard(arrived: Times, before: int) -> Times:
         if len(arrived) == 1:  # all alike
             return arrived
-        held = rows[before % period]
+        held = rows(before % period)
         starts = np.cumsum([0, *map(len, held)])[:-1]
         found: Times = np.maximum.reduceat(arrived[np.concatenate(held)], starts)
         return found

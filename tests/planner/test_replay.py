@@ -287,6 +287,15 @@ def test_a_thousand_workers_and_billions_of_parameters_take_seconds(billions):
     assert time.perf_counter() - begin < 20
 
 
+@pytest.mark.parametrize("topology", ["complete", "star", {"erdos_renyi": {"probability": 0.5}}], ids=str)
+def test_a_thousand_neighbors_take_no_more_than_they_must(topology):
+    graph = parse_primitive("topology", topology)
+    began = time.process_time()
+    found = replayed(d_psgd(), workers=1000, topology=graph)
+    assert found.step_seconds > 0.1
+    assert time.process_time() - began < 2  # half a second alone
+
+
 def test_which_relaxation_wins_follows_the_network_as_in_baguas_paper():
     """Compression where bandwidth is small, neighbours where latency is long (2107.01499)."""
     bert_large = [(1024, 4096)] * 81
