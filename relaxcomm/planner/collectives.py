@@ -21,7 +21,6 @@ from relaxcomm.primitives.exchanges.server import server
 from relaxcomm.primitives.exchanges.vote import vote
 from relaxcomm.roles import Exchange
 from relaxcomm.topology import Topology
-from relaxcomm.topology.mixing import entries_of
 
 _OPERATIONS: Mapping[type[Exchange], tuple[type[Operation], ...]] = {
     all_reduce: (AllReduce,),
@@ -83,11 +82,10 @@ def collective(rule: Rule, topology: Topology, workers: int) -> Collective:
         everyone = [list(range(workers))] if facts.same_result else groups
         return Collective(_legs(groups, messages, facts.same_result), _by_groups(everyone, workers))
     if facts.topology == "graph":
-        pairs = _links(graph, workers)
+        pairs = NeighborPairs.over(graph, workers)
         if not facts.collective:
-            return Collective([Leg(pairs, 2)], _alone)
-        to_neighbors = NeighborPairs(tuple(pairs), workers)
-        return Collective([Leg(to_neighbors, messages * facts.operations)], _from_neighbors(graph, workers))
+            return Collective([Leg(pairs.pairs, 2)], _alone)
+        return Collective([Leg(pairs, messages * facts.operations)], _from_neighbors(graph, workers))
     if not facts.collective:
         return Collective([Leg(AllPairs(workers), 2)], _served(exchange, workers))
     kinds = operations_over_all(exchange)
@@ -129,14 +127,6 @@ def _across(groups: Sequence[Sequence[int]]) -> list[Pair]:
         for other, start, stop, there in shares
         if here != there and max(low, start) + 1e-9 < min(high, stop)
     ]
-
-
-def _links(graph: Topology, workers: int) -> list[Pair]:
-    rows = [entries_of(graph.weights(workers, step)) for step in range(graph.period_steps(workers))]
-    numbers = np.unique(np.concatenate([one.givers * workers + one.takers for one in rows]))
-    givers, takers = np.divmod(numbers, workers)
-    others = givers != takers
-    return list(zip(givers[others].tolist(), takers[others].tolist(), strict=True))
 
 
 def _alone(arrived: Times, before: int) -> Times:

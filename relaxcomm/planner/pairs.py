@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
+
+import numpy as np
+
+from relaxcomm.topology import Topology
+from relaxcomm.topology.mixing import entries_of
 
 Pair = tuple[int, int]
 
@@ -34,34 +38,43 @@ class NeighborPairs(Sequence[Pair]):
     """Every rank sends the same message to each of its neighbours: who has more of them sends more.
 
     Args:
-        pairs: who sends to whom.
-        workers: number of ranks.
+        pairs: who sends to whom, in some step.
+        sent: messages that each rank sends in a step, of what a rank sends on average.
+        busiest: what the busiest rank sends or receives in a step, of the same.
 
     Example:
-        >>> star = NeighborPairs(((0, 1), (1, 0), (0, 2), (2, 0)), workers=3)
-        >>> star.busiest  # the hub sends half of all bytes
-        1.5
+        >>> from relaxcomm.primitives import star
+        >>> pairs = NeighborPairs.over(star(), workers=3)
+        >>> pairs.sent, pairs.busiest  # the hub sends half of all messages
+        ((1.5, 0.75, 0.75), 1.5)
     """
 
     pairs: tuple[Pair, ...]
-    workers: int
+    sent: tuple[float, ...]
+    busiest: float
+
+    @classmethod
+    def over(cls, graph: Topology, workers: int) -> NeighborPairs:
+        """Those of a graph, on average over its steps."""
+        steps = [entries_of(graph.weights(workers, step)) for step in range(graph.period_steps(workers))]
+        sent, busiest, numbers = np.zeros(workers), 0.0, []
+        for one in steps:
+            others = one.givers != one.takers
+            givers, takers = one.givers[others], one.takers[others]
+            out, into = (np.bincount(ranks, minlength=workers) for ranks in (givers, takers))
+            sent += out
+            busiest += max(out.max(), into.max())
+            numbers.append(givers * workers + takers)
+        found = np.divmod(np.unique(np.concatenate(numbers)), workers)
+        mean = max(sent.mean(), 1e-12)  # of a graph without links
+        pairs = tuple(zip(*(ranks.tolist() for ranks in found), strict=True))
+        return cls(pairs, tuple((sent / mean).tolist()), float(busiest / mean))
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, index: Any) -> Any:
         return self.pairs[index]
-
-    @property
-    def share(self) -> float:
-        """Of what a worker sends on average, what each pair carries."""
-        return self.workers / len(self.pairs)
-
-    @cached_property
-    def busiest(self) -> float:
-        """What the busiest worker sends or receives, of what a worker sends on average."""
-        counts = Counter(one for one, _ in self.pairs), Counter(other for _, other in self.pairs)
-        return self.share * max((max(count.values()) for count in counts), default=0)
 
 
 def shares(pairs: Sequence[Pair]) -> Mapping[int, float]:
@@ -72,6 +85,5 @@ def shares(pairs: Sequence[Pair]) -> Mapping[int, float]:
         {0: 0.5, 1: 1.0}
     """
     counts = Counter(one for one, _ in pairs)
-    if isinstance(pairs, NeighborPairs):
-        return dict.fromkeys(counts, pairs.share)
-    return {one: 1 / count for one, count in counts.items()}
+    sent = pairs.sent if isinstance(pairs, NeighborPairs) else None
+    return {one: (1.0 if sent is None else sent[one]) / count for one, count in counts.items()}

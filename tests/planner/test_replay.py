@@ -18,6 +18,7 @@ from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.fields import docstrings
 from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.links import GraphLinks, OwnLinks
+from relaxcomm.planner.pairs import NeighborPairs, shares
 from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.primitives import hierarchical, ring
@@ -149,6 +150,14 @@ def test_a_replay_takes_as_long_as_ranks_that_train(algorithm, burst):
     made = parse_algorithm(algorithm)
     on = Scenario(3, StepTimes(0.05, backward=0.0), OwnLinks(link), speeds=FREE)
     assert Replay(made, shapes_only([(1, 1000)]), on).run().step_seconds == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("topology", ["random_pairs", "one_peer_exponential", "ring"])
+def test_where_each_sends_as_much_none_is_busier(topology):
+    pairs = NeighborPairs.over(parse_primitive("topology", topology), 8)
+    assert pairs.busiest == 1
+    assert set(pairs.sent) == {1.0}
+    assert sum(shares(pairs)[one] for one, _ in pairs) == pytest.approx(8)
 
 
 @pytest.mark.parametrize("topology", ["star", "ring", "complete"])
