@@ -6,6 +6,8 @@ from abc import abstractmethod
 
 from torch import Tensor
 
+from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.roles import Compressor, Context, Parts
 from relaxcomm.tensors.messages import Message
 
@@ -34,3 +36,13 @@ class FusedFeedback(Compressor):
     @abstractmethod
     def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
         """The weighted sum of what messages decode to, at least float32; in `out` if that fits."""
+
+
+class QuantizedFeedback(FusedFeedback):
+    """Those whose messages are quantised, in the kernels for GPUs."""
+
+    def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
+        return sum_quantized(parts, like)
+
+    def takes_feedback(self, tensor: Tensor) -> bool:
+        return is_for_kernels(tensor)

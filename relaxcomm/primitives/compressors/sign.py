@@ -12,10 +12,9 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_nonnegative
 from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
-from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
+from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
 from relaxcomm.primitives.compressors.uniform_quantizer import tensor_segments
-from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
-from relaxcomm.roles import Coding, CompressorFacts, Context, Parts, State
+from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors.bit_packing import pack_signs, packed_bytes
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import SIGNS, Signs
@@ -24,7 +23,7 @@ from relaxcomm.tensors.segments import Segments, chunk_size
 
 
 @frozen
-class sign(FusedFeedback):
+class sign(QuantizedFeedback):
     """The sign of each entry, times the mean size of its tensor: `C(x) = (||x||_1 / d) sign(x)`.
 
     Zeros count as positive. `||C(x) - x||^2 = ||x||^2 - ||x||_1^2 / d <= (1 - 1 / d) ||x||^2` for each tensor
@@ -65,12 +64,6 @@ class sign(FusedFeedback):
         sent = self.decoded([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
         return self.decoded(parts, tensor), sent
-
-    def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
-        return sum_quantized(parts, like)
-
-    def takes_feedback(self, tensor: Tensor) -> bool:
-        return is_for_kernels(tensor)
 
     def message_with_feedback(
         self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor

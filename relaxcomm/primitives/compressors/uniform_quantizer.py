@@ -11,9 +11,8 @@ from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_levels
 from relaxcomm.kernels.philox import key_of
 from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
-from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
-from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
-from relaxcomm.roles import Coding, Context, Parts, State
+from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
+from relaxcomm.roles import Coding, Context, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
 from relaxcomm.tensors.messages import Quantized
@@ -23,7 +22,7 @@ from relaxcomm.tensors.segments import Segments, chunk_size
 _INT_BITS = 31  # of an int32 without its sign
 
 
-class UniformQuantizer(FusedFeedback):
+class UniformQuantizer(QuantizedFeedback):
     """Sends each entry as one of `num_codes` levels of its segment; `spread` says which.
 
     Without lows the levels lie around 0, an odd number of them, so that 0 stays 0.
@@ -63,12 +62,6 @@ class UniformQuantizer(FusedFeedback):
         sent = self.decoded([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
         return self.decoded(parts, tensor), sent
-
-    def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
-        return sum_quantized(parts, like)
-
-    def takes_feedback(self, tensor: Tensor) -> bool:
-        return is_for_kernels(tensor)
 
     def message_with_feedback(
         self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
