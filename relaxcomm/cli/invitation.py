@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,9 +17,11 @@ from relaxcomm.fields.validation import shown
 from relaxcomm.network import elastic_store
 from relaxcomm.network.store_server import serve_store
 from relaxcomm.system.network_interface import use_interface_of
+from relaxcomm.system.tcp import connect
 
 _CONFIGURATION, _ENDED = "relaxcomm/configuration", "relaxcomm/ended"
 _SECONDS = 5.0
+_MARGIN_SECONDS = 5.0  # torch ends that much later at most, unless nothing is answered
 _WHERE = "give the HOST:PORT that `relaxcomm train` has printed"
 
 
@@ -89,7 +90,7 @@ def reach(address: str) -> Any:
     """
     host, port = split_address(address)
     try:
-        with socket.create_connection((host, port), timeout=_SECONDS) as connection:
+        with connect(host, port, _SECONDS) as connection:
             use_interface_of(connection.getsockname()[0])
     except OSError as error:
         raise ConfigError(
@@ -121,7 +122,7 @@ def _connect(host: str, port: int) -> Any:
     """The store there, or None if it is none, or silent."""
     found: list[Any] = []
 
-    def connect() -> None:
+    def ask() -> None:
         try:
             limit = timedelta(seconds=_SECONDS)
             found.append(TCPStore(host, port, None, False, limit, wait_for_workers=False))
@@ -129,9 +130,9 @@ def _connect(host: str, port: int) -> Any:
             return
 
     with _no_frames():
-        thread = threading.Thread(target=connect, daemon=True, name="relaxcomm-join")  # silence has no limit
+        thread = threading.Thread(target=ask, daemon=True, name="relaxcomm-join")  # silence has no limit
         thread.start()
-        thread.join(2 * _SECONDS)
+        thread.join(_SECONDS + _MARGIN_SECONDS)
     return found[0] if found else None
 
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from relaxcomm.doctor import interfaces, link_speed, machine
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
 from relaxcomm.system.environment import restart_count
+from relaxcomm.system.tcp import connect
 from relaxcomm.system.time_limit import within
 
 _POLL_SECONDS = 0.1
@@ -83,7 +84,7 @@ def _answers(host: str, port: int, timeout_seconds: float) -> bool:
     deadline = time.monotonic() + timeout_seconds
     while (left := deadline - time.monotonic()) > 0:
         try:
-            socket.create_connection((host, port), timeout=left).close()
+            connect(host, port, left).close()
         except OSError:
             time.sleep(min(_POLL_SECONDS, left))
         else:

@@ -11,6 +11,7 @@ import socket
 from contextlib import suppress
 
 from relaxcomm.network.endings import at_exit
+from relaxcomm.system.tcp import connect
 
 _CONNECT_SECONDS = 2.0
 _MOST_WATCHING = 4096
@@ -40,7 +41,7 @@ def watch(place: str) -> None:
     address, port = place.split(" ")
     with suppress(OSError):
         at_exit(_close_all)
-        connection = socket.create_connection((address, int(port)), _CONNECT_SECONDS)
+        connection = connect(address, int(port), _CONNECT_SECONDS)
         connection.setblocking(False)
         # Else a firewall would forget it.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
