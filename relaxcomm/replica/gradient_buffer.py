@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 import torch
@@ -12,8 +12,8 @@ from relaxcomm.errors import UsageError
 from relaxcomm.replica.sharding import like
 from relaxcomm.tensors.buckets import Bucket, Item, local
 
-_CACHED_BYTES, _LARGE_BYTES = 1 << 20, 1 << 17
-_grad, _layout = attrgetter("grad"), attrgetter("layout")
+_CACHED_BYTES, _LARGE_BYTES, _SPAN_BYTES = 1 << 20, 1 << 17, 1 << 19
+_grad = attrgetter("grad")
 
 
 def check_dense(parameters: Iterable[Item]) -> None:
@@ -63,7 +63,12 @@ class GradientBuffer:
         """Copy one gradient that has just come, as `collect` does for all."""
         gradient = self.parameters[index].grad
         if gradient is not None and gradient is not self._grads[index]:
-            self._adopt({index: gradient}, factor)
+            try:
+                self._collect_span(range(index, index + 1), self.views[index], {index: gradient}, factor)
+                self.expose([index])
+            except RuntimeError:
+                self._check_taken()
+                raise
             self._taken.add(index)
 
     def collect(self, factor: float | None = None) -> None:
@@ -80,14 +85,13 @@ class GradientBuffer:
             for index, (gradient, own) in enumerate(zip(gradients, self._grads, strict=True))
             if gradient is not own and gradient is not None
         }
-        apart = self.main.nbytes > _CACHED_BYTES
-        moved = {*fresh, *self.unused, *self._taken}
-        if factor is not None and apart and len(moved) < len(self.views):
-            torch._foreach_mul_([v for i, v in enumerate(self.views) if i not in moved], factor)
-        if fresh:
-            self._adopt(fresh, factor if apart else None)
-        if factor is not None and not apart:
-            self.main.mul_(factor)  # one call for all tensors, while they are in the cache
+        try:
+            for span, flat in self._spans:
+                self._collect_span(span, flat, fresh, factor)
+            self.expose(fresh)
+        except RuntimeError:
+            self._check_taken()
+            raise
         self.flags.fill_(1)
         for index in self.unused:
             self.views[index].zero_()
@@ -117,17 +121,44 @@ class GradientBuffer:
         self.views = self.bucket.views(self.main)
         self._grads = [like(p, view) for p, view in zip(self.parameters, self.views, strict=True)]
         self._places = list(map(Tensor.data_ptr, self.views))
+        offsets = [*self.bucket.offsets, self.bucket.numel]
+        sizes = [view.nbytes for view in self.views]
+        # On a GPU one launch for all costs less than what the cache saves.
+        spans = _spans(sizes) if self.main.device.type == "cpu" else [range(len(sizes))]
+        self._spans = [(span, self.main[offsets[span[0]] : offsets[span[-1] + 1]]) for span in spans]
 
-    def _adopt(self, fresh: Mapping[int, Tensor], factor: float | None) -> None:
-        gradients = list(map(local, fresh.values())) if self._is_sharded else list(fresh.values())
-        if set(map(_layout, gradients)) != {torch.strided}:
-            check_dense(self.bucket.items)
+    def _collect_span(
+        self, span: range, flat: Tensor, fresh: Mapping[int, Tensor], factor: float | None
+    ) -> None:
+        """Copy the gradients of tensors that lie side by side, and multiply what lies there then."""
+        left, come = [i for i in span if i not in self._taken], [i for i in span if i in fresh]
+        gradients = [local(fresh[i]) for i in come] if self._is_sharded else [fresh[i] for i in come]
+        if factor is not None and len(left) == len(come) == 1:
+            torch.mul(gradients[0], factor, out=self.views[come[0]])
+            return
+        if come:
+            torch._foreach_copy_([self.views[index] for index in come], gradients)
+        if factor is not None and len(left) == len(span):  # one call for all of them
+            flat.mul_(factor)
+        elif factor is not None and left:
+            torch._foreach_mul_([self.views[index] for index in left], factor)
+
+    def _check_taken(self) -> None:
+        """Raise UsageError for what torch refuses to copy, or to have as `.grad`."""
+        check_dense(self.bucket.items)
         self.bucket.check_unchanged()
-        views = [self.views[index] for index in fresh]
-        if factor is not None and len(views) == 1:  # a large one, in one pass
-            torch.mul(gradients[0], factor, out=views[0])
-        else:
-            torch._foreach_copy_(views, gradients)
-            if factor is not None:  # small ones: a second look at them costs less than a call for each
-                torch._foreach_mul_(views, factor)
-        self.expose(fresh)
+
+
+def _spans(sizes: Sequence[int]) -> Iterator[range]:
+    """Large tensors alone, and small ones together, as many as stay in the cache; sizes are bytes."""
+    begin = filled = 0
+    for index, size in enumerate(sizes):
+        if index > begin and (size >= _LARGE_BYTES or filled + size > _SPAN_BYTES):
+            yield range(begin, index)
+            begin, filled = index, 0
+        filled += size
+        if size >= _LARGE_BYTES:
+            yield range(begin, index + 1)
+            begin, filled = index + 1, 0
+    if begin < len(sizes):
+        yield range(begin, len(sizes))
