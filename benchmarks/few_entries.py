@@ -29,6 +29,7 @@ from relaxcomm.network import InProcessGroup
 from relaxcomm.primitives import deltas
 from relaxcomm.primitives.compressors import (
     chunk_top_k,
+    decode,
     error_feedback,
     gaussian_k,
     sparsifier,
@@ -71,7 +72,7 @@ PARTS: dict[str, tuple[tuple[object, str], ...]] = {
     "decode and add up": (
         (sparsifier, "sum_sparse"),
         (chunk_top_k, "sum_sparse"),
-        (error_feedback, "sum_sparse"),
+        (decode, "sum_sparse"),
     ),
     "residual": ((error_feedback, "subtract"), (torch.Tensor, "index_fill_")),
     "write back": ((Transfer, "finalize"), (Transfer, "apply")),

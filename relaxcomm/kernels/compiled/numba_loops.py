@@ -62,3 +62,31 @@ def add_at(flat, starts, places, values, weight):
             return False
         flat[np.uint64(index)] += values[number] * weight
     return True
+
+
+@_compiled
+def add_in_blocks(flat, size, packed, bits, first, values, weight):
+    """`flat[k size + place] += weight values[k]` for each block k; false if a place was outside its block.
+
+    Args:
+        flat: `[len(values) size]`, written into, blocks of `size`.
+        packed: of all places of the message, as `pack_places` packs them: digit r of byte j is place
+            `r len(packed) + j`.
+        bits: of a place.
+        first: the number of the first block's place.
+    """
+    # Unsigned throughout: a number that may be negative costs a test at each index.
+    size, bits, num_bytes = np.uint64(size), np.uint64(bits), np.uint64(packed.shape[0])
+    mask, last, largest = (np.uint64(1) << bits) - np.uint64(1), size - np.uint64(1), np.uint64(0)
+    byte, shift = np.uint64(first) % num_bytes, np.uint64(first) // num_bytes * bits
+    done, num = np.uint64(0), np.uint64(values.shape[0])
+    while done < num:
+        run = min(num - done, num_bytes - byte)
+        start = done * size
+        for k in range(run):
+            place = (np.uint64(packed[byte + k]) >> shift) & mask
+            largest = max(largest, place)
+            flat[start + k * size + min(place, last)] += values[done + k] * weight
+        done += run
+        byte, shift = np.uint64(0), shift + bits
+    return largest < size

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from relaxcomm.kernels import block_sums
 from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.index_sums import add_range
@@ -53,7 +54,7 @@ def sum_sparse(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
         like: a tensor of the shape of the sum.
         out: memory for it, which is used if it has the shape and the type.
     """
-    dtype, cut = wide(like.dtype), []
+    dtype = wide(like.dtype)
     fits = out is not None and out.shape == like.shape and out.dtype == dtype
     total = out if fits and out is not None else buffer_pool.empty_like(like, dtype)
     if not parts:
@@ -61,17 +62,25 @@ def sum_sparse(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
     if is_for_kernels(like) and all(type(message) in _TOGETHER for _, message in parts):
         _add_together(parts, total.zero_())
         return total
+    if block_sums.takes(total, [message for _, message in parts]):
+        block_sums.sum_blocks(total, parts)
+    else:
+        _add_in_ranges(parts, total)
+    if _stays_finite(parts, total):
+        know_finite(total)
+    return total
+
+
+def _add_in_ranges(parts: Parts, total: Tensor) -> None:
+    """Write the sum, one range of all messages at a time, while it is in the cache."""
+    cut = []
     for _, message in parts:
         assert isinstance(message, Sparse), f"expected a sparse message, got {message!r}"
-        cut.append(message.ranges(like))
-    # One range of all messages at a time, while it is in the cache.
+        cut.append(message.ranges(total))
     for together in zip(*cut, strict=True):
         together[0].of(total).zero_()
         for (weight, _), one in zip(parts, together, strict=True):
             add_range(total, one, weight)
-    if _stays_finite(parts, total):
-        know_finite(total)
-    return total
 
 
 def _stays_finite(parts: Parts, total: Tensor) -> bool:

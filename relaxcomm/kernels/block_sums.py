@@ -1,0 +1,79 @@
+"""Weighted sums of messages that have one entry of each block, on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from relaxcomm.kernels.dispatch import uses_numba
+from relaxcomm.tensors.bit_packing import digit_layers, place_planes
+from relaxcomm.tensors.messages import BlockSparse, Message, largest_block
+
+_TOGETHER = 1 << 18  # entries into which all messages are added, while these are in the cache
+
+
+def takes(total: Tensor, messages: Sequence[Message]) -> bool:
+    """Whether `sum_blocks` takes such messages: 1, 2, 4 or 8 bits a place, and values of the sum's type.
+
+    Example:
+        >>> import torch
+        >>> takes(torch.zeros(8), [])
+        False
+    """
+    if not uses_numba(total) or not messages:
+        return False
+    blocks = [one.blocks for one in messages if type(one) is BlockSparse and one.values.dtype == total.dtype]
+    if len(blocks) < len(messages) or any(other != blocks[0] for other in blocks):
+        return False
+    return all(run.num_kept == 1 for run in blocks[0]) and _bits(largest_block(blocks[0])) is not None
+
+
+def sum_blocks(total: Tensor, parts: Sequence[tuple[float, Message]]) -> None:
+    """Write the weighted sum of messages, whose places are unpacked on the way.
+
+    Args:
+        total: `[numel]`, written to.
+        parts: messages with their weights that `takes` says are taken.
+
+    Raises: IndexError for a place outside its block.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.kernels.dispatch import has_numba
+        >>> from relaxcomm.tensors.bit_packing import pack_places
+        >>> from relaxcomm.tensors.segments import Blocks
+        >>> packed, count = pack_places(torch.tensor([3, 1]), 4), torch.tensor([2], dtype=torch.int32)
+        >>> message = BlockSparse(torch.tensor([5.0, 6.0]), packed, count, blocks=(Blocks(0, 2, 4, 1),))
+        >>> total = torch.full((8,), 0.5)
+        >>> sum_blocks(total, [(2.0, message)]) if has_numba() else message.add_to(total.zero_(), 2.0)
+        >>> total
+        tensor([ 0.,  0.,  0., 10.,  0., 12.,  0.,  0.])
+    """
+    from relaxcomm.kernels.compiled import numba_loops
+
+    torch.autograd.graph.increment_version(total)
+    messages = [(weight, message) for weight, message in parts if isinstance(message, BlockSparse)]
+    blocks, flat = messages[0][1].blocks, total.numpy()
+    bits = _bits(largest_block(blocks))
+    rows = [(flat.dtype.type(weight), one.values.numpy(), one.indices.numpy()) for weight, one in messages]
+    first = 0
+    for part in (part for run in blocks for part in run.parts(_TOGETHER)):
+        here, last = flat[part.start : part.stop], first + part.num
+        here.fill(0)
+        for weight, values, packed in rows:
+            if not numba_loops.add_in_blocks(
+                here, part.size, packed, bits, first, values[first:last], weight
+            ):
+                raise IndexError(f"a message's place is out of range: the block has {part.size} entries")
+        first = last
+
+
+def _bits(size: int) -> int | None:
+    """Of a place, where all of them lie in one byte; else None."""
+    planes = list(place_planes(size))
+    if len(planes) != 1:
+        return None
+    bits = planes[0][1]
+    return bits if len(list(digit_layers(1 << bits))) == 1 else None
