@@ -64,7 +64,7 @@ class GradientBuffer:
         gradient = self.parameters[index].grad
         if gradient is not None and gradient is not self._grads[index]:
             try:
-                self._collect_span(range(index, index + 1), self.views[index], {index: gradient}, factor)
+                self._fill(self.views[index], [self.views[index]], [gradient], factor)
                 self.expose([index])
             except RuntimeError:
                 self._check_taken()
@@ -85,9 +85,14 @@ class GradientBuffer:
             for index, (gradient, own) in enumerate(zip(gradients, self._grads, strict=True))
             if gradient is not own and gradient is not None
         }
+        come = list(fresh.values())
         try:
             for span, flat in self._spans:
-                self._collect_span(span, flat, fresh, factor)
+                if len(come) == len(self.views):
+                    here = slice(span.start, span.stop)
+                    self._fill(flat, self.views[here], come[here], factor)
+                else:
+                    self._fill_partly(span, fresh, factor)
             self.expose(fresh)
         except RuntimeError:
             self._check_taken()
@@ -127,21 +132,25 @@ class GradientBuffer:
         spans = _spans(sizes) if self.main.device.type == "cpu" else [range(len(sizes))]
         self._spans = [(span, self.main[offsets[span[0]] : offsets[span[-1] + 1]]) for span in spans]
 
-    def _collect_span(
-        self, span: range, flat: Tensor, fresh: Mapping[int, Tensor], factor: float | None
-    ) -> None:
-        """Copy the gradients of tensors that lie side by side, and multiply what lies there then."""
-        left, come = [i for i in span if i not in self._taken], [i for i in span if i in fresh]
-        gradients = [local(fresh[i]) for i in come] if self._is_sharded else [fresh[i] for i in come]
-        if factor is not None and len(left) == len(come) == 1:
-            torch.mul(gradients[0], factor, out=self.views[come[0]])
+    def _fill(self, flat: Tensor, views: list[Tensor], gradients: list[Tensor], factor: float | None) -> None:
+        """Copy gradients of tensors that lie side by side, times the factor."""
+        if self._is_sharded:
+            gradients = list(map(local, gradients))
+        if factor is not None and len(views) == 1:
+            torch.mul(gradients[0], factor, out=views[0])
             return
-        if come:
-            torch._foreach_copy_([self.views[index] for index in come], gradients)
-        if factor is not None and len(left) == len(span):  # one call for all of them
+        torch._foreach_copy_(views, gradients)
+        if factor is not None:  # one call for all of them, while they are in the cache
             flat.mul_(factor)
-        elif factor is not None and left:
-            torch._foreach_mul_([self.views[index] for index in left], factor)
+
+    def _fill_partly(self, span: range, fresh: Mapping[int, Tensor], factor: float | None) -> None:
+        """The same where some lie there already, multiplied if they were taken, or have no gradient."""
+        come = [index for index in span if index in fresh]
+        if come:
+            torch._foreach_copy_([self.views[i] for i in come], [local(fresh[i]) for i in come])
+        left = [self.views[index] for index in span if index not in self._taken]
+        if factor is not None and left:
+            torch._foreach_mul_(left, factor)
 
     def _check_taken(self) -> None:
         """Raise UsageError for what torch refuses to copy, or to have as `.grad`."""

@@ -12,9 +12,7 @@ import few_entries
 
 def test_every_part_is_timed_and_they_are_the_whole():
     seconds = few_entries.measure(1 << 12, 2, 2, few_entries.SIDES["local_sgd 1 of 16"])
-    taken = {
-        name: list(chain.from_iterable(rounds)) for name, rounds in seconds.items()
-    }  # of all rounds and workers
+    taken = {name: list(chain.from_iterable(rounds)) for name, rounds in seconds.items()}
     whole, copy = taken.pop(few_entries.WHOLE), taken.pop(few_entries.COPY)
     assert {"read deltas", "make u and select", "decode and add up", "residual", "write back"} < set(taken)
     assert all(min(one) > 0 for name, one in taken.items() if name != few_entries.OTHERS)
