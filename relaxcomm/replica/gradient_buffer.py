@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 
 import torch
@@ -63,12 +64,9 @@ class GradientBuffer:
         """Copy one gradient that has just come, as `collect` does for all."""
         gradient = self.parameters[index].grad
         if gradient is not None and gradient is not self._grads[index]:
-            try:
+            with self._explained():
                 self._fill(self.views[index], [self.views[index]], [gradient], factor)
                 self.expose([index])
-            except RuntimeError:
-                self._check_taken()
-                raise
             self._taken.add(index)
 
     def collect(self, factor: float | None = None) -> None:
@@ -86,7 +84,7 @@ class GradientBuffer:
             if gradient is not own and gradient is not None
         }
         come = list(fresh.values())
-        try:
+        with self._explained():
             for span, flat in self._spans:
                 if len(come) == len(self.views):
                     here = slice(span.start, span.stop)
@@ -94,9 +92,6 @@ class GradientBuffer:
                 else:
                     self._fill_partly(span, fresh, factor)
             self.expose(fresh)
-        except RuntimeError:
-            self._check_taken()
-            raise
         self.flags.fill_(1)
         for index in self.unused:
             self.views[index].zero_()
@@ -152,10 +147,15 @@ class GradientBuffer:
         if factor is not None and left:
             torch._foreach_mul_(left, factor)
 
-    def _check_taken(self) -> None:
-        """Raise UsageError for what torch refuses to copy, or to have as `.grad`."""
-        check_dense(self.bucket.items)
-        self.bucket.check_unchanged()
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise UsageError where torch refuses to copy a gradient or to have a view as `.grad`."""
+        try:
+            yield
+        except RuntimeError:
+            check_dense(self.bucket.items)
+            self.bucket.check_unchanged()
+            raise
 
 
 def _spans(sizes: Sequence[int]) -> Iterator[range]:

@@ -77,3 +77,40 @@ def test_what_was_taken_is_multiplied_once():
     buffer.take(0, 0.25)
     buffer.collect(0.25)
     assert [p.grad.unique().tolist() for p in parameters] == [[0.3125], [0.3125]]
+
+
+def fill(buffer):
+    """Take large gradients as they come, and collect the others."""
+    buffer.expect_all()
+    for index in buffer.large:
+        buffer.take(index, 0.5)
+    buffer.collect(0.5)
+
+
+@pytest.mark.parametrize("fresh", [range(6), (0, 2, 5), (1, 3), ()], ids=str)
+def test_spans_hold_what_has_come_and_zeros(fresh):
+    sizes = (3, 600 * 600, 200_000, 5, 100_000, 60_000)
+    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
+    buffer = GradientBuffer(Bucket(0, [Item(str(i), p) for i, p in enumerate(parameters)]))
+    for index, parameter in enumerate(parameters):
+        parameter.grad = torch.full_like(parameter, index + 1.0) if index in fresh else None
+    fill(buffer)
+    for index, (view, parameter) in enumerate(zip(buffer.views, parameters, strict=True)):
+        assert view.unique().tolist() == [(index + 1) / 2 if index in fresh else 0.0]
+        assert (parameter.grad is None) == (index not in fresh)
+    assert buffer.flags.tolist() == [float(index in fresh) for index in range(6)]
+
+
+@pytest.mark.parametrize("size", [3, 600 * 600], ids=["small", "large"])
+@pytest.mark.parametrize("change", ["half", "sparse"])
+def test_what_torch_refuses_is_told_with_a_remedy(size, change):
+    parameters = [torch.nn.Parameter(torch.zeros(600, 600)), torch.nn.Parameter(torch.zeros(size, 1))]
+    buffer = GradientBuffer(Bucket(0, [Item(str(i), p) for i, p in enumerate(parameters)]))
+    parameters[0].grad = torch.ones_like(parameters[0])
+    if change == "half":
+        parameters[1].data = parameters[1].data.half()
+        parameters[1].grad, remedy = torch.ones_like(parameters[1]), "convert the model, attach again"
+    else:
+        parameters[1].grad, remedy = torch.ones(size, 1).to_sparse(), "use sparse=False"
+    with pytest.raises(relaxcomm.UsageError, match=remedy):
+        fill(buffer)
