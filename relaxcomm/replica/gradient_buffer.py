@@ -65,7 +65,7 @@ class GradientBuffer:
         gradient = self.parameters[index].grad
         if gradient is not None and gradient is not self._grads[index]:
             with self._explained():
-                self._fill(self.views[index], [self.views[index]], [gradient], factor)
+                self._fill(range(index, index + 1), self.views[index], {index: gradient}, factor)
                 self.expose([index])
             self._taken.add(index)
 
@@ -83,14 +83,9 @@ class GradientBuffer:
             for index, (gradient, own) in enumerate(zip(gradients, self._grads, strict=True))
             if gradient is not own and gradient is not None
         }
-        come = list(fresh.values())
         with self._explained():
             for span, flat in self._spans:
-                if len(come) == len(self.views):
-                    here = slice(span.start, span.stop)
-                    self._fill(flat, self.views[here], come[here], factor)
-                else:
-                    self._fill_partly(span, fresh, factor)
+                self._fill(span, flat, fresh, factor)
             self.expose(fresh)
         self.flags.fill_(1)
         for index in self.unused:
@@ -127,24 +122,21 @@ class GradientBuffer:
         spans = _spans(sizes) if self.main.device.type == "cpu" else [range(len(sizes))]
         self._spans = [(span, self.main[offsets[span[0]] : offsets[span[-1] + 1]]) for span in spans]
 
-    def _fill(self, flat: Tensor, views: list[Tensor], gradients: list[Tensor], factor: float | None) -> None:
-        """Copy gradients of tensors that lie side by side, times the factor."""
-        if self._is_sharded:
-            gradients = list(map(local, gradients))
-        if factor is not None and len(views) == 1:
+    def _fill(self, span: range, flat: Tensor, fresh: Mapping[int, Tensor], factor: float | None) -> None:
+        """Copy the gradients that have come for tensors side by side; multiply what was not taken before."""
+        come, views = [fresh[index] for index in span if index in fresh], self.views[span.start : span.stop]
+        gradients = list(map(local, come)) if self._is_sharded else come
+        if factor is not None and len(come) == len(views) == 1:
             torch.mul(gradients[0], factor, out=views[0])
             return
-        torch._foreach_copy_(views, gradients)
-        if factor is not None:  # one call for all of them, while they are in the cache
-            flat.mul_(factor)
-
-    def _fill_partly(self, span: range, fresh: Mapping[int, Tensor], factor: float | None) -> None:
-        """The same where some lie there already, multiplied if they were taken, or have no gradient."""
-        come = [index for index in span if index in fresh]
         if come:
-            torch._foreach_copy_([self.views[i] for i in come], [local(fresh[i]) for i in come])
-        left = [self.views[index] for index in span if index not in self._taken]
-        if factor is not None and left:
+            into = views if len(come) == len(views) else [self.views[i] for i in span if i in fresh]
+            torch._foreach_copy_(into, gradients)
+        if factor is None:
+            return
+        if self._taken.isdisjoint(span):
+            flat.mul_(factor)  # one call for all of them, while they are in the cache
+        elif left := [self.views[index] for index in span if index not in self._taken]:
             torch._foreach_mul_(left, factor)
 
     @contextmanager
