@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -13,9 +12,10 @@ from torch.autograd import Variable
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from relaxcomm.engine.gradient_hooks import GradientHooks
 from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
-from relaxcomm.system.compiler import uncompiled, untraced
+from relaxcomm.system.compiler import uncompiled
 from relaxcomm.tensors.buckets import Item
 
 
@@ -37,8 +37,8 @@ class Follower(Protocol):
     def backward_begins(self) -> None:
         """A backward has reached what `watch_output` watches."""
 
-    def gradient_arrives(self, index: int, parameter: Tensor) -> None:
-        """A trained parameter has its gradient."""
+    def gradients_arrive(self, indices: list[int]) -> None:
+        """Trained parameters have their gradients; how many are told of at a time, `GradientHooks` says."""
 
     def backward_ends(self) -> None:
         """The outermost backward has ended; told after `watch_end_of_backward`."""
@@ -68,7 +68,8 @@ class Hooks:
         self._follower: Follower | None = None
         self._handles: list[RemovableHandle] = []
         self._of_parts: list[RemovableHandle] = []
-        self._of_gradients: list[RemovableHandle] = []
+        self.gradients: GradientHooks | None = None
+        """Those on gradients, while somebody follows them."""
         self._is_sharded = any(item.sharded is not None for item in parameters)
         self._hybrid = HybridSharding(model)
         self._begin_of_backward = uncompiled(self._backward_begins)
@@ -90,16 +91,14 @@ class Hooks:
 
         Args:
             follower: whom.
-            gradients: whether of the gradients, one by one, too.
+            gradients: whether of the gradients, too.
         """
         self._follower = follower
-        _remove(self._of_gradients)
+        if self.gradients is not None:
+            self.gradients.remove()
+            self.gradients = None
         if gradients and follower is not None:
-            arrives = untraced(follower.gradient_arrives)  # the one that is called most often
-            for index, item in enumerate(self._parameters):
-                hook = partial(arrives, index)
-                # torch leaves this method without types
-                self._of_gradients.append(item.parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+            self.gradients = GradientHooks(self._parameters, follower.gradients_arrive)
 
     def watch_parts(self) -> None:
         """Follow the model's parts and gradients, too: the training loop may not call the model itself."""

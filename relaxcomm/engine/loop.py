@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from relaxcomm.engine.callback import callback
@@ -25,7 +25,6 @@ from relaxcomm.errors import RankLostError
 from relaxcomm.replica.accumulation import Accumulation
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
-from relaxcomm.system.compiler import uncompiled
 
 
 class Loop:
@@ -59,7 +58,6 @@ class Loop:
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
         self._given_up = False  # this step exchanges nothing more
         self._resumes_at = 0
-        self._begin_uncompiled = uncompiled(self._begin)
 
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""
@@ -103,6 +101,7 @@ class Loop:
         """The model is about to be called."""
         if self._begun:
             raise unended_error()
+        self._take_rest()  # of a backward that has failed
         self._awaiting_end = False
         if torch.is_grad_enabled():
             self._called = True
@@ -138,26 +137,18 @@ class Loop:
             self._awaiting_end = True
             self._hooks.watch_end_of_backward()
 
-    def gradient_arrives(self, index: int, parameter: Tensor) -> None:
-        """A parameter has its gradient; what it calls is untraced or `uncompiled`."""
-        if self._accumulation is not None:
-            self._accumulation.arrive()
-        if self._paused:
-            self._unsynchronised = True
-            return
-        if self._given_up:
-            return
-        try:
-            if not self._begun:
-                self._begin_uncompiled()
-            self.step.ready(index)
-        except RankLostError as error:
-            uncompiled(self.give_up_step)(error)
+    @callback
+    def gradients_arrive(self, indices: list[int]) -> None:
+        """Parameters have their gradients."""
+        self._take_gradients(indices)
+        if self._awaiting_end and self._hooks.gradients is not None:
+            self._hooks.gradients.collect()
 
     @callback
     def backward_ends(self) -> None:
         """The outermost backward has ended."""
         bound = self.step.bound
+        self._take_rest()
         self._awaiting_end = False
         if self._accumulation is not None:
             self._accumulation.add()
@@ -171,6 +162,8 @@ class Loop:
                 self.step.end_backward()
             except RankLostError as error:
                 self.give_up_step(error)
+        if self._hooks.gradients is not None:
+            self._hooks.gradients.await_also(self.step.backward.awaited)
         if self._given_up:
             self.step.discard_gradients()
         if not bound.replica.optimizers and not self._paused:
@@ -196,6 +189,26 @@ class Loop:
         self._stepped.append(optimizer)
         if len(self._stepped) == len(self.step.bound.replica.optimizers):
             self._close_step()
+
+    def _take_gradients(self, indices: list[int]) -> None:
+        if self._accumulation is not None:
+            self._accumulation.arrive()
+        if self._paused:
+            self._unsynchronised = True
+        elif not self._given_up:
+            try:
+                if not self._begun:
+                    self._begin()
+                self.step.ready(indices)
+            except RankLostError as error:
+                self.give_up_step(error)
+
+    def _take_rest(self) -> None:
+        """Gradients that were collected when the backward ended."""
+        if self._hooks.gradients is not None:
+            self._hooks.gradients.tell_each()
+            if rest := self._hooks.gradients.take():
+                self._take_gradients(rest)
 
     def _begin(self) -> None:
         """A backward that reaches parameters; `autograd.grad` does not come here."""

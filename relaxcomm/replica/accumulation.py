@@ -8,7 +8,6 @@ import torch
 
 from relaxcomm.replica.gradient_buffer import check_dense
 from relaxcomm.roles import MicroGradients
-from relaxcomm.system.compiler import untraced
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.tensors.norms import squared_norm
 
@@ -24,7 +23,6 @@ class Accumulation:
         self._parameters = parameters
         self._before: list[torch.Tensor] = []
         self._arrived = False
-        untraced(self.arrive)  # called for each parameter
         self.close()
 
     def close(self) -> None:
@@ -35,7 +33,7 @@ class Accumulation:
         self._are_known = True
 
     def arrive(self) -> None:
-        """A parameter has got a gradient in the backward that is under way."""
+        """Parameters have got gradients in the backward that is under way."""
         self._arrived = True
 
     def expect(self, samples: int) -> None:

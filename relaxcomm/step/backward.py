@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from relaxcomm.step.flight import Pipeline
 from relaxcomm.step.gradient_finiteness import GradientFiniteness
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.readiness import Readiness
-from relaxcomm.system.compiler import uncompiled, untraced
 from relaxcomm.tensors.finiteness import is_finite
 
 
@@ -40,9 +39,6 @@ class Backward:
         self._is_open = False
         self._readiness = Readiness([item.name for item in bound.replica.parameters])
         self._pipeline = Pipeline()
-        self._arrive = untraced(self._readiness.arrive)
-        self._take_uncompiled = uncompiled(self._take)
-        self._launch_uncompiled = uncompiled(self._launch_complete)
         self._finiteness = GradientFiniteness(bound)
 
     def is_due(self) -> bool:
@@ -68,15 +64,20 @@ class Backward:
             self._bind()
         self._begin_buckets()
 
-    def ready(self, index: int) -> None:
-        """A parameter has its gradient: launch the buckets that are complete with it, in order."""
+    def ready(self, indices: Sequence[int]) -> None:
+        """Parameters have their gradients: launch the buckets that are complete with them, in order."""
         if not self._is_open:
             return
-        complete = self._arrive(index)
-        if index in self._large:
-            self._take_uncompiled(index)
+        complete = self._readiness.arrive(indices)
+        if self._large:
+            self._take_large(indices)
         if complete:
-            self._launch_uncompiled()
+            self._launch(self._readiness.complete())
+
+    @property
+    def awaited(self) -> Set[int]:
+        """Parameters with whose gradients something is to be done as soon as they are there."""
+        return self._large.keys() | self._readiness.closing
 
     def end(self, *, abstains: bool = False) -> None:
         """Exchange what is left, decide together, make `.grad` final.
@@ -193,15 +194,12 @@ class Backward:
             for bucket in self.buckets:
                 bucket.land_late()
 
-    def _take(self, index: int) -> None:
-        """Copy a large gradient, while it is in the cache."""
-        if self._readiness.has_all(index):
-            bucket, place = self._large[index]
-            bucket.take(place)
-
-    def _launch_complete(self) -> None:
-        with self._bound.world.statistics.busy:
-            self._launch(self._readiness.complete())
+    def _take_large(self, indices: Sequence[int]) -> None:
+        """Copy large gradients, while they are in the cache."""
+        for index in indices:
+            if index in self._large and self._readiness.has_all(index):
+                bucket, place = self._large[index]
+                bucket.take(place)
 
     def _launch(self, indices: Iterable[int]) -> None:
         for index in indices:

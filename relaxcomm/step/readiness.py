@@ -30,6 +30,8 @@ class Readiness:
         self._sizes: list[int] = []
         self._missing: list[int] = []
         self._next = 0
+        self.closing: set[int] = set()
+        """Parameters whose gradients have been the last of their buckets, in any backward so far."""
 
     def bind(self, buckets: Sequence[Bucket]) -> None:
         """Follow these buckets."""
@@ -41,26 +43,24 @@ class Readiness:
         """A backward begins."""
         self._left, self._missing, self._next = list(self._expected), list(self._sizes), 0
 
-    def arrive(self, index: int) -> bool:
-        """Take note of a gradient; whether a bucket can be launched now.
+    def arrive(self, indices: Sequence[int]) -> bool:
+        """Take note of gradients, in the order in which they came; whether a bucket can be launched now.
 
         Raises: UsageError for one that comes after its bucket was launched.
         """
         if self._learning:
-            self._arrivals.append(index)
+            self._arrivals += indices
             return False
-        self._left[index] -= 1
-        place = self._bucket_of[index]
-        if self._left[index] == 0:
-            self._missing[place] -= 1
-            return place == self._next and not self._missing[place]
-        if self._left[index] < 0 and place < self._next:
-            raise UsageError(
-                f"{self._names[index]} got another gradient after its bucket was exchanged: it is used more "
-                "often in this backward than in the first one, inside reentrant checkpoints; use "
-                "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
-            )
-        return False
+        left, missing, bucket_of = self._left, self._missing, self._bucket_of
+        for index in indices:
+            left[index] -= 1
+            if left[index] == 0:
+                missing[bucket_of[index]] -= 1
+                if not missing[bucket_of[index]]:
+                    self.closing.add(index)
+            elif left[index] < 0 and bucket_of[index] < self._next:
+                raise self._late_error(index)
+        return self._next < len(missing) and not missing[self._next]
 
     def has_come(self, name: str) -> bool:
         """Whether a gradient has come in this backward."""
@@ -96,4 +96,12 @@ class Readiness:
         for index in come:
             self._expected[index] = self._arrivals.count(index)
         self._left = [0 if index in come else 1 for index in range(len(self._names))]
+        self.closing = set({self._bucket_of[index]: index for index in self._arrivals}.values())
         self._learning, self._arrivals = False, []
+
+    def _late_error(self, index: int) -> UsageError:
+        return UsageError(
+            f"{self._names[index]} got another gradient after its bucket was exchanged: it is used more "
+            "often in this backward than in the first one, inside reentrant checkpoints; use "
+            "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from relaxcomm.config import DriftGuard
 from relaxcomm.step.backward import Backward
@@ -10,7 +10,6 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.drift import Drift
 from relaxcomm.step.parameter_exchange import ParameterExchange
 from relaxcomm.step.uneven_inputs import UnevenInputs
-from relaxcomm.system.compiler import untraced
 
 
 class Step:
@@ -33,8 +32,6 @@ class Step:
         self._drift = Drift(bound, guard)
         self._report = report
         self._exchanged = False
-        self.ready = untraced(self.backward.ready)
-        """A parameter, named by its index, has its gradient; called so often that it is no method here."""
 
     @property
     def stands_alone(self) -> bool:
@@ -58,6 +55,10 @@ class Step:
         self.inputs.check_first_backward()
         self.inputs.take_part(self.backward.is_due)
         self.backward.begin()
+
+    def ready(self, indices: Sequence[int]) -> None:
+        """Parameters, named by their indices, have their gradients."""
+        self.backward.ready(indices)
 
     def end_backward(self) -> None:
         """Every gradient is there; afterwards `.grad` is final."""

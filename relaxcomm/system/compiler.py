@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType, MethodType
 from typing import ParamSpec, TypeVar, cast
 
 import torch
@@ -29,20 +28,3 @@ def uncompiled(callback: Callable[P, R]) -> Callable[P, R]:
     """
     kept = torch.compiler.disable(callback, reason=_WHOLE)  # type: ignore[no-untyped-call]  # torch's
     return cast("Callable[P, R]", kept)
-
-
-def untraced(callback: Callable[P, R]) -> Callable[P, R]:
-    """Keep `torch.compile` from tracing a function, but not what it calls; a call costs nothing more.
-
-    Args:
-        callback: a function or a method, called hundreds of times a step. What it calls has to be untraced or
-            `uncompiled` itself.
-
-    Returns: the callback.
-    """
-    from torch._dynamo.eval_frame import skip_code  # only now: it takes a second to import
-
-    function = callback.__func__ if isinstance(callback, MethodType) else callback
-    assert isinstance(function, FunctionType), f"only a frame of Python can be traced, got {callback!r}"
-    skip_code(function.__code__)
-    return callback

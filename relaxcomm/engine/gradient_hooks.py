@@ -1,0 +1,78 @@
+"""Hooks on gradients: a few are told of when they arrive, and the others with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from relaxcomm.system.compiler import uncompiled
+from relaxcomm.tensors.buckets import Item
+
+
+class GradientHooks:
+    """Tells of gradients one by one, or collects them in C up to those that somebody waits for.
+
+    A hook in Python takes half a microsecond or more, and there may be hundreds in a backward.
+
+    Args:
+        parameters: whose gradients.
+        tell: called with the parameters' indices, in the order in which their gradients have arrived.
+    """
+
+    def __init__(self, parameters: Sequence[Item], tell: Callable[[list[int]], None]) -> None:
+        self._parameters = [item.parameter for item in parameters]
+        self._indices = {id(parameter): index for index, parameter in enumerate(self._parameters)}
+        self._tell = tell
+        self._arrived: list[Tensor] = []
+        self._collects = self._arrived.append
+        self._tells = uncompiled(self._arrives)
+        self._each = partial(self._tells)  # what all parameters call; redirected between the two above
+        self._tells_collected = uncompiled(self._awaited_arrives)
+        self._handles = [_hang(parameter, self._each) for parameter in self._parameters]
+        self._awaited: dict[int, RemovableHandle] = {}
+
+    def collect(self) -> None:
+        """Tell only of gradients that are awaited from now on, with all that arrived before them."""
+        self._redirect(self._collects)
+
+    def tell_each(self) -> None:
+        """Tell of each gradient from now on."""
+        self._redirect(self._tells)
+
+    def await_also(self, indices: Collection[int]) -> None:
+        """Tell of these as soon as they are there, also while gradients are collected."""
+        for index in indices:
+            if index not in self._awaited:
+                self._awaited[index] = _hang(self._parameters[index], self._tells_collected)
+
+    def take(self) -> list[int]:
+        """Those that were collected and not told of yet."""
+        indices = list(map(self._indices.__getitem__, map(id, self._arrived)))
+        self._arrived.clear()
+        return indices
+
+    def remove(self) -> None:
+        """Remove all."""
+        for handle in (*self._handles, *self._awaited.values()):
+            handle.remove()
+
+    def _redirect(self, target: Callable[[Tensor], None]) -> None:
+        # The only thing that Python calls without a frame of its own and that can be made to call another.
+        self._each.__setstate__((target, (), {}, None))  # type: ignore[attr-defined]  # typeshed lacks it
+
+    def _arrives(self, parameter: Tensor) -> None:
+        self._arrived.append(parameter)
+        self._tell(self.take())
+
+    def _awaited_arrives(self, parameter: Tensor) -> None:
+        if self._arrived:
+            self._tell(self.take())
+
+
+def _hang(parameter: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
+    # torch leaves this method without types
+    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    return handle
