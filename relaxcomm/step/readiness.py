@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from relaxcomm.errors import UsageError
@@ -9,11 +10,13 @@ from relaxcomm.tensors.buckets import Bucket
 
 
 class Readiness:
-    """Counts arrivals; buckets are handed out in index order, each once it and all before it are complete.
+    """Follows arrivals; buckets are handed out in index order, each once it and all before it are complete.
 
     Until `learn` nothing is handed out by arrivals: the first backward shows in which order
     gradients become ready (rank 0's becomes the layout) and how often each arrives, which is more
     than once under reentrant checkpointing.
+
+    A backward mostly is like the one before it. While its arrivals are, nothing is counted, but compared.
 
     Args:
         names: of the parameters.
@@ -23,12 +26,12 @@ class Readiness:
         self._names = names
         self._places = {name: index for index, name in enumerate(names)}
         self._learning = True
-        self._arrivals: list[int] = []
         self._expected = [1] * len(names)
-        self._left: list[int] = []
         self._bucket_of: list[int] = []
         self._sizes: list[int] = []
-        self._missing: list[int] = []
+        self._come: list[int] = []
+        self._order: list[int] = []  # of a backward before
+        self._complete_at: list[float] = []  # how many arrivals of it completed each bucket
         self._next = 0
         self.closing: set[int] = set()
         """Parameters whose gradients have been the last of their buckets, in any backward so far."""
@@ -38,42 +41,38 @@ class Readiness:
         place = {name: bucket.index for bucket in buckets for name in bucket.names}
         self._bucket_of = [place[name] for name in self._names]
         self._sizes = [len(bucket.items) for bucket in buckets]
+        self._order, self._complete_at = [], [math.inf] * len(buckets)
 
     def open(self) -> None:
         """A backward begins."""
-        self._left, self._missing, self._next = list(self._expected), list(self._sizes), 0
+        if not self._learning:
+            self._come = []
+        self._next = 0
 
     def arrive(self, indices: Sequence[int]) -> bool:
         """Take note of gradients, in the order in which they came; whether a bucket can be launched now.
 
         Raises: UsageError for one that comes after its bucket was launched.
         """
+        begin = len(self._come)
+        self._come += indices
         if self._learning:
-            self._arrivals += indices
             return False
-        left, missing, bucket_of = self._left, self._missing, self._bucket_of
-        for index in indices:
-            left[index] -= 1
-            if left[index] == 0:
-                missing[bucket_of[index]] -= 1
-                if not missing[bucket_of[index]]:
-                    self.closing.add(index)
-            elif left[index] < 0 and bucket_of[index] < self._next:
-                raise self._late_error(index)
-        return self._next < len(missing) and not missing[self._next]
+        if self._order[begin : len(self._come)] != indices:
+            self._count(begin)
+        return self._is_complete(self._next)
 
     def has_come(self, name: str) -> bool:
         """Whether a gradient has come in this backward."""
-        index = self._places[name]
-        return index in self._arrivals if self._learning else self._left[index] < self._expected[index]
+        return self._places[name] in self._come
 
     def has_all(self, index: int) -> bool:
         """Whether a gradient has come as often as it will."""
-        return not (self._learning or self._left[index])
+        return not self._learning and self._come.count(index) == self._expected[index]
 
     def complete(self) -> Iterator[int]:
         """Buckets that are complete and were not handed out yet."""
-        while self._next < len(self._sizes) and not self._missing[self._next]:
+        while self._is_complete(self._next):
             self._next += 1
             yield self._next - 1
 
@@ -85,19 +84,39 @@ class Readiness:
 
     def order(self) -> list[str]:
         """The parameters in the order in which they became ready, those without a gradient last."""
-        seen = [self._names[index] for index in dict.fromkeys(self._arrivals)]
+        seen = [self._names[index] for index in dict.fromkeys(self._come)]
         return seen + [name for name in self._names if name not in set(seen)]
 
     def learn(self) -> None:
         """The first backward has ended: expect the next ones to be like it."""
-        if not self._learning or not self._arrivals:
+        if not self._learning or not self._come:
             return
-        come = set(self._arrivals)
-        for index in come:
-            self._expected[index] = self._arrivals.count(index)
-        self._left = [0 if index in come else 1 for index in range(len(self._names))]
-        self.closing = set({self._bucket_of[index]: index for index in self._arrivals}.values())
-        self._learning, self._arrivals = False, []
+        for index in self._come:
+            self._expected[index] = 0
+        for index in self._come:
+            self._expected[index] += 1
+        self._learning = False
+        self._count(0)
+
+    def _is_complete(self, bucket: int) -> bool:
+        return bucket < len(self._sizes) and self._complete_at[bucket] <= len(self._come)
+
+    def _count(self, begin: int) -> None:
+        """Count arrivals, of which those from `begin` on are new, in a backward unlike the one before it."""
+        left, missing = list(self._expected), list(self._sizes)
+        self._order, self._complete_at = list(self._come), [math.inf] * len(missing)
+        for number, index in enumerate(self._come):
+            left[index] -= 1
+            bucket = self._bucket_of[index]
+            if left[index] == 0:
+                missing[bucket] -= 1
+                if not missing[bucket]:
+                    self._complete_at[bucket] = number + 1
+                    self.closing.add(index)
+            elif left[index] < 0 and bucket < self._next and number >= begin:
+                raise self._late_error(index)
+        if min(left) < 0:
+            self._order = []  # in a backward like this one they are counted, too: one of them may be late
 
     def _late_error(self, index: int) -> UsageError:
         return UsageError(

@@ -1,0 +1,131 @@
+"""Gradients that are told of one by one, or with the one that is waited for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from relaxcomm.engine.gradient_hooks import GradientHooks
+from relaxcomm.replica.named_parameters import trainable
+from tests.engine.harness import World, in_process
+
+
+class Branches(nn.Module):
+    """Whose gradients come in another order, or not at all, as the caller says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, inputs, order):
+        for index in order:
+            inputs = self.layers[index](inputs).tanh()
+        return inputs
+
+
+def hooks_on(model: nn.Module, told: list[list[int]]) -> GradientHooks:
+    return GradientHooks(trainable(model), told.append)
+
+
+def chain() -> nn.Sequential:
+    """Gradients come in the order in which `trainable` names the parameters: the last first."""
+    return nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(4)))
+
+
+def test_each_is_told_of_until_they_are_collected():
+    model, told = chain(), []
+    hooks = hooks_on(model, told)
+    model(torch.ones(1, 2)).sum().backward()
+    assert told == [[0], [1], [2], [3]]
+    hooks.collect()
+    model(torch.ones(1, 2)).sum().backward()
+    assert told == [[0], [1], [2], [3]]
+    assert hooks.take() == [0, 1, 2, 3]
+    assert hooks.take() == []
+
+
+def test_the_awaited_come_at_once_with_those_before_them():
+    model, told = chain(), []
+    hooks = hooks_on(model, told)
+    hooks.await_also([1, 2])
+    hooks.await_also([2])
+    hooks.collect()
+    model(torch.ones(1, 2)).sum().backward()
+    assert told == [[0, 1], [2]]
+    assert hooks.take() == [3]
+    hooks.tell_each()
+    model(torch.ones(1, 2)).sum().backward()
+    assert told[2:] == [[0], [1], [2], [3]], "an awaited gradient is told of once"
+    hooks.remove()
+    model(torch.ones(1, 2)).sum().backward()
+    assert len(told) == 6
+
+
+def test_the_first_one_may_have_the_others_collected():
+    model, told = chain(), []
+
+    def tell(indices: list[int]) -> None:
+        told.append(indices)
+        hooks.collect()
+
+    hooks = GradientHooks(trainable(model), tell)
+    hooks.await_also([3])
+    model(torch.ones(1, 2)).sum().backward()
+    assert told == [[0], [1, 2, 3]]
+
+
+ORDERS = [(0, 1, 2, 3, 4, 5), (5, 4, 3, 2, 1, 0), (2, 0, 4, 1, 5, 3), (3, 5), (0, 1, 2, 3, 4, 5)] * 3
+
+
+def exchanged_early(world: World, orders):
+    """Bytes that were sent before the last gradient of each backward, and the parameters at the end."""
+    torch.manual_seed(0)
+    model = Branches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    early = []
+    with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 1024}) as engine:
+        for step, order in enumerate(orders):
+            before = engine.statistics["bytes_sent"]
+            first = model.layers[order[0]]
+            handle = first.weight.register_hook(
+                lambda gradient, before=before: early.append(engine.statistics["bytes_sent"] - before)
+            )
+            torch.manual_seed(100 * step + world.rank)
+            optimizer.zero_grad()
+            model(torch.randn(4, 8), order).square().mean().backward()
+            optimizer.step()
+            handle.remove()
+    return early, [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def by_hand(size: int, orders):
+    torch.manual_seed(0)
+    model = Branches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, order in enumerate(orders):
+        optimizer.zero_grad()
+        for rank in range(size):
+            torch.manual_seed(100 * step + rank)
+            (model(torch.randn(4, 8), order).square().mean() / size).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def test_orders_that_change_are_averaged_like_any():
+    for _, parameters in in_process(exchanged_early, 3, ORDERS):
+        for ours, theirs in zip(parameters, by_hand(3, ORDERS), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_buckets_leave_before_the_last_gradient():
+    for early, _ in in_process(exchanged_early, 3, [ORDERS[0]] * 4):
+        assert early[0] == 0, "the first backward shows the order"
+        assert 0 < early[1] == early[2] == early[3]
+
+
+@pytest.mark.parametrize("order", [(1, 2, 0, 5, 3, 4), ORDERS[2]])
+def test_an_order_that_changes_for_good_is_learned(order):
+    orders = [ORDERS[0]] * 3 + [order] * 3
+    for early, _ in in_process(exchanged_early, 3, orders):
+        assert early[4] == early[5] > 0
