@@ -99,7 +99,14 @@ def test_no_two_files_of_tests_have_one_name():
 
 @pytest.mark.parametrize(
     ("ours", "other"),
-    [("relaxcomm.cli", "torch._dynamo"), ("relaxcomm", "networkx"), ("relaxcomm", "psutil")],
+    [
+        ("relaxcomm", "torch"),
+        ("relaxcomm.cli", "torch._dynamo"),
+        ("relaxcomm.engine", "networkx"),
+        ("relaxcomm.engine", "psutil"),
+        ("relaxcomm.engine", "relaxcomm.checks"),
+        ("relaxcomm.engine", "relaxcomm.checkpoint"),
+    ],
 )
 def test_what_takes_long_to_import_is_imported_where_it_is_used(ours, other):
     """The compiler takes as long as all of the rest, and the first optimizer imports it anyway."""
