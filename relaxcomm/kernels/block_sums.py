@@ -11,7 +11,8 @@ from relaxcomm.kernels.dispatch import uses_numba
 from relaxcomm.tensors.bit_packing import digit_layers, place_planes
 from relaxcomm.tensors.messages import BlockSparse, Message, largest_block
 
-_TOGETHER = 1 << 18  # entries into which all messages are added, while these are in the cache
+_TOGETHER = 1 << 12  # entries into which all messages are added, while these are in the nearest cache
+_MOST = 8  # messages of one pass, which is compiled for each number of them
 
 
 def takes(total: Tensor, messages: Sequence[Message]) -> bool:
@@ -54,20 +55,28 @@ def sum_blocks(total: Tensor, parts: Sequence[tuple[float, Message]]) -> None:
     from relaxcomm.kernels.compiled import numba_loops
 
     torch.autograd.graph.increment_version(total)
-    messages = [(weight, message) for weight, message in parts if isinstance(message, BlockSparse)]
-    blocks, flat = messages[0][1].blocks, total.numpy()
-    bits = _bits(largest_block(blocks))
-    rows = [(flat.dtype.type(weight), one.values.numpy(), one.indices.numpy()) for weight, one in messages]
-    first = 0
-    for part in (part for run in blocks for part in run.parts(_TOGETHER)):
-        here, last = flat[part.start : part.stop], first + part.num
-        here.fill(0)
-        for weight, values, packed in rows:
-            if not numba_loops.add_in_blocks(
-                here, part.size, packed, bits, first, values[first:last], weight
-            ):
-                raise IndexError(f"a message's place is out of range: the block has {part.size} entries")
-        first = last
+    taken = [(weight, message) for weight, message in parts if isinstance(message, BlockSparse)]
+    for begin in range(0, len(taken), _MOST):
+        weights, messages = zip(*taken[begin : begin + _MOST], strict=True)
+        scales = total.new_tensor(weights).numpy()
+        packed, values = (
+            tuple(getattr(one, name).numpy() for one in messages) for name in ("indices", "values")
+        )
+        first, bits = 0, _bits(largest_block(messages[0].blocks))
+        for run in messages[0].blocks:
+            given = (
+                total.numpy()[run.start : run.stop],
+                run.size,
+                run.num,
+                packed,
+                bits,
+                first,
+                values,
+                scales,
+            )
+            if not numba_loops.add_in_blocks(*given, max(1, _TOGETHER // run.size), begin == 0):
+                raise IndexError(f"a message's place is out of range: the block has {run.size} entries")
+            first += run.num
 
 
 def _bits(size: int) -> int | None:

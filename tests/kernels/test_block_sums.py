@@ -15,6 +15,7 @@ from tests.kernels.host_kernels import needs_numba
 
 pytestmark = needs_numba
 WEIGHTS = (0.25, 1 / 3, -1.0, 0.1)
+MANY = [0.01 * number for number in range(1, 20)]  # more than one pass takes
 
 
 def runs(*sizes: tuple[int, int]) -> tuple[Blocks, ...]:
@@ -58,6 +59,16 @@ def test_the_sum_is_the_same_bit_for_bit(blocks, dtype):
         expected = sum_sparse(parts, like)
     assert torch.equal(found, expected)
     assert found.count_nonzero() > 0
+
+
+def test_more_messages_than_one_pass_takes():
+    blocks = runs((1001, 16), (1, 7))
+    parts = [(weight, message(blocks, seed)) for seed, weight in enumerate(MANY)]
+    like = torch.empty(blocks[-1].stop)
+    with implementation("numba"):
+        found = sum_sparse(parts, like)
+    with implementation("eager"):
+        assert torch.equal(found, sum_sparse(parts, like))
 
 
 @pytest.mark.parametrize(

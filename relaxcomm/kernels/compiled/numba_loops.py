@@ -65,28 +65,39 @@ def add_at(flat, starts, places, values, weight):
 
 
 @_compiled
-def add_in_blocks(flat, size, packed, bits, first, values, weight):
-    """`flat[k size + place] += weight values[k]` for each block k; false if a place was outside its block.
+def add_in_blocks(flat, size, num, packed, bits, first, values, weights, together, is_new):
+    """`flat[k size + place] += weight values[first + k]` for each block k of each message; false if a place
+    was outside its block.
 
     Args:
-        flat: `[len(values) size]`, written into, blocks of `size`.
-        packed: of all places of the message, as `pack_places` packs them: digit r of byte j is place
-            `r len(packed) + j`.
+        flat: `[num size]`, written into, blocks of `size`.
+        packed: of each message a tuple's entry: its places as `pack_places` packs them, digit r of byte j is
+            place `r num_bytes + j`.
         bits: of a place.
         first: the number of the first block's place.
+        values, weights: of each message.
+        together: blocks into which all messages are added, while these are in the nearest cache.
+        is_new: whether `flat` counts as 0.
     """
     # Unsigned throughout: a number that may be negative costs a test at each index.
-    size, bits, num_bytes = np.uint64(size), np.uint64(bits), np.uint64(packed.shape[0])
+    size, num, bits, together = np.uint64(size), np.uint64(num), np.uint64(bits), np.uint64(together)
+    first, num_bytes = np.uint64(first), np.uint64(packed[0].shape[0])
     mask, last, largest = (np.uint64(1) << bits) - np.uint64(1), size - np.uint64(1), np.uint64(0)
-    byte, shift = np.uint64(first) % num_bytes, np.uint64(first) // num_bytes * bits
-    done, num = np.uint64(0), np.uint64(values.shape[0])
-    while done < num:
-        run = min(num - done, num_bytes - byte)
-        start = done * size
-        for k in range(run):
-            place = (np.uint64(packed[byte + k]) >> shift) & mask
-            largest = max(largest, place)
-            flat[start + k * size + min(place, last)] += values[done + k] * weight
-        done += run
-        byte, shift = np.uint64(0), shift + bits
+    begin = np.uint64(0)
+    while begin < num:
+        end = min(begin + together, num)
+        if is_new:
+            flat[begin * size : end * size] = 0
+        for row in range(len(values)):
+            weight, of_row, bytes_of_row = weights[row], values[row], packed[row]
+            done = begin
+            while done < end:
+                byte, shift = (first + done) % num_bytes, (first + done) // num_bytes * bits
+                run, start = min(end - done, num_bytes - byte), done * size
+                for k in range(run):
+                    place = (np.uint64(bytes_of_row[byte + k]) >> shift) & mask
+                    largest = max(largest, place)
+                    flat[start + k * size + min(place, last)] += of_row[first + done + k] * weight
+                done += run
+        begin = end
     return largest < size
