@@ -79,6 +79,7 @@ from relaxcomm.tensors.buckets import (
     Bucket as Bucket,
     Item as Item,
 )
+from relaxcomm.tensors.differences import Difference as Difference
 from relaxcomm.tensors.layout import (
     Layout as Layout,
     one_tensor as one_tensor,

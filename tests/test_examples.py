@@ -57,7 +57,7 @@ EXAMPLES = {name: text for place in PACKAGES.items() for name, text in docstring
 
 def public() -> dict[str, object]:
     """What users and authors of plug-ins meet: the namespaces, what is bundled, and the engine's methods."""
-    named = {f"{space.__name__}.{name}": one for space in NAMESPACES for name, one in vars(space).items()}
+    named = {f"{space.__name__}.{name}": getattr(space, name) for space in NAMESPACES for name in dir(space)}
     named |= {f"algorithm {name}": entry.build for name, entry in registry.algorithms().items()}
     for role, found in registry.primitives().items():
         named |= {f"{role} {name}": cls for name, cls in found.items()}

@@ -42,8 +42,8 @@ AUTHORS = {
         *("ControllerFacts", "PlannerFacts"),
     ),
     "What primitives see": (
-        *("Context", "Bucket", "Item", "Layout", "one_tensor", "Segments", "State", "Membership"),
-        *("Observation", "ExchangedBucket", "MicroGradients", "Measured", "RoundPlan"),
+        *("Context", "Bucket", "Item", "Difference", "Layout", "one_tensor", "Segments", "State"),
+        *("Membership", "Observation", "ExchangedBucket", "MicroGradients", "Measured", "RoundPlan"),
     ),
     "Messages": (
         *("Message", "Dense", "Sparse", "SharedSupport", "Quantized", "Signs", "Maximum", "Parts", "Coding"),
@@ -167,10 +167,12 @@ def constant_text(module: str, name: str) -> str:
     """The docstring below a constant, in the module that defines it."""
     spec = importlib.util.find_spec(module)
     assert spec is not None, module
-    body = ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8")).body
+    source = Path(str(spec.origin))
+    stub = source.with_suffix(".pyi")  # of a module whose names are imported when they are used first
+    body = ast.parse((stub if stub.exists() else source).read_text(encoding="utf-8")).body
     for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):
         if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
-            return constant_text(str(node.module), name)
+            return constant_text(f"{module}.{node.module}" if node.level else str(node.module), name)
         if name in _assigned(node) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             return " ".join(str(after.value.value).split())
     raise ValueError(f"{module}.{name} has no docstring below it; write one")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from relaxcomm.kernels.dispatch import uses_numba
 from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.messages import block_starts
 from relaxcomm.tensors.segments import Blocks, chunk_size
 
@@ -40,7 +41,7 @@ def adds_on_the_way(flat: Tensor) -> bool:
 
 
 def largest_of_blocks(
-    flat: Tensor, blocks: tuple[Blocks, ...], terms: tuple[Tensor, Tensor] | None = None
+    flat: Tensor, blocks: tuple[Blocks, ...], terms: tuple[Tensor | Difference, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """The entry of largest size of each block; sizes that agree in all but their last bits count as equal,
     and the first of them is taken. NaN counts as the largest.
@@ -51,7 +52,7 @@ def largest_of_blocks(
     Args:
         flat: `[numel]`, one that `takes` says is taken.
         blocks: all of its entries in order, with one kept of each.
-        terms: two tensors `[numel]` whose sum it becomes first.
+        terms: two tensors `[numel]` whose sum it becomes first; the first may be a difference.
 
     Returns: entries `[k]` and their places in the blocks, `[k]` uint8.
 
@@ -69,7 +70,8 @@ def largest_of_blocks(
         _find_compiled(flat, blocks, terms, places, values)
         return values, places
     if terms is not None:
-        torch.add(*terms, out=flat)
+        one, other = terms
+        torch.add(one.write_to(flat) if isinstance(one, Difference) else one, other, out=flat)
     first = 0
     for run in blocks:
         here = flat[run.start : run.stop].view(run.num, run.size)
@@ -83,7 +85,7 @@ def largest_of_blocks(
 def _find_compiled(
     flat: Tensor,
     blocks: tuple[Blocks, ...],
-    terms: tuple[Tensor, Tensor] | None,
+    terms: tuple[Tensor | Difference, Tensor] | None,
     places: Tensor,
     values: Tensor,
 ) -> None:
@@ -91,7 +93,6 @@ def _find_compiled(
 
     torch.autograd.graph.increment_version(flat)
     entries, bits = flat.numpy(), flat.view(torch.int32).numpy()
-    added = () if terms is None else tuple(term.numpy() for term in terms)
     found, first = (values.numpy(), places.numpy()), 0
     for run in blocks:
         here, last = slice(run.start, run.stop), first + run.num
@@ -100,8 +101,22 @@ def _find_compiled(
         if terms is None:
             numba_loops.find_largest(*given, *into)
         else:
-            numba_loops.add_and_find_largest(*(term[here] for term in added), *given, *into)
+            added = [term.numpy() for term in _terms_of(run, flat, terms)]
+            loop = numba_loops.add_and_find_largest if len(added) == 2 else numba_loops.make_and_find_largest
+            loop(*added, *given, *into)
         first = last
+
+
+def _terms_of(run: Blocks, flat: Tensor, terms: tuple[Tensor | Difference, Tensor]) -> list[Tensor]:
+    """What is added up for some blocks: two terms or, where the first is a difference, three."""
+    one, other = terms
+    here = slice(run.start, run.stop)
+    if isinstance(one, Tensor):
+        return [one[here], other[here]]
+    parts = list(one.parts(run.start, run.stop))
+    if len(parts) > 1:  # blocks across several tensors
+        return [one.write_to(flat[here], run.start), other[here]]
+    return [*parts[0][2:], other[here]]
 
 
 def _low(size: int) -> int:

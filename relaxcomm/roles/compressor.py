@@ -77,6 +77,10 @@ class Compressor(Primitive):
         """
         return False
 
+    def makes_difference(self, tensor: Tensor) -> bool:
+        """Whether `encode_decode` encodes `cx.difference`, if there is one, and does not read `tensor`."""
+        return False
+
     @property
     def phases(self) -> tuple[tuple[int, Compressor], ...]:
         """What it codes with from which step of the rule on, where that changes once for all."""

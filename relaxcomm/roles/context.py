@@ -14,6 +14,7 @@ from relaxcomm.fields.frozen import Declared
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles.facts import Facts
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.topology import Topology, complete
 
@@ -65,7 +66,8 @@ class Context:
             there, or None; it may be that of the tensor that is encoded. For an outer that of the result, if
             the value may take its place.
         terms: two tensors whose sum the encoded one is to become, by a compressor that says `makes_sum`; or
-            None, and then it is made.
+            None, and then it is made. The first may be a difference that is not made either.
+        difference: what is encoded, not made yet, for a compressor that says `makes_difference`; or None.
         optimizer_state: what the optimizers keep of each tensor of a bucket under the first of some names
             that is there, or None: the tensor itself, which may be written into; if sharded, this rank's.
 
@@ -94,7 +96,8 @@ class Context:
     divided: bool = False
     samples: int = 1
     out: Tensor | None = None
-    terms: tuple[Tensor, Tensor] | None = None
+    terms: tuple[Tensor | Difference, Tensor] | None = None
+    difference: Difference | None = None
     optimizer_state: Callable[[Bucket, Sequence[str]], list[Tensor | None]] = _no_optimizer
 
     def at(self, **changed: Any) -> Context:

@@ -103,6 +103,11 @@ class Exchange(Primitive):
         """The compressor's slots for a bucket; some for each part where parts are coded on their own."""
         return compressor.init(bucket)
 
+    def takes_difference(self, compressor: Compressor, tensor: Tensor) -> bool:
+        """Whether in `run` nothing looks at `tensor` before the compressor, which makes it of
+        `cx.difference`, if there is one."""
+        return False
+
     def rest(self, state: State) -> Tensor | None:
         """What this rank holds of the mean of all ranks beside its parameters, `[numel]`, or None."""
         return None

@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.facts import PayloadFacts
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.differences import Difference
 
 
 class Payload(Primitive):
@@ -43,6 +44,11 @@ class Payload(Primitive):
     @abstractmethod
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         """Fill `out` (`[numel]`) with what is to be exchanged and return it."""
+
+    def difference(self, cx: Context, bucket: Bucket, state: State) -> Difference | None:
+        """What `read` would write where that is a difference alone, for a compressor that makes it in the
+        pass in which it looks at the entries; else None."""
+        return None
 
     def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:
         """The point from which an outer optimizer moves, or None."""

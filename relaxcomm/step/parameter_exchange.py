@@ -13,7 +13,7 @@ from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline, land_all
-from relaxcomm.step.parameter_results import Sent, apply, arrived, look_at, on_gpu
+from relaxcomm.step.parameter_results import Sent, apply, arrived, is_looked_at, look_at, on_gpu
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
@@ -231,7 +231,8 @@ class ParameterExchange:
             task, slots, self._clock.context, bound.world, step=step, round=round, samples=samples
         )
         keeps = late or alone or bucket.device.type == "cpu"  # where an outer may keep the memory
-        tensor = transfer.read(bucket.temporary() if keeps else bucket.scratch())
+        out = bucket.temporary() if keeps else bucket.scratch()
+        tensor = transfer.read(out) if measured or is_looked_at(task) else transfer.read_or_leave(out)
         not_finite = look_at(bound, task, tensor)
         if measured:
             transfer.keep(bound.norms.side(rule, bucket, tensor))

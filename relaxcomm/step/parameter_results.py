@@ -58,6 +58,12 @@ def arrived(bound: Bound, late: Sequence[Sent]) -> list[Transfer]:
     return [one for one, is_there in zip(out, here, strict=True) if is_there]
 
 
+def is_looked_at(task: Task) -> bool:
+    """Whether `look_at` looks at what is sent: the host waits for no GPU, so it is always asked there."""
+    facts = task.rule.exchange.facts
+    return task.bucket.device.type == "cuda" or not (facts.same_result and facts.collective)
+
+
 def look_at(bound: Bound, task: Task, tensor: Tensor) -> list[str] | PutIn:
     """What of a bucket is not finite before it is sent, where results do not show it on all ranks; on a GPU
     the host does not wait to know.
@@ -65,10 +71,10 @@ def look_at(bound: Bound, task: Task, tensor: Tensor) -> list[str] | PutIn:
     Raises: NonFiniteError where nobody waits for this rank, so that it must not reach those who go on.
     """
     exchange, bucket = task.rule.exchange, task.bucket
+    if not is_looked_at(task):
+        return []
     if bucket.device.type == "cuda" and exchange.facts.collective:
         return PutIn.of(named(bucket), bucket.views(tensor[: bucket.numel]))
-    if exchange.facts.same_result and exchange.facts.collective:
-        return []
     found = spoilt(task.bucket, tensor) or ([] if is_finite(tensor) else ["what is sent"])
     if exchange.facts.collective:
         return found

@@ -44,7 +44,7 @@ class Transfer:
     ) -> None:
         self.task, self.slots = task, slots
         self._context, self._world = context, world
-        self._read_in = context(task.rule, task, round).at(samples=samples)
+        self._read_in = self._encoded_in = context(task.rule, task, round).at(samples=samples)
         self._flight: Flight | None = None
         self._message: Tensor | None = None
         self.due: float = task.rule.due(step)
@@ -81,6 +81,16 @@ class Transfer:
         """Fill `out` (`[numel]`) with what is exchanged, and return it."""
         return self.task.rule.payload.read(self._read_in, self.task.bucket, self.slots["payload"], out)
 
+    def read_or_leave(self, out: Tensor) -> Tensor:
+        """The same, but leave it to the compressor where that makes what it encodes, one pass less."""
+        rule, bucket = self.task.rule, self.task.bucket
+        if rule.exchange.takes_difference(rule.compressor, out):
+            difference = rule.payload.difference(self._read_in, bucket, self.slots["payload"])
+            if difference is not None:
+                self._encoded_in = self._read_in.at(difference=difference)
+                return out
+        return self.read(out)
+
     def keep(self, side: Tensor) -> None:
         """Keep this rank's side, to be compared with the result."""
         self.side = side
@@ -103,7 +113,7 @@ class Transfer:
             divided: whether it is divided by the number of ranks already.
         """
         rule, self._message = self.task.rule, message
-        cx = replace(self._read_in, divided=True) if divided else self._read_in
+        cx = replace(self._encoded_in, divided=True) if divided else self._encoded_in
         running = rule.exchange.run(cx, message, rule.compressor, self.slots["compressor"])
         try:
             operation = next(running)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relaxcomm.errors import UsageError
 from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.precision import wide
 
@@ -188,6 +189,15 @@ class Bucket:
         for view, tensor, result in zip(self.views(flat), self.tensors, self._views_of(out), strict=True):
             torch.sub(view.to(self.dtype), tensor, out=result)
         return out
+
+    def difference(self, flat: Tensor) -> Difference | None:
+        """What `subtract_from` would write, not made yet; None where that takes more than to subtract."""
+        self.check_unchanged()
+        if flat.dtype != self.dtype or None in self._strides:
+            return None
+        held = [(offset, one) for offset, one in zip(self.offsets, self.tensors, strict=True) if one.numel()]
+        starts = [offset for offset, _ in held]
+        return Difference(flat, [one.as_strided((one.numel(),), (1,)) for _, one in held], starts)
 
     def scatter(self, flat: Tensor) -> None:
         """Copy the flat buffer into the tensors."""

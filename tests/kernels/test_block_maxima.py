@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from relaxcomm.kernels.block_maxima import largest_of_blocks, takes
+from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.segments import Blocks
 from tests.kernels.comparing import KINDS, SIZES, entries, same_bits
 from tests.kernels.host_kernels import needs_numba, on_host
@@ -15,6 +16,15 @@ def blocks_of(numel, size):
     whole, rest = divmod(numel, size)
     runs = [Blocks(0, whole, size, 1)] if whole else []
     return tuple(runs + ([Blocks(whole * size, 1, rest, 1)] if rest else []))
+
+
+def tensor_blocks(size, *ends):
+    """Blocks that lie within tensors, of which each is cut on its own."""
+    found, start = [], 0
+    for end in ends:
+        found += [Blocks(start + run.start, run.num, run.size, 1) for run in blocks_of(end - start, size)]
+        start = end
+    return tuple(found)
 
 
 def found_in(flat, one, other, blocks, has_terms):
@@ -30,6 +40,19 @@ def test_both_implementations_choose_the_same(numel, kind):
         for has_terms in (False, True):
             found = on_host(found_in, flat, flat, other, blocks_of(numel, size), has_terms)
             assert all(same_bits(one, two) for one, two in zip(*found, strict=True))
+
+
+@needs_numba
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_difference_that_is_not_made_is_chosen_from_like_one_that_is(kind):
+    flat, one, other = (entries(4097, seed=seed, kind=kind) for seed in range(3))
+    difference = Difference(flat, (one[:1000], one[1000:1600], one[1600:]), (0, 1000, 1600))
+    made = difference.write_to(torch.empty(4097))
+    for blocks in (blocks_of(4097, 16), blocks_of(4097, 50), tensor_blocks(16, 1000, 1600, 4097)):
+        found = on_host(found_in, torch.empty(4097), difference, other, blocks, True)
+        plain = on_host(found_in, torch.empty(4097), made, other, blocks, True)
+        for one_found in (*found, plain[0]):
+            assert all(same_bits(*both) for both in zip(one_found, plain[1], strict=True))
 
 
 def test_what_is_chosen_is_the_largest_to_the_last_bits():

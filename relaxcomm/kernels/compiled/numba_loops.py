@@ -51,6 +51,21 @@ def add_and_find_largest(one, other, flat, bits, size, low, values, places):
 
 
 @_compiled
+def make_and_find_largest(minuend, subtrahend, other, flat, bits, size, low, values, places):
+    """The same of `flat = minuend - subtrahend + other`."""
+    kept = np.int32(0x7FFFFFFF) & ~low
+    for block in range(places.shape[0]):
+        largest, start = np.int32(0), block * size
+        for place in range(size):
+            flat[start + place] = (minuend[start + place] - subtrahend[start + place]) + other[start + place]
+        for place in range(size):
+            key = np.int32((bits[start + place] & kept) | np.int32(low - place))
+            largest = max(largest, key)
+        place = low - (largest & low)
+        values[block], places[block] = flat[start + place], place
+
+
+@_compiled
 def add_at(flat, starts, places, values, weight):
     """`flat[starts + places] += weight values`, `starts` None for 0; false at the first place outside."""
     numel = np.uint64(flat.shape[0])

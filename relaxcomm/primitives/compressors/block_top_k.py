@@ -15,6 +15,7 @@ from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES
 from relaxcomm.roles import Compressor
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_places, places_bytes
+from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import block_starts, largest_block
 from relaxcomm.tensors.segments import Blocks
@@ -62,14 +63,15 @@ def _capacity(blocks: Sequence[Blocks]) -> int:
 
 
 def largest(
-    flat: Tensor, blocks: tuple[Blocks, ...], terms: tuple[Tensor, Tensor] | None = None
+    flat: Tensor, blocks: tuple[Blocks, ...], terms: tuple[Tensor | Difference, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Values, packed places in their blocks and number of the largest entries; NaN counts as the largest.
 
     Args:
         flat: `[numel]`.
         blocks: all of its entries, in order.
-        terms: two tensors whose sum it becomes first, if `block_maxima.takes` it.
+        terms: two tensors whose sum it becomes first, if `block_maxima.takes` it; the first may be a
+            difference.
     """
     most = largest_block(blocks)
     if blocks and is_for_kernels(flat):

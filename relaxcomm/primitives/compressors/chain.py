@@ -161,19 +161,20 @@ class _Reading:
 def _sparse(reading: _Reading, outer: Coding, message: Message, keep_sent: bool) -> Coding:
     """Workers' entries differ, so each worker's values are decoded before they are added up."""
     assert isinstance(message, Sparse)
-    coding = reading.encode_decode(message.values, keep_sent=False)
-    mine = next(coding)
-    parts = yield SparseOf(mine, message.indices, message.count)
-    decoded = []
+    coding = reading.encode_decode(message.values, keep_sent)
+    parts = yield SparseOf(next(coding), message.indices, message.count)
+    decoded, mine = [], None
     for weight, part in parts:
         assert isinstance(part, SparseOf)
         values = reading.values(part.values, message.values)
         decoded.append((weight, replace(message, values=values, indices=part.indices, count=part.count)))
+        mine = part.values
+    assert mine is not None, "an exchange sent back no part"
+    _, sent = finish(coding, ((1.0, mine),))
     result, _ = finish(outer, decoded)
-    values, _ = finish(coding, ((1.0, mine),))  # alone, a message decodes to what was sent
-    if not keep_sent:
+    if sent is None:
         return result, None
-    sent = replace(message, values=values)
+    sent = replace(message, values=as_dense(sent, message.values))
     return result, sent if sent.is_direct else reading.tensor(sent)
 
 

@@ -16,6 +16,7 @@ from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import Sparse
+from relaxcomm.tensors.precision import wide
 
 _RESIDUAL, _SPARE, _ROUNDED = "residual", "_spare", "_rounded"
 
@@ -73,13 +74,22 @@ class error_feedback(Memory):
         slots |= {_ROUNDED: rounded} if rounded.dtype != residual.dtype else {}
         return {**slots, **self.inner_slots(bucket)}
 
+    def makes_difference(self, tensor: Tensor) -> bool:
+        return not isinstance(self.compressor, FusedFeedback) and self._lets_sum(tensor)
+
+    def _lets_sum(self, tensor: Tensor) -> bool:
+        """Whether the compressor adds the residual, in the pass in which it looks at the entries."""
+        is_plain = self.decay == 1 and tensor.dtype == wide(tensor.dtype)
+        return is_plain and self.compressor.makes_sum(tensor)
+
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         if isinstance(self.compressor, FusedFeedback) and self.compressor.takes_feedback(tensor):
             return (yield from self._at_once(self.compressor, cx, tensor, state, keep_sent))
         # Two buffers that change places: a new one each time would cost more than the arithmetic.
         corrected = state[_SPARE]
-        if self.decay == 1 and _ROUNDED not in state and self.compressor.makes_sum(corrected):
-            cx = cx.at(terms=(tensor, state[_RESIDUAL]))
+        if self._lets_sum(corrected):
+            what = tensor if cx.difference is None else cx.difference
+            cx = cx.at(terms=(what, state[_RESIDUAL]), difference=None)
         else:
             torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=corrected)
         sendable = state[_ROUNDED].copy_(corrected) if _ROUNDED in state else corrected

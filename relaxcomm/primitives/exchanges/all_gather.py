@@ -48,6 +48,9 @@ class all_gather(Exchange):
         service={},
     )
 
+    def takes_difference(self, compressor: Compressor, tensor: Tensor) -> bool:
+        return compressor.makes_difference(tensor)
+
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         weight = 1 / cx.membership.world_size
         coding = compressor.encode_decode(cx.at(out=tensor), tensor, state, keep_sent=False)

@@ -14,6 +14,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.payloads.parameters import write_parameters
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.differences import Difference
 
 ANCHOR = "anchor"
 
@@ -62,6 +63,9 @@ class deltas(Payload):
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         return bucket.subtract_from(state[ANCHOR], out)
+
+    def difference(self, cx: Context, bucket: Bucket, state: State) -> Difference | None:
+        return bucket.difference(state[ANCHOR])
 
     def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:
         return state[ANCHOR]

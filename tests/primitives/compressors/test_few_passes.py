@@ -7,8 +7,22 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
-from relaxcomm.primitives import chain, chunk_top_k, dgc, error_feedback, gaussian_k, quantize, top_k
+import relaxcomm
+from relaxcomm.kernels.dispatch import implementation
+from relaxcomm.primitives import (
+    all_gather,
+    chain,
+    chunk_top_k,
+    deltas,
+    dgc,
+    error_feedback,
+    every,
+    gaussian_k,
+    quantize,
+    top_k,
+)
 from relaxcomm.primitives.compressors.sparsifier import Sparsifier
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.tensors.finiteness import is_finite
@@ -101,6 +115,55 @@ def test_kernels_in_numba_change_nothing(inner, decay):
     tensors = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(step)) for step in range(3)]
     found = on_host(exchanged, compressor, tensors, (0.25, 1 / 3))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def trained(algorithm, name, *, leaves, monkeypatch):
+    """Parameters of three workers after some rounds, and how often what moved was read in its own pass."""
+    reads = []
+    read = deltas.read
+    monkeypatch.setattr(deltas, "read", lambda *arguments: reads.append(1) or read(*arguments))
+    if not leaves:
+        monkeypatch.setattr(all_gather, "takes_difference", lambda *arguments: False)
+
+    def run(group):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 20, 3), nn.Flatten(), nn.Linear(80, 30), nn.Linear(30, 2))
+        model = model.to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        draw = torch.Generator().manual_seed(group.rank())
+        config = {"algorithm": algorithm, "bucket_bytes": 8192}  # two
+        with implementation(name), relaxcomm.attach(model, optimizer, config, process_group=group):
+            for _ in range(7):
+                model(torch.randn(4, 3, 4, 4, generator=draw)).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return torch.cat([one.detach().flatten() for one in model.parameters()])
+
+    found = torch.stack(relaxcomm.simulate(run, 3))
+    monkeypatch.undo()
+    return found, len(reads)
+
+
+@needs_numba
+@pytest.mark.parametrize("delay", [0, 1])
+def test_what_moved_is_made_where_it_is_looked_at_first(delay, monkeypatch):
+    """Where the compressor's kernel does so, with the same result to the last bit."""
+    inner = chain(compressors=(chunk_top_k(num_kept=1, chunk_size=16), quantize(bits=4)))
+    rule = relaxcomm.Rule(
+        trigger=every(steps=2),
+        payload=deltas(),
+        compressor=error_feedback(compressor=inner),
+        exchange=all_gather(),
+        delay=delay,
+    )
+    algorithm = relaxcomm.Algorithm(rules=(rule,))
+    left, none = trained(algorithm, "numba", leaves=True, monkeypatch=monkeypatch)
+    read, some = trained(algorithm, "numba", leaves=False, monkeypatch=monkeypatch)
+    eager, all_of_them = trained(algorithm, "eager", leaves=True, monkeypatch=monkeypatch)
+    assert none == 0
+    assert some == all_of_them > 0
+    assert torch.equal(left, read)
+    assert torch.equal(left, eager)
 
 
 def test_what_is_large_or_not_finite_is_looked_at_though_values_are_few():

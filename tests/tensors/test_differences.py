@@ -1,0 +1,54 @@
+"""Differences that are made where they are looked at, in whatever parts."""
+
+import pytest
+import torch
+
+from relaxcomm.tensors.buckets import Bucket, Item
+
+
+def bucket_of(*tensors: torch.Tensor) -> Bucket:
+    return Bucket(0, [Item(str(number), one) for number, one in enumerate(tensors)])
+
+
+def random_bucket() -> tuple[Bucket, torch.Tensor]:
+    shapes = ((5,), (4, 3, 2, 2), (0,), (), (7, 3))
+    tensors = [torch.randn(shape) for shape in shapes]
+    tensors[1] = tensors[1].to(memory_format=torch.channels_last)
+    tensors[4] = tensors[4].t()
+    bucket = bucket_of(*tensors)
+    return bucket, torch.randn(bucket.numel)
+
+
+def test_it_is_what_subtracting_writes():
+    bucket, flat = random_bucket()
+    difference = bucket.difference(flat)
+    made = difference.write_to(bucket.empty())
+    assert torch.equal(made, bucket.subtract_from(flat, bucket.empty()))
+    assert made.count_nonzero() > 0
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 5), (3, 6), (5, 53), (52, 54), (54, 75), (0, 75)])
+def test_each_part_is_that_of_the_whole(start, stop):
+    bucket, flat = random_bucket()
+    difference = bucket.difference(flat)
+    whole = difference.write_to(bucket.empty())
+    assert torch.equal(difference.write_to(torch.empty(stop - start), start), whole[start:stop])
+    cuts = [(begin, end) for begin, end, _, _ in difference.parts(start, stop)]
+    assert cuts[0][0] == start
+    assert cuts[-1][1] == stop
+    assert [end for _, end in cuts[:-1]] == [begin for begin, _ in cuts[1:]]
+
+
+def test_nothing_is_left_where_it_takes_more_than_to_subtract():
+    assert bucket_of(torch.zeros(4)[::2]).difference(torch.zeros(2)) is None  # its memory has gaps
+    assert bucket_of(torch.zeros(2).bfloat16()).difference(torch.zeros(2)) is None  # rounded first
+
+
+def test_it_sees_the_tensors_as_they_are_when_it_is_made():
+    tensor = torch.zeros(3, requires_grad=True)
+    difference = bucket_of(tensor).difference(torch.ones(3))
+    with torch.no_grad():
+        tensor.add_(2)
+    made = difference.write_to(torch.empty(3))
+    assert made.tolist() == [-1, -1, -1]
+    assert not made.requires_grad
