@@ -141,7 +141,8 @@ def _run_script(source: str, arguments: Sequence[str], env: dict[str, str], plac
 def _server() -> ForkServerContext:
     """Forks ranks off a process that has imported what all need and done nothing else: they start at once."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "tests.engine.harness"])
+    ours = ("relaxcomm.engine", "relaxcomm.checks", "relaxcomm.checkpoint", "tests.engine.harness")
+    context.set_forkserver_preload(["torch._dynamo", *ours])
     return context
 
 

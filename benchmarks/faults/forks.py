@@ -28,7 +28,8 @@ _CLONE_NEWNET, _CLONE_NEWUTS = 0x40000000, 0x04000000
 @functools.cache
 def _server() -> ForkServerContext:
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "sklearn.datasets", "benchmarks.faults.worker"])
+    ours = ("relaxcomm.engine", "relaxcomm.checkpoint", "benchmarks.faults.worker")
+    context.set_forkserver_preload(["torch._dynamo", "sklearn.datasets", *ours])
     return context
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from operator import attrgetter
 
 import torch
@@ -64,9 +63,12 @@ class GradientBuffer:
         """Copy one gradient that has just come, as `collect` does for all."""
         gradient = self.parameters[index].grad
         if gradient is not None and gradient is not self._grads[index]:
-            with self._explained():
+            try:
                 self._fill(range(index, index + 1), self.views[index], {index: gradient}, factor)
                 self.expose([index])
+            except RuntimeError:
+                self._check_gradients()
+                raise
             self._taken.add(index)
 
     def collect(self, factor: float | None = None) -> None:
@@ -83,10 +85,13 @@ class GradientBuffer:
             for index, (gradient, own) in enumerate(zip(gradients, self._grads, strict=True))
             if gradient is not own and gradient is not None
         }
-        with self._explained():
+        try:
             for span, flat in self._spans:
                 self._fill(span, flat, fresh, factor)
             self.expose(fresh)
+        except RuntimeError:
+            self._check_gradients()
+            raise
         self.flags.fill_(1)
         for index in self.unused:
             self.views[index].zero_()
@@ -139,15 +144,10 @@ class GradientBuffer:
         elif left := [self.views[index] for index in span if index not in self._taken]:
             torch._foreach_mul_(left, factor)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Raise UsageError where torch refuses to copy a gradient or to have a view as `.grad`."""
-        try:
-            yield
-        except RuntimeError:
-            check_dense(self.bucket.items)
-            self.bucket.check_unchanged()
-            raise
+    def _check_gradients(self) -> None:
+        """Say why torch refuses to copy a gradient, or to have a view as `.grad`, where that is known."""
+        check_dense(self.bucket.items)
+        self.bucket.check_unchanged()
 
 
 def _spans(sizes: Sequence[int]) -> Iterator[range]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -113,7 +112,7 @@ class Transfer:
             divided: whether it is divided by the number of ranks already.
         """
         rule, self._message = self.task.rule, message
-        cx = replace(self._encoded_in, divided=True) if divided else self._encoded_in
+        cx = self._encoded_in.at(divided=True) if divided else self._encoded_in
         running = rule.exchange.run(cx, message, rule.compressor, self.slots["compressor"])
         try:
             operation = next(running)
@@ -204,7 +203,7 @@ class Transfer:
         Returns: what was written.
         """
         rule, bucket, payload = self.task.rule, self.task.bucket, self.slots["payload"]
-        cx = replace(self._context(rule), measured=measured)
+        cx = self._context(rule).at(measured=measured)
         base = rule.payload.base(cx, bucket, payload)
         value = finalized if base is None else finalized.to(base.dtype)
         cx = cx.at(out=value if good is True and self._is_own(value) else None)

@@ -59,7 +59,8 @@ class all_reduce(Exchange):
                 else:
                     received = yield AllReduce(message.tensor, "sum" if cx.divided else "mean")
                 assert isinstance(received, Tensor)
-                parts: Parts = ((1.0, replace(message, tensor=received)),)
+                in_place = received is message.tensor
+                parts: Parts = ((1.0, message if in_place else replace(message, tensor=received)),)
                 message = coding.send(parts)
         except StopIteration as stop:
             result: Tensor = stop.value[0]
