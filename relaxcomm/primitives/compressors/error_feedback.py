@@ -87,7 +87,7 @@ class error_feedback(Memory):
             return (yield from self._at_once(self.compressor, cx, tensor, state, keep_sent))
         # Two buffers that change places: a new one each time would cost more than the arithmetic.
         corrected = state[_SPARE]
-        if self._lets_sum(corrected):
+        if self._lets_sum(tensor):
             what = tensor if cx.difference is None else cx.difference
             cx = cx.at(terms=(what, state[_RESIDUAL]), difference=None)
         else:

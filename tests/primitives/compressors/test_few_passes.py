@@ -117,6 +117,23 @@ def test_kernels_in_numba_change_nothing(inner, decay):
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
+@needs_numba
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_short_floats_are_corrected_before_they_are_rounded(dtype):
+    """What is sent is rounded, so that no kernel may make the sum in its place."""
+    compressor = error_feedback(compressor=chunk_top_k(num_kept=1, chunk_size=16))
+    tensors = [
+        torch.randn(NUMEL, generator=torch.Generator().manual_seed(step)).to(dtype) for step in range(3)
+    ]
+    found = on_host(exchanged, compressor, tensors)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    residual = found[0][-1]
+    sent = sum(result.double() for result in found[0][::2])
+    torch.testing.assert_close(
+        sent + residual.double(), sum(one.double() for one in tensors), rtol=0, atol=1e-5
+    )
+
+
 def trained(algorithm, name, *, leaves, monkeypatch):
     """Parameters of three workers after some rounds, and how often what moved was read in its own pass."""
     reads = []
