@@ -2,5 +2,5 @@
 
 import lazy_loader
 
-# What is imported from where stands in __init__.pyi; each name is when it is used first.
+# __init__.pyi says what comes from where; a name is imported when it is used first.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

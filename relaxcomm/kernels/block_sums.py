@@ -56,25 +56,18 @@ def sum_blocks(total: Tensor, parts: Sequence[tuple[float, Message]]) -> None:
 
     torch.autograd.graph.increment_version(total)
     taken = [(weight, message) for weight, message in parts if isinstance(message, BlockSparse)]
+    flat = total.numpy()
     for begin in range(0, len(taken), _MOST):
         weights, messages = zip(*taken[begin : begin + _MOST], strict=True)
         scales = total.new_tensor(weights).numpy()
-        packed, values = (
-            tuple(getattr(one, name).numpy() for one in messages) for name in ("indices", "values")
-        )
+        packed = tuple(one.indices.numpy() for one in messages)
+        values = tuple(one.values.numpy() for one in messages)
         first, bits = 0, _bits(largest_block(messages[0].blocks))
         for run in messages[0].blocks:
-            given = (
-                total.numpy()[run.start : run.stop],
-                run.size,
-                run.num,
-                packed,
-                bits,
-                first,
-                values,
-                scales,
-            )
-            if not numba_loops.add_in_blocks(*given, max(1, _TOGETHER // run.size), begin == 0):
+            here, together = flat[run.start : run.stop], max(1, _TOGETHER // run.size)
+            if not numba_loops.add_in_blocks(
+                here, run.size, run.num, packed, bits, first, values, scales, together, begin == 0
+            ):
                 raise IndexError(f"a message's place is out of range: the block has {run.size} entries")
             first += run.num
 

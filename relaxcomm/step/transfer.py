@@ -43,7 +43,7 @@ class Transfer:
     ) -> None:
         self.task, self.slots = task, slots
         self._context, self._world = context, world
-        self._read_in = self._encoded_in = context(task.rule, task, round).at(samples=samples)
+        self._read_in = context(task.rule, task, round).at(samples=samples)
         self._flight: Flight | None = None
         self._message: Tensor | None = None
         self.due: float = task.rule.due(step)
@@ -86,7 +86,7 @@ class Transfer:
         if rule.exchange.takes_difference(rule.compressor, out):
             difference = rule.payload.difference(self._read_in, bucket, self.slots["payload"])
             if difference is not None:
-                self._encoded_in = self._read_in.at(difference=difference)
+                self._read_in = self._read_in.at(difference=difference)
                 return out
         return self.read(out)
 
@@ -112,7 +112,7 @@ class Transfer:
             divided: whether it is divided by the number of ranks already.
         """
         rule, self._message = self.task.rule, message
-        cx = self._encoded_in.at(divided=True) if divided else self._encoded_in
+        cx = self._read_in.at(divided=True) if divided else self._read_in
         running = rule.exchange.run(cx, message, rule.compressor, self.slots["compressor"])
         try:
             operation = next(running)

@@ -14,6 +14,17 @@ def _compiled(function):
         return njit(nogil=True)(function)
 
 
+@njit(inline="always")  # a call costs half of the loop again
+def _find_in_block(block, flat, bits, size, low, values, places):
+    """What `find_largest` does for one block."""
+    kept, largest, start = np.int32(0x7FFFFFFF) & ~low, np.int32(0), block * size
+    for place in range(size):
+        key = np.int32((bits[start + place] & kept) | np.int32(low - place))
+        largest = max(largest, key)
+    place = low - (largest & low)
+    values[block], places[block] = flat[start + place], place
+
+
 @_compiled
 def find_largest(flat, bits, size, low, values, places):
     """Write the entry of each block that has the first largest key, and its place.
@@ -25,44 +36,28 @@ def find_largest(flat, bits, size, low, values, places):
         low: int32, ones where a key holds the place.
         values, places: written into.
     """
-    kept = np.int32(0x7FFFFFFF) & ~low
     for block in range(places.shape[0]):
-        largest, start = np.int32(0), block * size
-        for place in range(size):
-            key = np.int32((bits[start + place] & kept) | np.int32(low - place))
-            largest = max(largest, key)
-        place = low - (largest & low)
-        values[block], places[block] = flat[start + place], place
+        _find_in_block(block, flat, bits, size, low, values, places)
 
 
 @_compiled
 def add_and_find_largest(one, other, flat, bits, size, low, values, places):
     """The same of `flat = one + other`, which is made on the way."""
-    kept = np.int32(0x7FFFFFFF) & ~low
     for block in range(places.shape[0]):
-        largest, start = np.int32(0), block * size
+        start = block * size
         for place in range(size):
             flat[start + place] = one[start + place] + other[start + place]
-        for place in range(size):
-            key = np.int32((bits[start + place] & kept) | np.int32(low - place))
-            largest = max(largest, key)
-        place = low - (largest & low)
-        values[block], places[block] = flat[start + place], place
+        _find_in_block(block, flat, bits, size, low, values, places)
 
 
 @_compiled
 def make_and_find_largest(minuend, subtrahend, other, flat, bits, size, low, values, places):
     """The same of `flat = minuend - subtrahend + other`."""
-    kept = np.int32(0x7FFFFFFF) & ~low
     for block in range(places.shape[0]):
-        largest, start = np.int32(0), block * size
+        start = block * size
         for place in range(size):
             flat[start + place] = (minuend[start + place] - subtrahend[start + place]) + other[start + place]
-        for place in range(size):
-            key = np.int32((bits[start + place] & kept) | np.int32(low - place))
-            largest = max(largest, key)
-        place = low - (largest & low)
-        values[block], places[block] = flat[start + place], place
+        _find_in_block(block, flat, bits, size, low, values, places)
 
 
 @_compiled
