@@ -97,8 +97,9 @@ class GradientBuffer:
             self.views[index].zero_()
             self.flags[index] = 0
 
-    def take_flags(self, flags: Tensor) -> None:
+    def take_flags(self, result: Tensor) -> None:
         """Copy the flags that came behind a result, unless they lie here already."""
+        flags = result[self.bucket.numel :]
         if flags.numel() and flags.data_ptr() != self.flags.data_ptr():
             self.flags.copy_(flags)
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.finite import GRADIENT, named, spoilt
@@ -37,7 +36,7 @@ class GradientTransfers:
         debug: bool,
     ) -> None:
         self.bucket = bucket
-        self.buffer = GradientBuffer(bucket)
+        self.buffer = bound.plan.gradients_of(bucket)
         self._tasks = bound.plan.of_bucket(bucket, "backward")
         self._state, self._clock = bound.state, bound.clock
         self._world, self._controllers = bound.world, bound.controllers
@@ -219,7 +218,7 @@ class GradientTransfers:
                 cx = self._clock.context(task.rule)
                 self._controllers.observe(task.index, cx, self.bucket.index, local, result[:numel])
             if task.moves_gradient:
-                buffer.take_flags(result[numel:])
+                buffer.take_flags(result)
                 transfer.apply(transfer.finalize(result[:numel]), into=buffer.main)
             else:
                 self._observed.append(result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +11,8 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.primitives.payloads.parameters import parameters
 from relaxcomm.primitives.triggers.every import every
 from relaxcomm.primitives.triggers.every_step import every_step
+from relaxcomm.replica.gradient_buffer import GradientBuffer
+from relaxcomm.replica.gradient_in_place import GradientInPlace, can_stay
 from relaxcomm.roles import Context, VotingTrigger
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item
@@ -66,6 +68,7 @@ class Task:
 
 
 _BUFFERS = "buffers"
+_LARGE_SHARE = 4  # of a bucket: many messages cost more than copies where a round trip is long
 
 
 class Plan:
@@ -121,6 +124,12 @@ class Plan:
             for task in tasks
             if task.bucket is bucket and task.rule.payload.facts.site == site
         ]
+
+    def gradients_of(self, bucket: Bucket) -> GradientBuffer | GradientInPlace:
+        """What holds the gradients of a bucket."""
+        first, *others = bucket.items
+        stays = not others and _stays(first, self.algorithm)
+        return GradientInPlace(bucket) if stays else GradientBuffer(bucket)
 
     def for_buffers(self, index: int, items: Sequence[Item], bucket_bytes: int) -> list[Task]:
         """The tasks that average buffers together with a rule of parameters.
@@ -179,6 +188,8 @@ def fill_buckets(
 ) -> list[tuple[str, ...]]:
     """Names of the parameters of each bucket: rules that differ, or look at whole models, part them.
 
+    A large gradient that can stay where it is has a bucket of its own.
+
     Args:
         items: the trainable parameters.
         order: their names, as they go into buckets.
@@ -191,14 +202,34 @@ def fill_buckets(
         rules = (algorithm.rules[index] for index in algorithm.covering(item.name))
         return any(rule.compressor.facts.scope == "model" for rule in rules)
 
+    def key(item: Item) -> Hashable:
+        covering = algorithm.covering(item.name)
+        is_large = item.share_bytes >= bucket_bytes / _LARGE_SHARE and _stays(item, algorithm)
+        return (covering, item.name) if is_large else covering
+
     by_name = {item.name: item for item in items}
     buckets = build_buckets(
         (by_name[name] for name in order),
         bucket_bytes=bucket_bytes,
-        key=lambda item: algorithm.covering(item.name),
+        key=key,
         whole=is_whole,
     )
     return [bucket.names for bucket in buckets]
+
+
+def _stays(item: Item, algorithm: Algorithm) -> bool:
+    """Whether a gradient is exchanged where autograd has put it."""
+    rules = (algorithm.rules[index] for index in algorithm.covering(item.name))
+    return can_stay(item) and all(_takes_as_it_is(rule, item.tensor.numel()) for rule in rules)
+
+
+def _takes_as_it_is(rule: Rule, numel: int) -> bool:
+    """Whether a rule sends gradients entry by entry, in full, and puts the result in their place."""
+    sent, exchange = rule.compressor, rule.exchange.facts
+    replaces = rule.payload.facts.site == "backward" and not rule.delay and rule.outer.facts.moves_model
+    return bool(
+        replaces and exchange.takes_divided and sent.facts.scope == "entry" and sent.contraction(numel) == 0.0
+    )
 
 
 def _buffer_rule(rule: Rule) -> Rule:

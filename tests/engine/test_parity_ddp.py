@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import relaxcomm
+from relaxcomm.replica import gradient_in_place
 from tests.models import CASES, Case, make_optimizer
 from tests.ranks import run_ranks
 
@@ -68,10 +70,10 @@ def train_bsp(rank, name, optimizer_name, set_to_none, bucket_bytes, channels_la
     return found
 
 
-def assert_parity(world_size, *args, debug=False):
+def assert_parity(world_size, *args, train=train_bsp, debug=False):
     """Train both ways; DDP always without debug checks, since torch 2.13's reducer crashes under them."""
     theirs = run_ranks(train_ddp, world_size, *args)
-    ours = run_ranks(train_bsp, world_size, *args, debug=debug)
+    ours = run_ranks(train, world_size, *args, debug=debug)
     tolerance = {"rtol": 0, "atol": 0} if world_size == 2 else {"rtol": 1e-4, "atol": 2e-6}
     for rank, (expected, found) in enumerate(zip(theirs, ours, strict=True)):
         assert expected.keys() == found.keys()
@@ -114,3 +116,16 @@ def test_channels_last_parameters_equal_ddp(set_to_none):
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
 def test_accumulation_with_no_sync_equals_ddp(name, set_to_none):
     assert_parity(2, name, "adamw", set_to_none, 800, False, 3)
+
+
+def train_in_place(rank, *args):
+    """The same where no gradient is too small to stay where autograd has put it."""
+    with mock.patch.object(gradient_in_place, "_LARGE_BYTES", 1):
+        return train_bsp(rank, *args)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("name", ["mlp", "convnet", "transformer_32_64"])
+def test_parity_holds_where_gradients_stay(name, set_to_none):
+    args = (name, "momentum", set_to_none, 1000, name == "convnet", 2)
+    assert_parity(3, *args, train=train_in_place)

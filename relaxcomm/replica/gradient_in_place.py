@@ -1,0 +1,121 @@
+"""A large gradient that is exchanged where autograd has put it, without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from relaxcomm.replica.gradient_buffer import check_dense
+from relaxcomm.tensors.buckets import Bucket, Item
+
+_LARGE_BYTES = 1 << 20  # of which a copy no longer comes from the cache
+
+
+def can_stay(item: Item) -> bool:
+    """Whether a gradient is so large that a copy costs more than a message of its own."""
+    tensor = item.tensor
+    return item.sharded is None and tensor.device.type == "cpu" and tensor.nbytes >= _LARGE_BYTES
+
+
+class GradientInPlace:
+    """The gradient of a bucket of one tensor, as `GradientBuffer` has those of several.
+
+    No flag fits behind it, so the sign of a zero says whether any rank has one: a rank that has none sends
+    -0.0, a gradient never begins with it, and a sum is -0.0 only if all of it is.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self._parameter = bucket.items[0].parameter
+        self._flat: Tensor | None = None
+        self._strides = bucket.views(torch.empty(bucket.numel, device="meta"))[0].stride()
+        self.flags = torch.zeros(1, dtype=bucket.dtype)
+        self.unused: list[int] = []
+        self.large: list[int] = []
+
+    @property
+    def main(self) -> Tensor:
+        """The gradient, flat; minus zeros where there is none."""
+        if self._flat is None:
+            self._flat = torch.full((self.bucket.numel,), -0.0, dtype=self.bucket.dtype)
+        return self._flat
+
+    @property
+    def whole(self) -> Tensor:
+        """What is sent."""
+        return self.main
+
+    @property
+    def views(self) -> list[Tensor]:
+        """The gradient in its own shape."""
+        return self.bucket.views(self.main)
+
+    def expect_all(self) -> None:
+        """Nothing is exchanged yet, so that no parameter is known to have no gradient."""
+        self.unused = []
+        self._flat = None
+
+    def take(self, index: int, factor: float | None) -> None:
+        """Nothing is taken before it is collected: the bucket is complete with its one gradient."""
+
+    def collect(self, factor: float | None = None) -> None:
+        """Multiply the gradient where it is, unless it shares its memory.
+
+        Args:
+            factor: by which; None for 1.
+        """
+        gradient = self._parameter.grad
+        self.unused = [0] if gradient is None else []
+        self.flags.fill_(gradient is not None)
+        self._flat = None
+        if gradient is None:
+            return
+        if not self._is_alone(gradient):
+            gradient = self._parameter.grad = self._copy(gradient)
+        self._flat = gradient.as_strided((self.bucket.numel,), (1,))
+        if factor is not None:
+            self._flat.mul_(factor)
+        self._flat[:1].add_(0.0)  # -0.0 becomes 0.0
+
+    def take_flags(self, result: Tensor) -> None:
+        """Find in a result whether any rank has a gradient."""
+        if self.unused:
+            first = result[:1]
+            self.flags.copy_((first != 0) | ~first.signbit())
+
+    def expose_used(self, used: Sequence[float]) -> None:
+        """Give a locally unused parameter a `.grad` where `used` says that some rank has a gradient."""
+        self.expose([index for index in self.unused if used[index] > 0])
+
+    def expose(self, indices: Iterable[int]) -> None:
+        """Make what lies here `.grad`."""
+        for _ in indices:
+            self._parameter.grad = self.views[0]
+
+    def release(self) -> None:
+        """Nothing to give back: the gradient has its own memory."""
+
+    def _is_alone(self, gradient: Tensor) -> bool:
+        """Whether nobody else looks at its memory: views of one gradient may be those of two parameters."""
+        is_plain = (
+            gradient.layout == torch.strided
+            and gradient.dtype == self.bucket.dtype
+            and gradient.numel() == self.bucket.numel
+            and not gradient.requires_grad  # else a graph would keep it for a second derivative
+        )
+        return is_plain and gradient.stride() == self._strides and _holders(gradient) == 1
+
+    def _copy(self, gradient: Tensor) -> Tensor:
+        check_dense(self.bucket.items)
+        self.bucket.check_unchanged()
+        own = torch.empty_strided(gradient.shape, self._strides, dtype=self.bucket.dtype)
+        return own.copy_(gradient.detach())
+
+
+def _holders(tensor: Tensor) -> int:
+    """How many tensors have this memory."""
+    storage = tensor.untyped_storage()
+    # No public name says it; `storage` itself is the second one that is counted.
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
