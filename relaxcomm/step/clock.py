@@ -20,6 +20,14 @@ class ContextOf(Protocol):
     def __call__(self, rule: Rule, task: Task | None = None, round: int = 0) -> Context: ...
 
 
+class _Lasting:
+    """What stays as it is of a rule's contexts: a look at its class takes as long as making one."""
+
+    def __init__(self, rule: Rule, context: Context) -> None:
+        self.rule, self.context = rule, context
+        self.votes = rule.trigger if isinstance(rule.trigger, VotingTrigger) else None
+
+
 class Clock:
     """Counts the steps of an algorithm, and makes the contexts of its primitives.
 
@@ -39,7 +47,7 @@ class Clock:
     ) -> None:
         self._replica, self._world = replica, world
         self._values, self._decided = MappingProxyType(values), decided
-        self._lasting: dict[int, tuple[Rule, Context]] = {}  # what stays as it is, by the rule's identity
+        self._lasting: dict[int, _Lasting] = {}  # by the rule's identity
         self._event: str | None = None
         self.step = 0
         """Optimizer steps that are complete."""
@@ -69,15 +77,15 @@ class Clock:
             task: which they work on, if it is known.
             round: how often the rule has exchanged that before.
         """
-        known, trigger = self._lasting.get(id(rule)), rule.trigger
+        known = self._lasting.get(id(rule))
         if known is None:
-            known = self._lasting[id(rule)] = rule, self._lasting_context(rule)
-        return known[1].at(
+            known = self._lasting[id(rule)] = _Lasting(rule, self._lasting_context(rule))
+        return known.context.at(
             step=self.step,
             gradient_scale=self._replica.gradient_scale,
             event=self._event,
             round=round,
-            decided=self._decided(trigger, self.step) if isinstance(trigger, VotingTrigger) else None,
+            decided=None if known.votes is None else self._decided(known.votes, self.step),
             layout=None if task is None else task.bucket.layout,
             place=() if task is None else (task.bucket.index,),
         )

@@ -30,6 +30,8 @@ class Controllers:
     ) -> None:
         self._algorithm, self._replica, self._agreements = algorithm, replica, agreements
         self._controllers = algorithm.controllers
+        self._watched = frozenset(controller.rule for controller in self._controllers)
+        self._needs, self._plays_clients = algorithm.needs, algorithm.round_plan is not None
         self._values = values
         needs_micro = any(controller.facts.needs_micro_gradients for controller in self._controllers)
         self.accumulation = Accumulation(replica.parameters) if needs_micro else None
@@ -42,7 +44,7 @@ class Controllers:
 
     def watches(self, rule: int) -> bool:
         """Whether a controller watches a rule."""
-        return any(controller.rule == rule for controller in self._controllers)
+        return rule in self._watched
 
     def observe(self, rule: int, cx: Context, unit: int, local: Tensor | None, result: Tensor) -> None:
         """Show what became of a bucket to the controllers that watch its rule.
@@ -108,12 +110,12 @@ class Controllers:
     def check_needs(self) -> None:
         """Raise UsageError if a value does not exist that a controller needs."""
         name = self._algorithm.name
-        if self._algorithm.round_plan is not None and not self._follows_loader:
+        if self._plays_clients and not self._follows_loader:
             raise UsageError(
                 f"{name} plays clients in turn, so the training data must come from "
                 "engine.loader(dataset, batch_size=…)"
             )
-        missing = self._algorithm.needs - self._values.keys()
+        missing = self._needs - self._values.keys()
         if missing:
             raise UsageError(
                 f"{name} chooses {', '.join(sorted(missing))} itself, so the "

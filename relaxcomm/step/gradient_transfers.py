@@ -47,6 +47,8 @@ class GradientTransfers:
             if debug or task.rule.delay or task.parts or not self._shows_nan(task)
         }
         """Rules whose results must be finite, or they would spoil what is kept, or one rank alone."""
+        self._part = {task.index for task in self._tasks if not task.rule.exchange.facts.same_result}
+        self._delays = any(task.rule.delay for task in self._tasks)
         self._factor = 1 / self._world.size
         self._divides = {task.index for task in self._tasks if self._can_divide(task)}
         self.late: deque[Transfer] = deque()
@@ -84,7 +86,7 @@ class GradientTransfers:
     @property
     def ran_apart(self) -> bool:
         """Whether ranks have got different results in this step."""
-        return any(not transfer.task.rule.exchange.facts.same_result for transfer in self._ran)
+        return bool(self._part) and any(transfer.task.index in self._part for transfer in self._ran)
 
     @property
     def flags_travel(self) -> bool:
@@ -111,13 +113,13 @@ class GradientTransfers:
         self.buffer.collect(self._factor if divided else None)
         # The exchange overwrites it, so later nobody could say on which rank it arose.
         found = []
-        if self._names_ranks and any(task.index in self._guarded for task in self.firing):
+        if self._names_ranks and self._guarded and any(task.index in self._guarded for task in self.firing):
             if self._on_gpu:
                 self.put_in = PutIn.of(named(self.bucket, GRADIENT), self.buffer.views)
             else:
                 found = spoilt(self.bucket, self.buffer.main, GRADIENT)
         transfers = [self._transfer(task) for task in self.firing]
-        late = [transfer for transfer in transfers if transfer.task.rule.delay]
+        late = [transfer for transfer in transfers if transfer.task.rule.delay] if self._delays else []
         self._moved = self._moved or bool(due) or any(task.moves_gradient for task in self.firing)
         if late:
             self._launch_late(late[0], found)
@@ -129,6 +131,8 @@ class GradientTransfers:
 
     def land_late(self) -> None:
         """Put the gradient that is due in the place of this step's own, or zeros while none is due."""
+        if not self._delays:
+            return
         due = self._due()
         replaces = any(task.rule.delay for task in self.firing)
         if replaces:
@@ -154,7 +158,7 @@ class GradientTransfers:
     @property
     def is_guarded(self) -> bool:
         """Whether something was exchanged in this step that must be finite."""
-        return any(transfer.task.index in self._guarded for transfer in self._ran)
+        return bool(self._guarded) and any(transfer.task.index in self._guarded for transfer in self._ran)
 
     def guarded_results(self) -> list[Tensor]:
         """What the exchanges of this step have brought, where it must be finite."""
@@ -164,6 +168,8 @@ class GradientTransfers:
 
     def bad_results(self) -> list[Tensor]:
         """Those of `guarded_results` that are not finite; the host waits for them."""
+        if not self._guarded:
+            return []
         results = self.guarded_results()
         if self._is_finite:
             results = [result for result in results if result is not self.buffer.main]
@@ -191,7 +197,7 @@ class GradientTransfers:
         return Transfer(task, slots, clock.context, self._world, step=clock.step, round=round)
 
     def _due(self) -> list[Transfer]:
-        return [late for late in self.late if late.due <= self._clock.step]
+        return [late for late in self.late if late.due <= self._clock.step] if self.late else []
 
     def _can_divide(self, task: Task) -> bool:
         """Whether the mean may be taken where the gradient is copied: nothing else looks at it before."""
@@ -222,7 +228,7 @@ class GradientTransfers:
                 transfer.apply(transfer.finalize(result[:numel]), into=buffer.main)
             else:
                 self._observed.append(result)
-        if self._moved and self.guarded_results() and not self._on_gpu:
+        if self._moved and self.is_guarded and not self._on_gpu:
             self._is_finite = is_finite(buffer.main)  # now, while other buckets are on their way
         return buffer.main
 

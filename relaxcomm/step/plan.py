@@ -34,12 +34,12 @@ class Task:
     bucket: Bucket
     label: str
 
-    @property
+    @cached_property
     def place(self) -> tuple[int, int]:
         """Where its state is kept: the rule and the bucket."""
         return self.index, self.bucket.index
 
-    @property
+    @cached_property
     def of_buffers(self) -> bool:
         """Whether it averages buffers, beside a rule of parameters."""
         return self.label == _BUFFERS
@@ -170,6 +170,8 @@ class Plan:
 
     def voting(self, site: str, step: int) -> list[VotingTrigger]:
         """The triggers whose votes decide on rules of a site in a step."""
+        if not self.votes:
+            return []
         rules = (rule for _, rule in self._rules.get((site, "backward"), ()) if rule.is_active(step))
         return list(dict.fromkeys(r.trigger for r in rules if isinstance(r.trigger, VotingTrigger)))
 

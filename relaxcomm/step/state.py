@@ -76,13 +76,14 @@ class RuleState:
             del others["outer"]
         self.roles = {role: Slots(made.init(bucket)) for role, made in others.items()}
         self.roles["compressor"] = Slots(coding)
+        self._slotted = [slots for slots in self.roles.values() if slots]  # what can be assigned at all
 
     def __getitem__(self, role: str) -> Slots:
         return self.roles[role]
 
     def commit(self, good: bool | Tensor) -> None:
         """Keep or drop the assignments of all primitives."""
-        for slots in self.roles.values():
+        for slots in self._slotted:
             slots.commit(good)
 
     def export(self) -> dict[str, dict[str, Tensor]]:

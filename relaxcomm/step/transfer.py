@@ -203,10 +203,10 @@ class Transfer:
         Returns: what was written.
         """
         rule, bucket, payload = self.task.rule, self.task.bucket, self.slots["payload"]
-        cx = self._context(rule).at(measured=measured)
+        cx = self._context(rule)
         base = rule.payload.base(cx, bucket, payload)
         value = finalized if base is None else finalized.to(base.dtype)
-        cx = cx.at(out=value if good is True and self._is_own(value) else None)
+        cx = cx.at(measured=measured, out=value if good is True and self._is_own(value) else None)
         if rule.exchange.facts.returns != "base":
             value = rule.outer.apply(cx, bucket, self.slots["outer"], value, base)
         if into is not None:
