@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # else both sides keep the default group, and may abort at their end
 from torch.multiprocessing.spawn import spawn
 
 Rounds = Sequence[Sequence[float]]

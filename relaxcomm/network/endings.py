@@ -8,6 +8,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+# Its functions have the default group of the moment as a default: imported later, as torch.compile does,
+# they keep that group and its threads after `destroy_process_group`.
+import torch.distributed.nn.functional  # noqa: F401
+
 T = TypeVar("T")
 _asked: set[tuple[int, Callable[[], object]]] = set()  # by process
 _sets: list[_Living[Any]] = []

@@ -77,3 +77,30 @@ def test_cpp_stacks_are_cut_out_of_errors():
     )
     assert without_frames(RuntimeError(error)) == "recvValue failed: got 0 bytes."
     assert without_frames("rank 2 says:\ntwo lines") == "rank 2 says:\ntwo lines"
+
+
+LEFT = """
+import os, sys, torch
+from relaxcomm import attach
+
+place = f"tcp://127.0.0.1:{sys.argv[1]}"
+torch.distributed.init_process_group("gloo", init_method=place, rank=0, world_size=1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with attach(model, optimizer, "bsp"):
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+tasks = os.listdir("/proc/self/task")
+print([name for one in tasks if "gloo" in (name := open(f"/proc/self/task/{one}/comm").read().strip())])
+"""
+
+
+@pytest.mark.ranks
+def test_no_thread_of_the_default_group_outlives_it():
+    """It would wake while Python ends, and end the process by terminate."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, str(free_port())], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["[]"]), done.stderr
