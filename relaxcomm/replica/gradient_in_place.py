@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -105,7 +107,11 @@ class GradientInPlace:
             and gradient.numel() == self.bucket.numel
             and not gradient.requires_grad  # else a graph would keep it for a second derivative
         )
-        return is_plain and gradient.stride() == self._strides and _holders(gradient) == 1
+        return (
+            is_plain
+            and gradient.stride() == self._strides
+            and _holders(gradient) <= _holders_of_one() < sys.maxsize
+        )
 
     def _copy(self, gradient: Tensor) -> Tensor:
         check_dense(self.bucket.items)
@@ -115,7 +121,15 @@ class GradientInPlace:
 
 
 def _holders(tensor: Tensor) -> int:
-    """How many tensors have this memory."""
+    """How many have this memory; many where torch does not say it."""
     storage = tensor.untyped_storage()
-    # No public name says it; `storage` itself is the second one that is counted.
-    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
+    count = getattr(
+        torch._C, "_storage_Use_Count", None
+    )  # no public name; builds without CUDA lack it in 2.8
+    return sys.maxsize if count is None else int(count(storage._cdata))
+
+
+@cache
+def _holders_of_one() -> int:
+    """The same of memory that one tensor has: what looks at it is counted, too."""
+    return _holders(torch.empty(1))

@@ -7,6 +7,7 @@ import torch
 
 import relaxcomm
 from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.replica import gradient_in_place
 from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.step.plan import Plan, fill_buckets
 from relaxcomm.tensors.buckets import Bucket, Item
@@ -59,6 +60,19 @@ def test_one_that_shares_its_memory_is_copied():
         buffer.collect(0.5)
     assert first.grad.data_ptr() != second.grad.data_ptr()
     assert [p.grad.unique().tolist() for p in (first, second)] == [[1.0], [1.0]]
+
+
+def test_where_torch_does_not_say_who_shares_it_is_copied(monkeypatch):
+    monkeypatch.delattr(torch._C, "_storage_Use_Count")
+    gradient_in_place._holders_of_one.cache_clear()
+    parameter = matrix()
+    parameter.grad = gradient = torch.full_like(parameter, 3.0)
+    buffer = lone(parameter)
+    buffer.expect_all()
+    buffer.collect(0.5)
+    gradient_in_place._holders_of_one.cache_clear()
+    assert parameter.grad is not gradient
+    assert parameter.grad.unique().tolist() == [1.5]
 
 
 def test_one_that_a_graph_keeps_is_copied():
