@@ -12,7 +12,7 @@ from relaxcomm.errors import UsageError
 from relaxcomm.replica.sharding import like
 from relaxcomm.tensors.buckets import Bucket, Item, local
 
-_CACHED_BYTES, _LARGE_BYTES, _SPAN_BYTES = 1 << 20, 1 << 17, 1 << 19
+CACHED_BYTES, _LARGE_BYTES, _SPAN_BYTES = 1 << 20, 1 << 17, 1 << 19
 _grad = attrgetter("grad")
 
 
@@ -48,7 +48,7 @@ class GradientBuffer:
     @property
     def large(self) -> list[int]:
         """Tensors that are better taken as soon as they are there, while they are in the cache."""
-        if self.main.nbytes <= _CACHED_BYTES:
+        if self.main.nbytes <= CACHED_BYTES:
             return []
         return [index for index, view in enumerate(self.views) if view.nbytes >= _LARGE_BYTES]
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from relaxcomm.replica.gradient_buffer import check_dense
+from relaxcomm.replica.gradient_buffer import CACHED_BYTES, check_dense
 from relaxcomm.tensors.buckets import Bucket, Item
-
-_LARGE_BYTES = 1 << 20  # of which a copy no longer comes from the cache
 
 
 def can_stay(item: Item) -> bool:
     """Whether a gradient is so large that a copy costs more than a message of its own."""
     tensor = item.tensor
-    return item.sharded is None and tensor.device.type == "cpu" and tensor.nbytes >= _LARGE_BYTES
+    return item.sharded is None and tensor.device.type == "cpu" and tensor.nbytes >= CACHED_BYTES
 
 
 class GradientInPlace:
@@ -89,7 +85,8 @@ class GradientInPlace:
 
     def expose_used(self, used: Sequence[float]) -> None:
         """Give a locally unused parameter a `.grad` where `used` says that some rank has a gradient."""
-        self.expose([index for index in self.unused if used[index] > 0])
+        if self.unused and used[0] > 0:
+            self._parameter.grad = self.views[0]
 
     def expose(self, indices: Iterable[int]) -> None:
         """Make what lies here `.grad`."""
@@ -101,16 +98,13 @@ class GradientInPlace:
 
     def _is_alone(self, gradient: Tensor) -> bool:
         """Whether nobody else looks at its memory: views of one gradient may be those of two parameters."""
-        is_plain = (
+        return (
             gradient.layout == torch.strided
             and gradient.dtype == self.bucket.dtype
             and gradient.numel() == self.bucket.numel
             and not gradient.requires_grad  # else a graph would keep it for a second derivative
-        )
-        return (
-            is_plain
             and gradient.stride() == self._strides
-            and _holders(gradient) <= _holders_of_one() < sys.maxsize
+            and _has_own_memory(gradient)
         )
 
     def _copy(self, gradient: Tensor) -> Tensor:
@@ -120,16 +114,14 @@ class GradientInPlace:
         return own.copy_(gradient.detach())
 
 
-def _holders(tensor: Tensor) -> int:
-    """How many have this memory; many where torch does not say it."""
+def _has_own_memory(tensor: Tensor) -> bool:
+    """Whether no other tensor has it; torch may be unable to tell, which counts as no."""
+    # No public name says it; builds without CUDA lack this one in torch 2.8.
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    return count is not None and _holders(tensor, count) == _holders(torch.empty(1), count)
+
+
+def _holders(tensor: Tensor, count: Callable[[int], int]) -> int:
+    """How many have its memory; what looks at it is counted, too."""
     storage = tensor.untyped_storage()
-    count = getattr(
-        torch._C, "_storage_Use_Count", None
-    )  # no public name; builds without CUDA lack it in 2.8
-    return sys.maxsize if count is None else int(count(storage._cdata))
-
-
-@cache
-def _holders_of_one() -> int:
-    """The same of memory that one tensor has: what looks at it is counted, too."""
-    return _holders(torch.empty(1))
+    return count(storage._cdata)

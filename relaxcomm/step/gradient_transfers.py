@@ -47,7 +47,7 @@ class GradientTransfers:
             if debug or task.rule.delay or task.parts or not self._shows_nan(task)
         }
         """Rules whose results must be finite, or they would spoil what is kept, or one rank alone."""
-        self._part = {task.index for task in self._tasks if not task.rule.exchange.facts.same_result}
+        self._apart = {task.index for task in self._tasks if not task.rule.exchange.facts.same_result}
         self._delays = any(task.rule.delay for task in self._tasks)
         self._factor = 1 / self._world.size
         self._divides = {task.index for task in self._tasks if self._can_divide(task)}
@@ -86,7 +86,7 @@ class GradientTransfers:
     @property
     def ran_apart(self) -> bool:
         """Whether ranks have got different results in this step."""
-        return bool(self._part) and any(transfer.task.index in self._part for transfer in self._ran)
+        return bool(self._apart) and any(transfer.task.index in self._apart for transfer in self._ran)
 
     @property
     def flags_travel(self) -> bool:
@@ -168,8 +168,6 @@ class GradientTransfers:
 
     def bad_results(self) -> list[Tensor]:
         """Those of `guarded_results` that are not finite; the host waits for them."""
-        if not self._guarded:
-            return []
         results = self.guarded_results()
         if self._is_finite:
             results = [result for result in results if result is not self.buffer.main]

@@ -120,7 +120,7 @@ def test_accumulation_with_no_sync_equals_ddp(name, set_to_none):
 
 def train_in_place(rank, *args):
     """The same where no gradient is too small to stay where autograd has put it."""
-    with mock.patch.object(gradient_in_place, "_LARGE_BYTES", 1):
+    with mock.patch.object(gradient_in_place, "CACHED_BYTES", 1):
         return train_bsp(rank, *args)
 
 
