@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+_TOGETHER = 16  # entries, looked at one by one only if one of them is large
+
 
 def _compiled(function):
     """Compiled at the first call, and kept on disk for later runs where a place can be written to."""
@@ -58,6 +60,62 @@ def make_and_find_largest(minuend, subtrahend, other, flat, bits, size, low, val
         for place in range(size):
             flat[start + place] = (minuend[start + place] - subtrahend[start + place]) + other[start + place]
         _find_in_block(block, flat, bits, size, low, values, places)
+
+
+@njit(inline="always")
+def _largest_key(begin, bits):
+    largest = np.int32(0)
+    for place in range(_TOGETHER):
+        largest = max(largest, bits[begin + place] & np.int32(0x7FFFFFFF))
+    return largest
+
+
+@njit(inline="always")
+def _keep_large(begin, count, flat, threshold, start, num, places, sizes):
+    """Write those of `count` entries that are large; how many have been written until then."""
+    for place in range(count):
+        size = abs(flat[begin + place])
+        places[num], sizes[num] = start + begin + place, size  # which the next one takes if it is not large
+        num += np.uint64(size > threshold)
+    return num
+
+
+@_compiled
+def find_large(flat, bits, threshold, low, start, places, sizes):
+    """Write the entries whose size exceeds a threshold; how many there are.
+
+    Args:
+        flat: float32.
+        bits: its own, int32.
+        threshold: float32.
+        low: its bits, int32.
+        start: the number of the first entry.
+        places: of their numbers, int64, with room for one more than there are entries.
+        sizes: of their sizes, float32, with as much room.
+    """
+    num, numel = np.uint64(0), flat.shape[0]  # signed, it would cost a test at each index
+    for block in range(numel // _TOGETHER):
+        begin = block * _TOGETHER
+        if _largest_key(begin, bits) > low:
+            num = _keep_large(begin, _TOGETHER, flat, threshold, start, num, places, sizes)
+    rest = numel % _TOGETHER
+    return _keep_large(numel - rest, rest, flat, threshold, start, num, places, sizes)
+
+
+@_compiled
+def add_and_find_large(one, other, flat, bits, threshold, low, start, places, sizes):
+    """The same of `flat = one + other`, which is made on the way."""
+    num, numel = np.uint64(0), flat.shape[0]
+    for block in range(numel // _TOGETHER):
+        begin = block * _TOGETHER
+        for place in range(_TOGETHER):
+            flat[begin + place] = one[begin + place] + other[begin + place]
+        if _largest_key(begin, bits) > low:
+            num = _keep_large(begin, _TOGETHER, flat, threshold, start, num, places, sizes)
+    rest = numel % _TOGETHER
+    for place in range(numel - rest, numel):
+        flat[place] = one[place] + other[place]
+    return _keep_large(numel - rest, rest, flat, threshold, start, num, places, sizes)
 
 
 @_compiled

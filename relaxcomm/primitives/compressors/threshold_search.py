@@ -10,10 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relaxcomm.kernels.large_entries import Terms, large_entries
 from relaxcomm.tensors.finiteness import is_finite
 
-_CHUNK = 1 << 18  # entries that fit the cache with their absolute values
-_SAMPLED = 100  # one entry in as many is looked at for a threshold
+_CHUNK = 1 << 19  # entries that fit the cache with their absolute values
+_SUMMED = 1 << 18  # entries whose sums in float32 are still exact enough
+_FEW = 32  # one large entry in as many is few
+_SAMPLED = 400  # one entry in as many is looked at for a threshold
 _LEAST_SAMPLE = 10_000
 _LEAST, _MOST = 1e-30, 1e37  # sums of squares of which float32 has lost nothing that matters
 _NUMPY = (torch.float32, torch.float64)  # which it compares, and partitions, several times as fast as torch
@@ -65,7 +68,7 @@ class Magnitudes:
         terms: x, e and a factor, where the first pass is still to make the tensor `x + factor e`.
     """
 
-    def __init__(self, tensor: Tensor, terms: tuple[Tensor, Tensor, float] | None = None) -> None:
+    def __init__(self, tensor: Tensor, terms: Terms | None = None) -> None:
         self.tensor = tensor
         self._terms = terms
         self._on_cpu = tensor.device.type == "cpu"
@@ -82,8 +85,12 @@ class Magnitudes:
     def moments(self) -> tuple[float, float]:
         """Mean and standard deviation (that of a sample, as `torch.std`) of all entries."""
         if self._total is None or self._squares is None:
-            for _ in self._read(squares=True):
-                pass
+            sums = _Sums(squares=True)
+            for chunk, terms in self._parts():
+                if terms is not None:
+                    torch.add(terms[0], terms[1], alpha=terms[2], out=chunk)
+                sums.add(chunk)
+            self._know(sums)
         numel, total, squares = self.tensor.numel(), self._total or 0.0, self._squares or 0.0
         mean = total / numel
         deviations = squares - mean * total
@@ -92,26 +99,19 @@ class Magnitudes:
             return self._moments_in_two_passes()
         return mean, math.sqrt(deviations / max(1, numel - 1))
 
-    def _read(self, *, squares: bool) -> Iterator[Tensor]:
-        """The chunks; when all were read, the sum of the entries is known, and that of their squares."""
-        total, square = 0.0, 0.0
-        for chunk in self._made():
-            wide = chunk if chunk.dtype == torch.float64 else chunk.float()
-            total += wide.sum().item()
-            square += torch.dot(wide, wide).item() if squares else 0.0
-            yield chunk
-        self._total, self._squares = total, square if squares else None
-
-    def _made(self) -> Iterator[Tensor]:
-        """The chunks, which the first pass makes."""
+    def _parts(self) -> Iterator[tuple[Tensor, Terms | None]]:
+        """The chunks, each with the terms that the first pass makes it of."""
         if self._terms is None:
-            yield from self._chunks
+            yield from ((chunk, None) for chunk in self._chunks)
             return
         tensor, other, factor = self._terms
-        parts = (torch.split(one, self._chunks[0].numel()) for one in (tensor, other))
-        for chunk, one, more in zip(self._chunks, *parts, strict=True):
-            yield torch.add(one, more, alpha=factor, out=chunk)
+        split = (torch.split(one, self._chunks[0].numel()) for one in (tensor, other))
+        for chunk, one, more in zip(self._chunks, *split, strict=True):
+            yield chunk, (one, more, factor)
         self._terms = None
+
+    def _know(self, sums: _Sums) -> None:
+        self._total, self._squares = sums.total, sums.squares
 
     def sample(self, distance: int) -> Tensor:
         """Sizes of entries at even distances."""
@@ -166,14 +166,32 @@ class Magnitudes:
 
     def above(self, threshold: float, *, moments: bool = False) -> Listed:
         """The entries with `|x| > threshold`; of moments see `more_than`."""
-        indices, found, start = [], [], 0
-        for chunk in self._read(squares=moments) if self._on_cpu else self._chunks:
-            sizes = torch.abs(chunk, out=self._buffer[: chunk.numel()])
-            places = _places_above(sizes, threshold)
-            found.append(sizes.index_select(0, places))
-            indices.append(places.add_(start))
-            start += chunk.numel()
+        indices, found, start, few = [], [], 0, True
+        sums = _Sums(squares=moments)
+        for chunk, terms in self._parts():
+            places, sizes = large_entries(chunk, threshold, start, terms, few=few)
+            indices.append(places)
+            found.append(sizes)
+            start, few = start + chunk.numel(), places.numel() * _FEW <= chunk.numel()
+            if self._on_cpu:
+                sums.add(chunk)
+        if self._on_cpu:
+            self._know(sums)
         return Listed(torch.cat(indices), torch.cat(found))
+
+
+class _Sums:
+    """The sum of the entries of some chunks, and that of their squares if it is asked for."""
+
+    def __init__(self, *, squares: bool) -> None:
+        self.total, self.squares = 0.0, 0.0 if squares else None
+
+    def add(self, chunk: Tensor) -> None:
+        for part in torch.split(chunk, _SUMMED):
+            wide = part if part.dtype == torch.float64 else part.float()
+            self.total += wide.sum().item()
+            if self.squares is not None:
+                self.squares += torch.dot(wide, wide).item()
 
 
 def _kth_largest(sizes: Tensor, k: int) -> Tensor:
@@ -181,11 +199,3 @@ def _kth_largest(sizes: Tensor, k: int) -> Tensor:
     if sizes.device.type == "cpu" and sizes.dtype in _NUMPY:
         return torch.from_numpy(np.partition(sizes.numpy(), -k)[-k:][:1])[0]
     return torch.topk(sizes, k, sorted=True).values[-1]
-
-
-def _places_above(sizes: Tensor, threshold: float) -> Tensor:
-    if sizes.device.type != "cpu":
-        return torch.nonzero(sizes > threshold).view(-1)
-    limit = torch.tensor(threshold, dtype=sizes.dtype)
-    is_above = sizes.numpy() > limit.numpy() if sizes.dtype in _NUMPY else (sizes > limit).numpy()
-    return torch.from_numpy(np.flatnonzero(is_above))
