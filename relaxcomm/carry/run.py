@@ -114,7 +114,7 @@ class _Carrying:
     def _slots(self, task: Task) -> dict[str, dict[str, Tensor]]:
         """Of all primitives of a rule, for one bucket."""
         made = {}
-        for role, slots in RuleState(task.rule, task.bucket, self._membership).roles.items():
+        for role, slots in RuleState(task.rule, task.bucket, self._membership).items():
             if any(not is_buffer(slot) for slot in slots):
                 olds = [self._held(old, task, role) for old in self._olds]
                 made[role] = self._carrier.of_task(task, role, olds, slots)

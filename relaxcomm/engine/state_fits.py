@@ -80,7 +80,7 @@ def _check_slots(saved: EngineState, tasks: Mapping[Place, Task], membership: Me
     for rule, unit, found in saved.slots:
         task = tasks[rule, unit]
         expected = RuleState(task.rule, task.bucket, membership)
-        made = {role: _kinds(slots.export()) for role, slots in expected.roles.items()}
+        made = {role: _kinds(slots.export()) for role, slots in expected.items()}
         nested = {role: _kinds(slots) for role, slots in found.items()}
         _check_same(f"slots of rule {rule}, bucket {unit}", nested, {r: s for r, s in made.items() if s})
 

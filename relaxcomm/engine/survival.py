@@ -122,7 +122,7 @@ def _take_along(old: Bound, new: Bound) -> None:
     grown = max(1.0, new.world.size / old.world.size)
     for task in tasks_of(new):
         state, before = new.state.slots[task.place], old.state.slots[task.place]
-        for role, slots in state.roles.items():
+        for role, slots in state.items():
             if role == "compressor" and is_in_parts(task):
                 continue
             known = policies(task, role)
@@ -153,6 +153,6 @@ def _shared_slots(bound: Bound) -> Iterator[tuple[Slots, list[str]]]:
             continue
         state = bound.state.slots[task.place]
         for role in ("outer", "payload") if task.rule.payload.facts.has_base else ("outer",):
-            if role in state.roles:  # services may keep the outer's
+            if role in state:  # services may keep the outer's
                 known = policies(task, role)
                 yield state[role], [name for name in sorted(state[role]) if known.get(name) == "equal"]

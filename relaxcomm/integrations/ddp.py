@@ -203,14 +203,17 @@ class _Averager:
         items = [Item(self._model.name(p, at), p) for at, p in enumerate(parameters)]
         bucket = Bucket(index, items)
         state = RuleState(self._rule, bucket, self._world.membership)
-        slots, before = state["compressor"], [(u.task.bucket, u.slots["compressor"]) for u in self._before]
+        slots, before = (
+            state["compressor"],
+            [(u.task.bucket, u.slots["compressor"]) for u in self._before],
+        )
         for name in slots:
             slots[name] = carried_over(name, slots[name], bucket, before)[0]
         state.commit(True)
         made = self._units[index] = _Unit(Task(0, self._rule, bucket, "ddp"), state)
         return made
 
-    def _context(self, rule: Rule, task: Task | None = None, round: int = 0) -> Context:
+    def _context(self, rule: Rule, task: Task | None = None, round: int = 0, samples: int = 1) -> Context:
         scale = None
         if self._scaler is not None and self._scaler.is_enabled():
             scale = self._scaler.scale(torch.ones((), device=self._waiting[0].flat.device))
@@ -221,6 +224,7 @@ class _Averager:
             learning_rate=_no_rate,
             gradient_scale=scale,
             round=round,
+            samples=samples,
             layout=None if task is None else task.bucket.layout,
             place=() if task is None else (task.bucket.index,),
         )

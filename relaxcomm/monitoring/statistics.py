@@ -36,6 +36,23 @@ class Busy:
             seen.busy_seconds += time.perf_counter() - seen.waiting_seconds - self._begin
 
 
+class Wait:
+    """Times waits for the network; one object for all, since there are several in every step.
+
+    Args:
+        statistics: which take the time.
+    """
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics, self._begin = statistics, 0.0
+
+    def __enter__(self) -> None:
+        self._begin = self._statistics.in_flight.departed()
+
+    def __exit__(self, *error: object) -> None:
+        self._statistics.waiting_seconds += self._statistics.in_flight.landed() - self._begin
+
+
 class Statistics(Mapping[str, float]):
     """A read-only mapping of counters; times in seconds, amounts in bytes, of this rank.
 
@@ -79,6 +96,8 @@ class Statistics(Mapping[str, float]):
         self._waited_before = self._flown_before = 0.0
         self.busy = Busy(self)
         """Times the engine's own callbacks; nested ones and waits are not counted twice."""
+        self.waiting = Wait(self)
+        """Times a wait for the network."""
         self.notes: dict[str, float] = {}
         self.latest: dict[str, float | Tensor] = {}
         self.evaluations: dict[str, float | Tensor] = {}  # latest of each measure
@@ -148,15 +167,6 @@ class Statistics(Mapping[str, float]):
         """Keep the largest and the latest value of a named number that a primitive reports."""
         self.notes[name] = max(value, self.notes.get(name, value))
         self.latest[name] = value
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Time a wait for the network."""
-        begin = self.in_flight.departed()
-        try:
-            yield
-        finally:
-            self.waiting_seconds += self.in_flight.landed() - begin
 
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, cast
-
-from torch import Tensor
+from typing import Any
 
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.device_times import Crossing, DeviceTimes
@@ -46,7 +44,7 @@ class TorchPending(Pending):
     def wait(self) -> Received:
         for work in self._works:
             self._waiting.wait_for(work, self._label, self._index)
-        return cast("Tensor", self._result)
+        return self._result
 
 
 class StreamPending(Pending):
@@ -102,4 +100,4 @@ class StreamPending(Pending):
         self._watched.has_ended = landed.query
         if self._label.rule != EVALUATION:
             self._times.add(Crossing(self._issued, waits, landed))
-        return cast("Tensor", self._result)
+        return self._result

@@ -147,7 +147,8 @@ class TorchTransport(Transport):
         return self._times.take()
 
     def traffic(self, operation: Operation) -> tuple[int, int]:
-        return traffic(operation, self.membership.rank, self.membership.world_size)
+        membership = self.place.membership
+        return traffic(operation, membership.rank, membership.world_size)
 
     def issue(self, operation: Operation, label: Label) -> Pending:
         self._monitor.check()

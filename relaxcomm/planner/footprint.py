@@ -76,7 +76,7 @@ def _of_bucket(
     cx = Context(0, 0, membership, _no_rate, topology=topology, layout=bucket.layout, place=(0,))
     for rule in rules:
         state = RuleState(rule, bucket, membership)
-        for name, value in (pair for made in state.roles.values() for pair in made.items()):
+        for name, value in (pair for made in state.values() for pair in made.items()):
             if is_buffer(name):
                 buffers += value.nbytes
             else:

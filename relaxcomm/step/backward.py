@@ -174,7 +174,7 @@ class Backward:
         self._is_open = sum([bucket.begin(fired) for bucket in self.buckets]) > 0 or voting
         if not self._is_open:
             return
-        if self.synchronised and (voting or not all(bucket.accumulates for bucket in self.buckets)):
+        if self.synchronised and (voting or not all(bucket.firing.accumulates for bucket in self.buckets)):
             raise second_backward_error(self._clock.step, self._bound.algorithm)
         self.synchronised = True
         self._readiness.open()
@@ -229,7 +229,7 @@ class Backward:
     def _land(self) -> None:
         """Finish the flights and give a `.grad` to what some rank has used."""
         used: Answer | DeviceAnswer | None = None
-        if not all(bucket.flags_travel for bucket in self.buckets):
+        if not all(bucket.firing.carries_flags for bucket in self.buckets):
             flags = torch.cat([bucket.buffer.flags.float() for bucket in self.buckets])
             if self._bound.replica.device.type == "cuda":  # where only who lacks a gradient waits for it
                 used = DeviceAnswer.ask(self._bound.world, "used parameters", flags, self._clock.step)

@@ -17,7 +17,7 @@ from relaxcomm.step.world import World
 class ContextOf(Protocol):
     """Makes what the primitives of a rule may know now, see `Clock.context`."""
 
-    def __call__(self, rule: Rule, task: Task | None = None, round: int = 0) -> Context: ...
+    def __call__(self, rule: Rule, task: Task | None = None, round: int = 0, samples: int = 1) -> Context: ...
 
 
 class _Lasting:
@@ -69,13 +69,14 @@ class Clock:
         finally:
             self._event = None
 
-    def context(self, rule: Rule, task: Task | None = None, round: int = 0) -> Context:
+    def context(self, rule: Rule, task: Task | None = None, round: int = 0, samples: int = 1) -> Context:
         """What the primitives of a rule may know now.
 
         Args:
             rule: whose.
             task: which they work on, if it is known.
             round: how often the rule has exchanged that before.
+            samples: that this rank has trained on since.
         """
         known = self._lasting.get(id(rule))
         if known is None:
@@ -85,6 +86,7 @@ class Clock:
             gradient_scale=self._replica.gradient_scale,
             event=self._event,
             round=round,
+            samples=samples,
             decided=None if known.votes is None else self._decided(known.votes, self.step),
             layout=None if task is None else task.bucket.layout,
             place=() if task is None else (task.bucket.index,),

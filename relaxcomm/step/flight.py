@@ -108,6 +108,7 @@ class Pipeline:
         self._most_bytes = most_bytes
         self._flights: list[Flight] = []
         self._sizes: deque[tuple[Flight, int]] = deque()
+        self._num_bytes = 0  # of those
 
     def launch(self, flight: Flight, num_bytes: int = 0) -> None:
         """Issue a flight's first operation, then the next one of the flight before it.
@@ -119,9 +120,12 @@ class Pipeline:
             flight: of a bucket.
             num_bytes: of the bucket.
         """
-        while self._sizes and sum(size for _, size in self._sizes) + num_bytes > self._most_bytes:
-            self._sizes.popleft()[0].land()
+        while self._sizes and self._num_bytes + num_bytes > self._most_bytes:
+            first, size = self._sizes.popleft()
+            first.land()
+            self._num_bytes -= size
         self._sizes.append((flight, num_bytes))
+        self._num_bytes += num_bytes
         flight.launch()
         if self._flights and self._flights[-1].has_more_to_issue:
             self._flights[-1].advance()
@@ -132,6 +136,7 @@ class Pipeline:
         land_all(self._flights)
         self._flights.clear()
         self._sizes.clear()
+        self._num_bytes = 0
 
 
 def land_all(flights: Iterable[Flight]) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.finite import GRADIENT, named, spoilt
+from relaxcomm.step.firing import Firings
 from relaxcomm.step.flight import Pipeline, Program
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
@@ -37,22 +38,13 @@ class GradientTransfers:
     ) -> None:
         self.bucket = bucket
         self.buffer = bound.plan.gradients_of(bucket)
-        self._tasks = bound.plan.of_bucket(bucket, "backward")
+        self._firings = Firings(bucket, bound, debug=debug)
         self._state, self._clock = bound.state, bound.clock
         self._world, self._controllers = bound.world, bound.controllers
         self._names_ranks, self._on_gpu = names_ranks, bucket.device.type == "cuda"
-        self._guarded = {
-            task.index
-            for task in self._tasks
-            if debug or task.rule.delay or task.parts or not self._shows_nan(task)
-        }
-        """Rules whose results must be finite, or they would spoil what is kept, or one rank alone."""
-        self._apart = {task.index for task in self._tasks if not task.rule.exchange.facts.same_result}
-        self._delays = any(task.rule.delay for task in self._tasks)
+        self._delays = any(task.rule.delay for task in self._firings.tasks)
         self._factor = 1 / self._world.size
-        self._divides = {task.index for task in self._tasks if self._can_divide(task)}
         self.late: deque[Transfer] = deque()
-        self.firing: list[Task] = []
         self.begin(())
 
     def begin(self, fired: Collection[int]) -> bool:
@@ -63,70 +55,44 @@ class GradientTransfers:
         self._is_finite: bool | None = None
         self.not_finite: list[str] = []
         self.put_in: PutIn | None = None
+        self.is_guarded = self.ran_apart = False
         self.buffer.expect_all()
-        self.fire(fired)
-        return bool(self.firing or self._due())
+        return self.fire(fired) or bool(self._due())
 
     def fire(self, fired: Collection[int]) -> bool:
         """These rules exchange now; whether any covers the bucket."""
-        self.firing = [task for task in self._tasks if task.index in fired]
-        return bool(self.firing)
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether a second backward in one step would add up to the same as one."""
-        return all(
-            task.rule.compressor.facts.linear
-            and task.rule.exchange.facts.returns != "robust mean"
-            and not task.rule.delay
-            and task.moves_gradient
-            for task in self.firing
-        )
-
-    @property
-    def ran_apart(self) -> bool:
-        """Whether ranks have got different results in this step."""
-        return bool(self._apart) and any(transfer.task.index in self._apart for transfer in self._ran)
-
-    @property
-    def flags_travel(self) -> bool:
-        """Whether used-flags reach all ranks inside the messages."""
-        return all(task.carries_flags for task in self.firing if task.moves_gradient)
-
-    @property
-    def _is_divided(self) -> bool:
-        """Whether the mean is taken where gradients are copied."""
-        return len(self.firing) == 1 and self.firing[0].index in self._divides
+        self.firing = self._firings.of(fired)
+        return bool(self.firing.tasks)
 
     def take(self, place: int) -> None:
         """A large gradient has come, by its place in the bucket."""
-        if self.firing:
-            self.buffer.take(place, self._factor if self._is_divided else None)
+        if self.firing.tasks:
+            self.buffer.take(place, self._factor if self.firing.divided else None)
 
     def launch(self, pipeline: Pipeline) -> bool:
         """Collect the gradients and issue the first operation; whether there is anything to exchange."""
         self.buffer.unused = []
-        due = self._due()
-        if not self.firing and not due:
+        firing, due = self.firing, self._due()
+        if not firing.tasks and not due:
             return False
-        divided = self._is_divided
-        self.buffer.collect(self._factor if divided else None)
+        self.buffer.collect(self._factor if firing.divided else None)
         # The exchange overwrites it, so later nobody could say on which rank it arose.
         found = []
-        if self._names_ranks and self._guarded and any(task.index in self._guarded for task in self.firing):
+        if self._names_ranks and firing.guarded:
             if self._on_gpu:
                 self.put_in = PutIn.of(named(self.bucket, GRADIENT), self.buffer.views)
             else:
                 found = spoilt(self.bucket, self.buffer.main, GRADIENT)
-        transfers = [self._transfer(task) for task in self.firing]
+        transfers = [self._transfer(task) for task in firing.tasks]
         late = [transfer for transfer in transfers if transfer.task.rule.delay] if self._delays else []
-        self._moved = self._moved or bool(due) or any(task.moves_gradient for task in self.firing)
+        self._moved = self._moved or bool(due) or firing.moves
         if late:
             self._launch_late(late[0], found)
         elif transfers:
             self.not_finite += found
-            transfers[0].launch(self._program(transfers, divided=divided), self._clock.step, pipeline)
+            transfers[0].launch(self._program(transfers, divided=firing.divided), self._clock.step, pipeline)
         self._ran += transfers
+        self.is_guarded, self.ran_apart = self.is_guarded or firing.guarded, self.ran_apart or firing.apart
         return True
 
     def land_late(self) -> None:
@@ -134,7 +100,7 @@ class GradientTransfers:
         if not self._delays:
             return
         due = self._due()
-        replaces = any(task.rule.delay for task in self.firing)
+        replaces = any(task.rule.delay for task in self.firing.tasks)
         if replaces:
             self.buffer.main.zero_()
         if replaces or due:
@@ -142,6 +108,8 @@ class GradientTransfers:
         for late in due:
             self.late.remove(late)
             self._ran.append(late)
+            self.is_guarded = True
+            self.ran_apart = self.ran_apart or not late.task.rule.exchange.facts.same_result
             self.not_finite += late.not_finite
             self.buffer.main.add_(self._late_value(late))
 
@@ -154,11 +122,6 @@ class GradientTransfers:
         self.buffer.main.copy_(self._late_value(late))
         self.buffer.expose(range(len(self.bucket.items)))
         return True
-
-    @property
-    def is_guarded(self) -> bool:
-        """Whether something was exchanged in this step that must be finite."""
-        return bool(self._guarded) and any(transfer.task.index in self._guarded for transfer in self._ran)
 
     def guarded_results(self) -> list[Tensor]:
         """What the exchanges of this step have brought, where it must be finite."""
@@ -186,7 +149,7 @@ class GradientTransfers:
 
     def restore(self, due: float, index: int, result: Tensor) -> None:
         """Put a late gradient back that a checkpoint has saved."""
-        task = next(task for task in self._tasks if task.index == index)
+        task = next(task for task in self._firings.tasks if task.index == index)
         slots, context = self._state.of(task), self._clock.context
         self.late.append(Transfer.landed(task, slots, context, self._world, due=due, result=result))
 
@@ -196,16 +159,6 @@ class GradientTransfers:
 
     def _due(self) -> list[Transfer]:
         return [late for late in self.late if late.due <= self._clock.step] if self.late else []
-
-    def _can_divide(self, task: Task) -> bool:
-        """Whether the mean may be taken where the gradient is copied: nothing else looks at it before."""
-        alone = not task.rule.delay and task.moves_gradient and not self._controllers.watches(task.index)
-        return task.rule.exchange.facts.takes_divided and alone and self._shows_nan(task)
-
-    def _shows_nan(self, task: Task) -> bool:
-        """Whether what is not finite comes to all ranks as it is, and spoils nothing that is kept."""
-        lossless = task.rule.compressor.contraction(self.bucket.numel) == 0.0
-        return lossless and not self._state.of(task).has_slots
 
     def _program(self, transfers: Sequence[Transfer], *, divided: bool) -> Program:
         buffer, numel = self.buffer, self.bucket.numel

@@ -76,7 +76,7 @@ class ReplicaNorms:
             held = [
                 slots[slot]
                 for state in states
-                for slots in state.roles.values()
+                for slots in state.values()
                 for slot in slots
                 if slot.rpartition(".")[2] == "residual"
             ]

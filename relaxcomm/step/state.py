@@ -60,8 +60,8 @@ class Slots(MutableMapping[str, Tensor]):
         self._staged.clear()
 
 
-class RuleState:
-    """The slots of all primitives of one rule for one bucket.
+class RuleState(dict[str, Slots]):
+    """The slots of all primitives of one rule for one bucket, by role.
 
     Args:
         rule: whose primitives.
@@ -74,12 +74,9 @@ class RuleState:
         others = {role: made for role, made in rule.primitives.items() if role != "compressor"}
         if rule.exchange.facts.applies_outer:  # whose slots its services keep
             del others["outer"]
-        self.roles = {role: Slots(made.init(bucket)) for role, made in others.items()}
-        self.roles["compressor"] = Slots(coding)
-        self._slotted = [slots for slots in self.roles.values() if slots]  # what can be assigned at all
-
-    def __getitem__(self, role: str) -> Slots:
-        return self.roles[role]
+        super().__init__({role: Slots(made.init(bucket)) for role, made in others.items()})
+        self["compressor"] = Slots(coding)
+        self._slotted = [slots for slots in self.values() if slots]  # what can be assigned at all
 
     def commit(self, good: bool | Tensor) -> None:
         """Keep or drop the assignments of all primitives."""
@@ -88,18 +85,18 @@ class RuleState:
 
     def export(self) -> dict[str, dict[str, Tensor]]:
         """A copy of every slot by role and name."""
-        exported = {role: slots.export() for role, slots in self.roles.items()}
+        exported = {role: slots.export() for role, slots in self.items()}
         return {role: slots for role, slots in exported.items() if slots}
 
     def restore(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put exported slots back."""
         for role, slots in saved.items():
-            self.roles[role].restore(slots)
+            self[role].restore(slots)
 
     @property
     def has_slots(self) -> bool:
         """Whether a result that is not finite would spoil what is kept."""
-        return any(not is_buffer(slot) for slots in self.roles.values() for slot in slots)
+        return any(not is_buffer(slot) for slots in self.values() for slot in slots)
 
 
 Place: TypeAlias = tuple[int, int]

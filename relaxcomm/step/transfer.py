@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relaxcomm.roles import Context
 from relaxcomm.step.clock import ContextOf
 from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.flight import Flight, Landed, Pipeline, Program
@@ -43,7 +44,7 @@ class Transfer:
     ) -> None:
         self.task, self.slots = task, slots
         self._context, self._world = context, world
-        self._read_in = context(task.rule, task, round).at(samples=samples)
+        self._read_in = context(task.rule, task, round, samples)
         self._flight: Flight | None = None
         self._message: Tensor | None = None
         self.due: float = task.rule.due(step)
@@ -176,13 +177,13 @@ class Transfer:
 
     def finalize(self, result: Tensor) -> Tensor:
         """Make a combined result into the payload's."""
-        cx = self._context(self.task.rule)
+        cx = self._applied_in()
         return self.task.rule.payload.finalize(cx, self.task.bucket, self.slots["payload"], result)
 
     def measure(self, finalized: Tensor) -> Tensor:
         """What the outer optimizer wants to know before anything is written."""
         rule = self.task.rule
-        return rule.outer.measure(self._context(rule), self.task.bucket, finalized)
+        return rule.outer.measure(self._applied_in(), self.task.bucket, finalized)
 
     def apply(
         self,
@@ -203,7 +204,7 @@ class Transfer:
         Returns: what was written.
         """
         rule, bucket, payload = self.task.rule, self.task.bucket, self.slots["payload"]
-        cx = self._context(rule)
+        cx = self._applied_in()
         base = rule.payload.base(cx, bucket, payload)
         value = finalized if base is None else finalized.to(base.dtype)
         cx = cx.at(measured=measured, out=value if good is True and self._is_own(value) else None)
@@ -217,6 +218,11 @@ class Transfer:
             value = torch.where(good, value, self._before().to(value.dtype))
         rule.payload.write(cx, bucket, payload, value, self.snapshot)
         return value
+
+    def _applied_in(self) -> Context:
+        """What primitives may know when a result is applied: as when it was read, unless it is late."""
+        rule = self.task.rule
+        return self._context(rule) if rule.delay else self._read_in
 
     def _is_own(self, value: Tensor) -> bool:
         """Whether it lies in the memory that this was sent from, which nobody else looks at any more."""

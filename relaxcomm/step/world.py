@@ -63,7 +63,7 @@ class World:
 
     def receive(self, pending: Pending) -> Received:
         """Wait for what an operation brings."""
-        with self.statistics.waiting():
+        with self.statistics.waiting:
             return pending.wait()
 
     def run(self, operation: Operation, label: Label) -> Tensor:
