@@ -203,10 +203,7 @@ class _Averager:
         items = [Item(self._model.name(p, at), p) for at, p in enumerate(parameters)]
         bucket = Bucket(index, items)
         state = RuleState(self._rule, bucket, self._world.membership)
-        slots, before = (
-            state["compressor"],
-            [(u.task.bucket, u.slots["compressor"]) for u in self._before],
-        )
+        slots, before = state["compressor"], [(u.task.bucket, u.slots["compressor"]) for u in self._before]
         for name in slots:
             slots[name] = carried_over(name, slots[name], bucket, before)[0]
         state.commit(True)

@@ -35,10 +35,11 @@ def large_entries(
         >>> large_entries(torch.tensor([1.0, -3.0, 2.0, 5.0]), threshold=2.0)
         (tensor([1, 3]), tensor([3., 5.]))
     """
-    if terms is not None and not (terms[2] == 1.0 and _is_compiled(flat, few)):
+    is_compiled = few and flat.dtype == torch.float32 and uses_numba(flat)
+    if terms is not None and not (is_compiled and terms[2] == 1.0):
         torch.add(terms[0], terms[1], alpha=terms[2], out=flat)  # rounds a product and a sum at once
         terms = None
-    if _is_compiled(flat, few):
+    if is_compiled:
         return _find_compiled(flat, threshold, start, terms)
     if flat.device.type != "cpu":
         sizes = flat.abs()
@@ -50,10 +51,6 @@ def large_entries(
     places = torch.from_numpy(np.flatnonzero(is_above))
     found = sizes.index_select(0, places)
     return places.add_(start), found
-
-
-def _is_compiled(flat: Tensor, few: bool) -> bool:
-    return few and flat.dtype == torch.float32 and uses_numba(flat)
 
 
 def _find_compiled(flat: Tensor, threshold: float, start: int, terms: Terms | None) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from relaxcomm.network.operations import (
-    Agree,
+    REDUCED,
     AllGather,
-    AllReduce,
     AllToAll,
     Broadcast,
     Neighbors,
@@ -64,7 +63,7 @@ def combine(posts: Mapping[int, Any]) -> dict[int, Any]:
         values = [posts[rank].value for rank in ranks]
         return {rank: list(values) for rank in ranks}
     tensors = [posts[rank].tensor for rank in ranks]
-    if isinstance(first, AllReduce | Agree):
+    if isinstance(first, REDUCED):
         left = [scaled(tensor, first.reduction, len(posts)) for tensor in tensors]
         total = _reduce(tensors, left[0])
         return {rank: tensors[rank].copy_(total) for rank in ranks}

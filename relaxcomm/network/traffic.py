@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from relaxcomm.network.operations import Agree, AllGather, AllReduce, AllToAll, Broadcast, Operation, Request
-
-_REDUCED = (AllReduce, Agree)  # `isinstance` with `AllReduce | Agree` takes several times as long
+from relaxcomm.network.operations import REDUCED, AllGather, AllToAll, Broadcast, Operation, Request
 
 
 def size_bytes(tensor: Tensor) -> int:
@@ -34,7 +32,7 @@ def traffic(operation: Operation, rank: int, world_size: int) -> tuple[int, int]
     """
     if world_size == 1:
         return 0, 0
-    if isinstance(operation, _REDUCED):
+    if isinstance(operation, REDUCED):
         moved = round(2 * (world_size - 1) / world_size * size_bytes(operation.tensor))
     elif isinstance(operation, AllGather):
         moved = (world_size - 1) * size_bytes(operation.tensor)
@@ -65,6 +63,7 @@ def messages(operation: type[Operation], world_size: int, numel: int | None = No
         numel: entries of the tensor; None for many.
 
     Example:
+        >>> from relaxcomm.network.operations import AllReduce
         >>> messages(AllReduce, 8), messages(AllGather, 8), messages(AllToAll, 8), messages(Request, 8)
         (14, 7, 1, 2)
         >>> messages(AllReduce, 8, numel=1)
@@ -72,7 +71,7 @@ def messages(operation: type[Operation], world_size: int, numel: int | None = No
     """
     if world_size == 1:
         return 0
-    if operation in (AllReduce, Agree):
+    if operation in REDUCED:
         ring, few = 2 * (world_size - 1), (world_size - 1).bit_length() - 1
         return ring if numel is None else min(ring, few + max(1, numel))
     if operation is AllGather:
@@ -87,10 +86,11 @@ def messages_of(operation: Operation, world_size: int) -> int:
 
     Example:
         >>> import torch
+        >>> from relaxcomm.network.operations import Agree
         >>> messages_of(Agree(torch.ones(1)), 8), messages_of(Agree(torch.ones(100)), 8)
         (3, 14)
     """
-    numel = operation.tensor.numel() if isinstance(operation, AllReduce | Agree) else None
+    numel = operation.tensor.numel() if isinstance(operation, REDUCED) else None
     return messages(type(operation), world_size, numel)
 
 

@@ -34,7 +34,7 @@ class Firing:
 
 
 class Firings:
-    """Makes them for a bucket, each once.
+    """What each set of rules that fire together is to one bucket, made once.
 
     Args:
         bucket: of parameters.
@@ -62,13 +62,13 @@ class Firings:
             tasks,
             moves=bool(moving),
             divided=len(tasks) == 1 and self._can_divide(tasks[0]),
-            guarded=any(self.is_guarded(task) for task in tasks),
+            guarded=any(self._is_guarded(task) for task in tasks),
             apart=any(not task.rule.exchange.facts.same_result for task in tasks),
             carries_flags=all(task.carries_flags for task in moving),
             accumulates=all(_adds_up(task) for task in tasks),
         )
 
-    def is_guarded(self, task: Task) -> bool:
+    def _is_guarded(self, task: Task) -> bool:
         """Whether the result of a rule must be finite."""
         return bool(self._debug or task.rule.delay or task.parts or not self._shows_nan(task))
 
