@@ -68,7 +68,7 @@ class Task:
 
 
 _BUFFERS = "buffers"
-_LARGE_SHARE = 4  # of a bucket: many messages cost more than copies where a round trip is long
+_LARGE_SHARE = 2  # of a bucket: many messages cost more than copies where a round trip is long
 
 
 class Plan:
