@@ -68,6 +68,14 @@ def test_imports_run_one_way():
             assert ROOMS.index(room_of(target)) <= ROOMS.index(room_of(module)), f"{path} imports {target}"
 
 
+def test_no_file_is_long():
+    root = Path(__file__).parents[1]
+    files = [path for folder in ("relaxcomm", "algorithms") for path in (root / folder).rglob("*.py")]
+    sizes = {path.relative_to(root): len(path.read_text().splitlines()) for path in files}
+    assert len(sizes) > 100
+    assert {path: size for path, size in sizes.items() if size > 250} == {}
+
+
 def test_no_file_imports_itself_through_others():
     known = imports()
     reached: dict[str, set[str]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,14 +9,12 @@ import torch
 from torch.optim import Optimizer
 
 from relaxcomm.composition.exchange_cost import Speeds
-from relaxcomm.network.operations import AllReduce, Label
+from relaxcomm.engine.link_probes import measure_link, now
 from relaxcomm.planner.measuring import measure_coders
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.roles.planner import Measured
 from relaxcomm.step.bound import Bound
 
-_SMALL_BYTES, _LARGE_BYTES = 1 << 16, 1 << 22
-_PROBE_SECONDS = 0.02  # what a probe of the link has to take
 # How torch's Adam, Adamax, Adagrad, RMSprop, Adadelta and their like name an entry's usual size.
 _ENTRY_SIZES = frozenset({"exp_avg_sq", "exp_inf", "sum", "square_avg"})
 _NORMAL = 1.4826  # median deviations in a standard deviation
@@ -45,11 +42,11 @@ class FirstSteps:
         """Time a step."""
         if self._bound.algorithm.planner is None:
             return
-        now, busy = self._now(), self._world.transport.processor_seconds()
+        end, busy = now(self._bound), self._world.transport.processor_seconds()
         # Only the last of the steps may have an exchange in it.
         if self._last is not None and not self._bound.state.exchanged:
-            self.step_times.append((now - self._last[0], busy - self._last[1]))
-        self._last = now, busy
+            self.step_times.append((end - self._last[0], busy - self._last[1]))
+        self._last = end, busy
 
     def stop(self) -> None:
         """Time no more; a rank that timed nothing has been no slower than the others."""
@@ -67,8 +64,7 @@ class FirstSteps:
         times, busy = [wall for wall, _ in self.step_times], sum(busy for _, busy in self.step_times)
         usual = statistics.median(times)
         jitter = _NORMAL * statistics.median(abs(one - usual) for one in times)
-        few = 4 * 2 * self._world.size  # bytes: of fewer entries than a ring has messages Gloo makes no ring
-        latency = self._largest(min(self._probe(few) for _ in range(5)))
+        link = measure_link(self._bound, self._largest)
         coding = self._largest_of(list(self._coding()))
         items = replica.parameters  # what shards count for is the same on all ranks, which decide alike
         return Measured(
@@ -77,8 +73,8 @@ class FirstSteps:
             num_parameters=sum(-(-item.parameter.numel() // item.num_shards) for item in items),
             parameter_bytes=sum(item.share_bytes for item in items),
             world_size=self._world.size,
-            latency_seconds=latency,
-            bytes_per_second=self._speed(latency),
+            latency_seconds=link.latency_seconds,
+            bytes_per_second=link.bytes_per_second,
             # A worker whose GradScaler skipped all steps so far keeps nothing yet.
             adaptive_optimizer=self._largest(any(map(_is_adaptive, replica.optimizers))) > 0,
             num_buckets=len(self._bound.plan.buckets or ()) or 1,
@@ -99,22 +95,6 @@ class FirstSteps:
             yield speeds.coding_base_seconds
             yield speeds.coding_entry_seconds
 
-    def _now(self) -> float:
-        device = self._bound.replica.device
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return self._world.transport.now()
-
-    def _speed(self, latency: float) -> float:
-        """Bytes a second on the slowest link."""
-        num_bytes, seconds = _SMALL_BYTES, 0.0
-        while seconds < _PROBE_SECONDS and num_bytes < _LARGE_BYTES:
-            # Links let a burst pass faster than they can go on, so a probe has to take a while.
-            num_bytes *= 2
-            seconds = self._largest(self._probe(num_bytes))
-        sent = self._world.transport.traffic(AllReduce(self._message(num_bytes)))[0]
-        return sent / max(seconds - latency, 1e-9) if sent else math.inf
-
     def _largest(self, mine: float) -> float:
         """Of all workers' numbers."""
         return self._largest_of([mine])[0]
@@ -126,14 +106,6 @@ class FirstSteps:
         numbers = torch.tensor(mine, dtype=torch.float64)
         found: list[float] = self._bound.agreements.decide("probe", numbers, self._bound.common_step).tolist()
         return found
-
-    def _probe(self, num_bytes: int) -> float:
-        begin = self._now()
-        self._world.run(AllReduce(self._message(num_bytes)), Label(self._bound.common_step, "probe"))
-        return self._now() - begin
-
-    def _message(self, num_bytes: int) -> torch.Tensor:
-        return torch.zeros(num_bytes // 4, device=self._bound.replica.device)
 
 
 def _is_adaptive(optimizer: Optimizer) -> bool:

@@ -38,21 +38,16 @@ class GradientHooks:
         """Tell only of gradients that are awaited from now on, with all that arrived before them."""
         self._redirect(self._collects)
 
-    def tell_each(self) -> None:
-        """Tell of each gradient from now on."""
+    def tell_each(self) -> list[int]:
+        """Tell of each gradient from now on; returns those that were collected and not told of yet."""
         self._redirect(self._tells)
+        return self._take()
 
     def await_also(self, indices: Collection[int]) -> None:
         """Tell of these as soon as they are there, also while gradients are collected."""
         for index in indices:
             if index not in self._awaited:
                 self._awaited[index] = _hang(self._parameters[index], self._tells_collected)
-
-    def take(self) -> list[int]:
-        """Those that were collected and not told of yet."""
-        indices = list(map(self._indices.__getitem__, map(id, self._arrived)))
-        self._arrived.clear()
-        return indices
 
     def remove(self) -> None:
         """Remove all."""
@@ -63,13 +58,18 @@ class GradientHooks:
         # The only thing that Python calls without a frame of its own and that can be made to call another.
         self._each.__setstate__((target, (), {}, None))  # type: ignore[attr-defined]  # typeshed lacks it
 
+    def _take(self) -> list[int]:
+        indices = list(map(self._indices.__getitem__, map(id, self._arrived)))
+        self._arrived.clear()
+        return indices
+
     def _arrives(self, parameter: Tensor) -> None:
         self._arrived.append(parameter)
-        self._tell(self.take())
+        self._tell(self._take())
 
     def _awaited_arrives(self, parameter: Tensor) -> None:
         if self._arrived:
-            self._tell(self.take())
+            self._tell(self._take())
 
 
 def _hang(parameter: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:

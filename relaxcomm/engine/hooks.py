@@ -68,8 +68,8 @@ class Hooks:
         self._follower: Follower | None = None
         self._handles: list[RemovableHandle] = []
         self._of_parts: list[RemovableHandle] = []
-        self.gradients: GradientHooks | None = None
-        """Those on gradients, while somebody follows them."""
+        self.gradients = GradientHooks((), self._gradients_arrive)
+        """Those on the gradients that the follower wants to be told of."""
         self._is_sharded = any(item.sharded is not None for item in parameters)
         self._hybrid = HybridSharding(model)
         self._begin_of_backward = uncompiled(self._backward_begins)
@@ -94,11 +94,8 @@ class Hooks:
             gradients: whether of the gradients, too.
         """
         self._follower = follower
-        if self.gradients is not None:
-            self.gradients.remove()
-            self.gradients = None
-        if gradients and follower is not None:
-            self.gradients = GradientHooks(self._parameters, follower.gradients_arrive)
+        self.gradients.remove()
+        self.gradients = GradientHooks(self._parameters if gradients else (), self._gradients_arrive)
 
     def watch_parts(self) -> None:
         """Follow the model's parts and gradients, too: the training loop may not call the model itself."""
@@ -152,6 +149,10 @@ class Hooks:
     def _part_gradient_arrives(self, parameter: Tensor) -> None:
         if self._follower is not None:
             self._follower.part_gradient_arrives()
+
+    def _gradients_arrive(self, indices: list[int]) -> None:
+        if self._follower is not None:
+            self._follower.gradients_arrive(indices)
 
     def _backward_begins(self, gradient: Tensor) -> None:
         if self._follower is not None:

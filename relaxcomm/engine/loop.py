@@ -14,15 +14,14 @@ from relaxcomm.engine.callback import callback
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.listeners import Between, Survivors
 from relaxcomm.engine.loop_checks import (
+    check_ended,
     check_exchanged,
+    check_no_graph,
     check_now_and_then,
+    check_seen,
     check_turn,
-    graph_error,
-    skipped_unseen,
-    unended_error,
 )
 from relaxcomm.errors import RankLostError
-from relaxcomm.replica.accumulation import Accumulation
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
 
@@ -47,7 +46,6 @@ class Loop:
         self.step = step
         """What is done in a step."""
         self._between: Between | None = None
-        self._accumulation: Accumulation | None = None
         self._paused = False
         self._unsynchronised = False  # a backward of this step ran under no_sync
         self._begun = False  # a backward that reaches parameters is under way
@@ -62,15 +60,11 @@ class Loop:
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""
         self.step, self._between = step, between
-        bound = step.bound
-        self._accumulation = bound.controllers.accumulation
-        needs_gradients = bound.algorithm.at("backward") or bound.votes or bound.algorithm.round_plan
-        self._hooks.follow(self, gradients=bool(needs_gradients or bound.controllers.accumulation))
+        self._hooks.follow(self, gradients=step.follows_gradients)
 
     def go_on_with(self, step: Step, resumes_at: int) -> None:
         """The same algorithm goes on among other ranks, and exchanges again from step `resumes_at` on."""
-        self.step, self._accumulation = step, step.bound.controllers.accumulation
-        self._resumes_at = resumes_at
+        self.step, self._resumes_at = step, resumes_at
         self._given_up = step.bound.clock.step < resumes_at
 
     def leave(self) -> None:
@@ -99,8 +93,7 @@ class Loop:
     @callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
-        if self._begun:
-            raise unended_error()
+        check_ended(begun=self._begun)
         self._take_rest()  # of a backward that has failed
         self._awaiting_end = False
         if torch.is_grad_enabled():
@@ -141,7 +134,7 @@ class Loop:
     def gradients_arrive(self, indices: list[int]) -> None:
         """Parameters have their gradients."""
         self._take_gradients(indices)
-        if self._awaiting_end and self._hooks.gradients is not None:
+        if self._awaiting_end:
             self._hooks.gradients.collect()
 
     @callback
@@ -150,8 +143,7 @@ class Loop:
         bound = self.step.bound
         self._take_rest()
         self._awaiting_end = False
-        if self._accumulation is not None:
-            self._accumulation.add()
+        bound.controllers.backward_ends()
         if not self._paused:
             if not self._pending and not self._begun:
                 bound.replica.remember_scale()
@@ -162,8 +154,7 @@ class Loop:
                 self.step.end_backward()
             except RankLostError as error:
                 self.give_up_step(error)
-        if self._hooks.gradients is not None:
-            self._hooks.gradients.await_also(self.step.backward.awaited)
+        self._hooks.gradients.await_also(self.step.backward.awaited)
         if self._given_up:
             self.step.discard_gradients()
         if not bound.replica.optimizers and not self._paused:
@@ -191,8 +182,7 @@ class Loop:
             self._close_step()
 
     def _take_gradients(self, indices: list[int]) -> None:
-        if self._accumulation is not None:
-            self._accumulation.arrive()
+        self.step.bound.controllers.gradients_arrive()
         if self._paused:
             self._unsynchronised = True
         elif not self._given_up:
@@ -205,15 +195,12 @@ class Loop:
 
     def _take_rest(self) -> None:
         """Gradients that were collected when the backward ended."""
-        if self._hooks.gradients is not None:
-            self._hooks.gradients.tell_each()
-            if rest := self._hooks.gradients.take():
-                self._take_gradients(rest)
+        if rest := self._hooks.gradients.tell_each():
+            self._take_gradients(rest)
 
     def _begin(self) -> None:
         """A backward that reaches parameters; `autograd.grad` does not come here."""
-        if torch.is_grad_enabled():
-            raise graph_error()
+        check_no_graph()
         self._begun = True
         self.backward_begins()
         if not self._called:
@@ -226,8 +213,8 @@ class Loop:
         skipped = self._is_skipped()
         if self._between is not None:
             self._between.backward_begins(skipped=skipped)
-        if skipped and self.step.has_work_after():
-            raise skipped_unseen(self.step)
+        if skipped:
+            check_seen(self.step)
         self.close_skipped_step()
 
     def _close_step(self) -> None:

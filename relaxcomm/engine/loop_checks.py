@@ -14,14 +14,18 @@ from relaxcomm.step.step import Step
 _LOOK_STEPS = 16
 
 
-def unended_error() -> UsageError:
-    """An error for a backward after one that did not end."""
-    return UsageError("the last backward did not end: it raised an error, and peers wait for its gradients")
+def check_ended(*, begun: bool) -> None:
+    """Raise UsageError for a forward while a backward has begun and has not ended."""
+    if begun:
+        raise UsageError(
+            "the last backward did not end: it raised an error, and peers wait for its gradients"
+        )
 
 
-def graph_error() -> UsageError:
-    """An error for gradients of gradients."""
-    return UsageError("backward(create_graph=True) is not supported: exchanged gradients carry no graph")
+def check_no_graph() -> None:
+    """Raise UsageError for a backward that makes gradients of gradients."""
+    if torch.is_grad_enabled():
+        raise UsageError("backward(create_graph=True) is not supported: exchanged gradients carry no graph")
 
 
 def check_turn(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer], closure: object) -> None:
@@ -77,13 +81,14 @@ def check_exchanged(step: Step, *, unsynchronised: bool) -> None:
     )
 
 
-def skipped_unseen(step: Step) -> UsageError:
-    """An error for a step that the GradScaler skipped, where its exchange is missed only afterwards."""
-    return UsageError(
-        f"step {step.bound.clock.step} was skipped by the GradScaler, and its exchange is seen to be missing "
-        "only now, in the next backward, since neither the model nor a part of it was called; train "
-        "through the model itself: its forward may call what computes the loss"
-    )
+def check_seen(step: Step) -> None:
+    """Refuse a step that the GradScaler skipped, where its exchange is missed only now."""
+    if step.has_work_after():
+        raise UsageError(
+            f"step {step.bound.clock.step} was skipped by the GradScaler, and its exchange is seen to be "
+            "missing only now, in the next backward, since neither the model nor a part of it was called; "
+            "train through the model itself: its forward may call what computes the loss"
+        )
 
 
 def check_now_and_then(step: Step) -> None:

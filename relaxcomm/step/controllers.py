@@ -88,6 +88,16 @@ class Controllers:
             if bool(torch.isfinite(total).all()):  # else the window is not committed, and nothing was learnt
                 self._write(self._controllers[index].decide(context(self._controllers[index].rule), total))
 
+    def gradients_arrive(self) -> None:
+        """Gradients of a backward are there."""
+        if self.accumulation is not None:
+            self.accumulation.arrive()
+
+    def backward_ends(self) -> None:
+        """A backward has ended."""
+        if self.accumulation is not None:
+            self.accumulation.add()
+
     def close(self) -> None:
         """The step has ended."""
         self._given_before, self._given = self._given or self._given_before, 0

@@ -34,15 +34,19 @@ class Step:
         self._exchanged = False
 
     @property
+    def follows_gradients(self) -> bool:
+        """Whether it has to be told of gradients as they arrive."""
+        return self._needs_gradients or self.bound.algorithm.round_plan is not None
+
+    @property
     def stands_alone(self) -> bool:
         """Whether it does nothing before the optimizers' step, so that they may step whenever they like."""
+        return not (self._needs_gradients or self.parameters.acts_before)
+
+    @property
+    def _needs_gradients(self) -> bool:
         bound = self.bound
-        return not (
-            bound.algorithm.at("backward")
-            or bound.votes
-            or bound.controllers.accumulation
-            or self.parameters.acts_before
-        )
+        return bool(bound.algorithm.at("backward") or bound.votes or bound.controllers.accumulation)
 
     @property
     def synchronised(self) -> bool:

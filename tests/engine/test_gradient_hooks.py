@@ -41,8 +41,8 @@ def test_each_is_told_of_until_they_are_collected():
     hooks.collect()
     model(torch.ones(1, 2)).sum().backward()
     assert told == [[0], [1], [2], [3]]
-    assert hooks.take() == [0, 1, 2, 3]
-    assert hooks.take() == []
+    assert hooks.tell_each() == [0, 1, 2, 3]
+    assert hooks.tell_each() == []
 
 
 def test_the_awaited_come_at_once_with_those_before_them():
@@ -53,8 +53,7 @@ def test_the_awaited_come_at_once_with_those_before_them():
     hooks.collect()
     model(torch.ones(1, 2)).sum().backward()
     assert told == [[0, 1], [2]]
-    assert hooks.take() == [3]
-    hooks.tell_each()
+    assert hooks.tell_each() == [3]
     model(torch.ones(1, 2)).sum().backward()
     assert told[2:] == [[0], [1], [2], [3]], "an awaited gradient is told of once"
     hooks.remove()

@@ -1,0 +1,97 @@
+"""Measures the slowest link of the workers, by all-reduces of a few sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from relaxcomm.network.operations import AllReduce, Label
+from relaxcomm.step.bound import Bound
+
+_FIRST_BYTES, _LAST_BYTES = 1 << 17, 1 << 22
+_SECONDS = 0.02  # that a probe takes at least: links let a burst pass faster than they can go on
+_LATENCIES = 4  # that it takes at least
+_TINY_SECONDS = 1e-9
+
+
+class MeasuredLink(NamedTuple):
+    """The slowest worker's."""
+
+    latency_seconds: float
+    """Of an all-reduce of few bytes."""
+    bytes_per_second: float
+    """At which a worker's bytes leave it."""
+
+
+class Probe(NamedTuple):
+    """One all-reduce, as the slowest worker saw it."""
+
+    sent_bytes: int
+    """That a worker sends in it."""
+    seconds: float
+    """That it took."""
+
+
+def measure_link(bound: Bound, largest: Callable[[float], float]) -> MeasuredLink:
+    """The slowest link; every rank calls this in the same step.
+
+    Args:
+        bound: the algorithm on a model.
+        largest: of a number of each worker's.
+    """
+    few = 4 * 2 * bound.world.size  # bytes: of fewer entries than a ring has messages Gloo makes no ring
+    latency = largest(min(_probe(bound, few) for _ in range(5)))
+    probes, num_bytes = [Probe(_sent(bound, few), latency)], _FIRST_BYTES
+    while num_bytes <= _LAST_BYTES and (
+        len(probes) == 1 or probes[-1].seconds < max(_SECONDS, _LATENCIES * latency)
+    ):
+        probes.append(Probe(_sent(bound, num_bytes), largest(_probe(bound, num_bytes))))
+        num_bytes *= 2
+    return MeasuredLink(latency, bytes_per_second(probes))
+
+
+def bytes_per_second(probes: Sequence[Probe]) -> float:
+    r"""A link's rate by what probes took, of which the first one waits only.
+
+    $$r = \min\left(\max\left(\frac{s_n - s_{n-1}}{t_n - t_{n-1}}, \frac{s_n}{t_n}\right),
+    \frac{s_n}{t_n - t_0}\right)$$
+
+    On a long way latency adds to the transfer. Among processes that wait for a core it hides behind it,
+    so that nothing may be taken off. What one more byte takes tells which, and noise is kept between both.
+
+    Args:
+        probes: in the order of their sizes.
+    """
+    first, (before, last) = probes[0], probes[-2:]
+    if not last.sent_bytes:
+        return math.inf
+    added = (last.sent_bytes - before.sent_bytes) / max(last.seconds - before.seconds, _TINY_SECONDS)
+    with_all = last.sent_bytes / max(last.seconds, _TINY_SECONDS)
+    without_latency = last.sent_bytes / max(last.seconds - first.seconds, _TINY_SECONDS)
+    return min(max(added, with_all), without_latency)
+
+
+def now(bound: Bound) -> float:
+    """The time at which this rank's device has done all that it was given."""
+    device = bound.replica.device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return bound.world.transport.now()
+
+
+def _probe(bound: Bound, num_bytes: int) -> float:
+    """The seconds of an all-reduce."""
+    begin = now(bound)
+    bound.world.run(AllReduce(_message(bound, num_bytes)), Label(bound.common_step, "probe"))
+    return now(bound) - begin
+
+
+def _sent(bound: Bound, num_bytes: int) -> int:
+    return bound.world.transport.traffic(AllReduce(_message(bound, num_bytes)))[0]
+
+
+def _message(bound: Bound, num_bytes: int) -> torch.Tensor:
+    return torch.zeros(num_bytes // 4, device=bound.replica.device)
