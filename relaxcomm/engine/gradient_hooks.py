@@ -59,6 +59,8 @@ class GradientHooks:
         self._each.__setstate__((target, (), {}, None))  # type: ignore[attr-defined]  # typeshed lacks it
 
     def _take(self) -> list[int]:
+        if not self._arrived:
+            return []
         indices = list(map(self._indices.__getitem__, map(id, self._arrived)))
         self._arrived.clear()
         return indices
@@ -68,8 +70,8 @@ class GradientHooks:
         self._tell(self._take())
 
     def _awaited_arrives(self, parameter: Tensor) -> None:
-        if self._arrived:
-            self._tell(self._take())
+        if indices := self._take():
+            self._tell(indices)
 
 
 def _hang(parameter: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
