@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -13,12 +10,13 @@ from weakref import WeakSet
 from prometheus_client import CollectorRegistry
 from torch import Tensor
 
-from relaxcomm.errors import MetricsWarning, UsageError
+from relaxcomm.engine.run_lines import RunLines
+from relaxcomm.errors import UsageError
 from relaxcomm.monitoring.addresses import name_run, open_exporter, open_exporters
 from relaxcomm.monitoring.collector import Labelled, RunCollector, check_name
 from relaxcomm.monitoring.exporter import Exporter
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
-from relaxcomm.monitoring.run_log import RunLog, log_path
+from relaxcomm.monitoring.run_log import log_path
 from relaxcomm.monitoring.snapshot import Snapshot
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.generations import Generation
@@ -51,7 +49,7 @@ class Metering:
         self.registry.register(RunCollector(self.snapshot))
         self._known: set[str] = set()
         self._exporter: Exporter | None = None
-        self._log: RunLog | None = None
+        self._lines = RunLines()
         self.url: str | None = None
         self.name = ""
         """The value of the label `run`."""
@@ -73,7 +71,7 @@ class Metering:
         if self._exporter is not None:
             self.url = self._exporter.url
         if settings.log and folder is not None:
-            self._open_log(log_path(folder, self.name, number), self.name, settings.log_bytes)
+            self._lines.open(log_path(folder, self.name, number), self.name, bound, settings.log_bytes)
 
     def _name_run(self, settings: MetricsConfig) -> str:
         """A name that no open engine of this process has: two share a folder, and may share a second."""
@@ -88,23 +86,6 @@ class Metering:
         shown.register(Labelled(self.registry, {"rank": str(number), "run": self.name}))
         return shown
 
-    def _open_log(self, path: Path, name: str, limit_bytes: int) -> None:
-        try:
-            self._log = RunLog(path, limit_bytes)
-        except OSError as error:
-            warnings.warn(f"there is no run log: {error}; see the key output", MetricsWarning, stacklevel=2)
-            return
-        membership, algorithm = self._membership, self._bound.algorithm
-        self._log.write(
-            {
-                "run": name,
-                "rank": self._bound.world.process.rank,
-                "world_size": membership.world_size,
-                "algorithm": algorithm.name,
-                "composition": repr(algorithm),
-            }
-        )
-
     def label_by_primitive(self) -> None:
         """Count what the rules have moved under their primitives' names: other rules get their numbers."""
         counters, flights = self._bound.world.transport.counters, self._bound.world.statistics.in_flight
@@ -113,24 +94,13 @@ class Metering:
 
     def follow(self, bound: Bound) -> None:
         """Show another algorithm in the place of the one before."""
-        self._bound, seen = bound, bound.world.statistics
-        if self._log is not None:
-            switched = {"time": time.time(), "samples": seen.samples, "steps": seen.steps}
-            self._log.write(
-                {"switched_to": bound.algorithm.name, "composition": repr(bound.algorithm), **switched}
-            )
+        self._bound = bound
+        self._lines.switched(bound)
 
     def go_on_with(self, bound: Bound, generation: Generation) -> None:
         """Show the same algorithm among other ranks, when some are lost or have joined."""
         self._bound, self._membership = bound, bound.world.membership
-        if self._log is not None:
-            ranks = {
-                "generation": generation.number,
-                "lost": generation.lost,
-                "joined": generation.joined,
-                "world_size": bound.world.size,
-            }
-            self._log.write({"time": time.time(), "step": bound.clock.step, **ranks})
+        self._lines.ranks_changed(bound, generation)
 
     def observe(self, values: Mapping[str, float | Tensor]) -> None:
         """Keep the latest values of what the training program measures."""
@@ -144,8 +114,7 @@ class Metering:
         """Keep the latest evaluation, and write a line of each."""
         known = {name: _number(name, value) for name, value in measures.items()}
         self._bound.world.statistics.evaluations.update(known)
-        if self._log is not None:
-            self._log.write({"evaluation": known, "time": time.time(), "step": self._bound.clock.step})
+        self._lines.evaluated(self._bound, known)
 
     def snapshot(self) -> Snapshot:
         """The run as it is now; also called from other threads."""
@@ -179,35 +148,16 @@ class Metering:
         """Write the summary and stop answering."""
         with _lock:
             _open.discard(self)
-        if self._log is not None:
-            self._log.close({"summary": {"status": status, **self.snapshot().as_json()}})
+        if self._lines.are_open:
+            self._lines.close(status, self.snapshot())
         if self._exporter is not None:
             self._exporter.close()
-        self._log = self._exporter = None
+        self._exporter = None
 
     def synchronised(self) -> None:
-        """Something was exchanged: one line; the thread that writes it makes numbers of tensors."""
-        if self._log is None:
-            return
-        seen, counters = self._bound.world.statistics, self._bound.world.transport.counters
-        self._log.write(
-            {
-                "time": time.time(),
-                "step": self._bound.clock.step,
-                "synchronisations": seen.synchronisations,
-                "samples": seen.samples,
-                "bytes_sent": counters.sent,
-                "bytes_received": counters.received,
-                "evaluation_bytes_sent": counters.evaluation[0],
-                "bytes_uncompressed": seen.bytes_uncompressed,
-                "step_seconds": seen.step_times.total,
-                "exposed_communication_seconds": seen.exposed_seconds,
-                "hidden_communication_seconds": seen.hidden_seconds,
-                "callback_seconds": seen.busy_seconds,
-                "triggers": self._triggers(),
-                **self._values(),
-            }
-        )
+        """Something was exchanged."""
+        if self._lines.are_open:
+            self._lines.synchronised(self._bound, self._triggers(), self._values())
 
     def _triggers(self) -> dict[str, tuple[float | Tensor, float]]:
         """What the voting triggers compared, by the first rule that has each."""
