@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from relaxcomm.composition.exchange_cost import Speeds
-from relaxcomm.engine.link_probes import measure_link, now
+from relaxcomm.planner.link_probes import measure_link, now
 from relaxcomm.planner.measuring import measure_coders
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.roles.planner import Measured

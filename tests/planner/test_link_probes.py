@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from relaxcomm.engine.link_probes import Probe, bytes_per_second
+from relaxcomm.planner.link_probes import Probe, bytes_per_second
 
 MBIT = 1e6 / 8
 
