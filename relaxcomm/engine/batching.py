@@ -106,9 +106,7 @@ class Batching(Readable):
         """
         parts, total = list(split_batch(batch, size)), num_samples(batch)
         for index, (part, share) in enumerate(parts):
-            accumulation = self._session.bound.controllers.accumulation
-            if accumulation is not None:
-                accumulation.expect(round(share * total))
+            self._session.bound.controllers.expect(round(share * total))
             with nullcontext() if index == len(parts) - 1 else self.no_sync():
                 yield part, share
 

@@ -27,7 +27,7 @@ class MeasuredLink(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """One all-reduce, as the slowest worker saw it."""
+    """One all-reduce."""
 
     sent_bytes: int
     """That a worker sends in it."""
@@ -42,13 +42,15 @@ def measure_link(bound: Bound, largest: Callable[[float], float]) -> MeasuredLin
         bound: the algorithm on a model.
         largest: of a number of each worker's.
     """
+
+    def slowest(probe: Probe) -> Probe:
+        return probe._replace(seconds=largest(probe.seconds))
+
     few = 4 * 2 * bound.world.size  # bytes: of fewer entries than a ring has messages Gloo makes no ring
-    latency = largest(min(_probe(bound, few) for _ in range(5)))
-    probes, num_bytes = [Probe(_sent(bound, few), latency)], _FIRST_BYTES
-    while num_bytes <= _LAST_BYTES and (
-        len(probes) == 1 or probes[-1].seconds < max(_SECONDS, _LATENCIES * latency)
-    ):
-        probes.append(Probe(_sent(bound, num_bytes), largest(_probe(bound, num_bytes))))
+    probes = [slowest(min((_probe(bound, few) for _ in range(5)), key=lambda probe: probe.seconds))]
+    latency, num_bytes = probes[0].seconds, _FIRST_BYTES
+    while probes[-1].seconds < max(_SECONDS, _LATENCIES * latency) and num_bytes <= _LAST_BYTES:
+        probes.append(slowest(_probe(bound, num_bytes)))
         num_bytes *= 2
     return MeasuredLink(latency, bytes_per_second(probes))
 
@@ -82,16 +84,10 @@ def now(bound: Bound) -> float:
     return bound.world.transport.now()
 
 
-def _probe(bound: Bound, num_bytes: int) -> float:
-    """The seconds of an all-reduce."""
+def _probe(bound: Bound, num_bytes: int) -> Probe:
+    """As this worker sees it."""
+    operation = AllReduce(torch.zeros(num_bytes // 4, device=bound.replica.device))
+    sent_bytes, _ = bound.world.transport.traffic(operation)
     begin = now(bound)
-    bound.world.run(AllReduce(_message(bound, num_bytes)), Label(bound.common_step, "probe"))
-    return now(bound) - begin
-
-
-def _sent(bound: Bound, num_bytes: int) -> int:
-    return bound.world.transport.traffic(AllReduce(_message(bound, num_bytes)))[0]
-
-
-def _message(bound: Bound, num_bytes: int) -> torch.Tensor:
-    return torch.zeros(num_bytes // 4, device=bound.replica.device)
+    bound.world.run(operation, Label(bound.common_step, "probe"))
+    return Probe(sent_bytes, now(bound) - begin)

@@ -34,13 +34,18 @@ class Controllers:
         self._needs, self._plays_clients = algorithm.needs, algorithm.round_plan is not None
         self._values = values
         needs_micro = any(controller.facts.needs_micro_gradients for controller in self._controllers)
-        self.accumulation = Accumulation(replica.parameters) if needs_micro else None
-        """The gradients that a step accumulates, if a controller looks at them one by one."""
+        # What a step accumulates, if a controller looks at it one by one.
+        self._accumulation = Accumulation(replica.parameters) if needs_micro else None
         self._observed: dict[int, Tensor] = {}
         self._asked: list[tuple[int, Answer]] = []
         self._listeners: dict[str, Callable[[float], None]] = {}
         self._follows_loader = False
         self._given = self._given_before = 0
+
+    @property
+    def needs_micro_gradients(self) -> bool:
+        """Whether a controller looks at the gradients that a step accumulates, one by one."""
+        return self._accumulation is not None
 
     def watches(self, rule: int) -> bool:
         """Whether a controller watches a rule."""
@@ -58,7 +63,7 @@ class Controllers:
         """
         for index, controller in enumerate(self._controllers):
             if controller.rule == rule:
-                micro = None if self.accumulation is None else self.accumulation.seen(self._replica.scale())
+                micro = None if self._accumulation is None else self._accumulation.seen(self._replica.scale())
                 samples = self._given or self._given_before or None
                 found = (
                     controller.observe(cx, ExchangedBucket(unit, local, result, micro, samples))
@@ -88,21 +93,26 @@ class Controllers:
             if bool(torch.isfinite(total).all()):  # else the window is not committed, and nothing was learnt
                 self._write(self._controllers[index].decide(context(self._controllers[index].rule), total))
 
+    def expect(self, samples: int) -> None:
+        """The next backward is of so many samples."""
+        if self._accumulation is not None:
+            self._accumulation.expect(samples)
+
     def gradients_arrive(self) -> None:
         """Gradients of a backward are there."""
-        if self.accumulation is not None:
-            self.accumulation.arrive()
+        if self._accumulation is not None:
+            self._accumulation.arrive()
 
     def backward_ends(self) -> None:
         """A backward has ended."""
-        if self.accumulation is not None:
-            self.accumulation.add()
+        if self._accumulation is not None:
+            self._accumulation.add()
 
     def close(self) -> None:
         """The step has ended."""
         self._given_before, self._given = self._given or self._given_before, 0
-        if self.accumulation is not None:
-            self.accumulation.close()
+        if self._accumulation is not None:
+            self._accumulation.close()
 
     def given(self, samples: int) -> None:
         """The loader has given a batch."""

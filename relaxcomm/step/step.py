@@ -46,7 +46,7 @@ class Step:
     @property
     def _needs_gradients(self) -> bool:
         bound = self.bound
-        return bool(bound.algorithm.at("backward") or bound.votes or bound.controllers.accumulation)
+        return bool(bound.algorithm.at("backward") or bound.votes or bound.controllers.needs_micro_gradients)
 
     @property
     def synchronised(self) -> bool:
