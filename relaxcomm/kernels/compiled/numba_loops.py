@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-_TOGETHER = 16  # entries, looked at one by one only if one of them is large
+_TOGETHER = np.uint64(16)  # entries, looked at one by one only if one of them is large
+_NEAR = 4096  # entries that stay in the nearest cache until they are looked at
 
 
 def _compiled(function):
@@ -63,21 +64,32 @@ def make_and_find_largest(minuend, subtrahend, other, flat, bits, size, low, val
 
 
 @njit(inline="always")
-def _largest_key(begin, bits):
-    largest = np.int32(0)
+def _is_any_large(begin, bits, low):
+    is_any = False
     for place in range(_TOGETHER):
-        largest = max(largest, bits[begin + place] & np.int32(0x7FFFFFFF))
-    return largest
+        is_any |= (bits[begin + place] & np.int32(0x7FFFFFFF)) > low
+    return is_any
 
 
 @njit(inline="always")
-def _keep_large(begin, count, flat, threshold, start, num, places, sizes):
-    """Write those of `count` entries that are large; how many have been written until then."""
-    for place in range(count):
-        size = abs(flat[begin + place])
-        places[num], sizes[num] = start + begin + place, size  # which the next one takes if it is not large
+def _keep_large(begin, end, flat, threshold, start, num, places, sizes):
+    """Write those from `begin` to `end` that are large; how many have been written until then."""
+    for index in range(begin, end):
+        size = abs(flat[index])
+        places[num], sizes[num] = start + index, size  # which the next one takes if it is not large
         num += np.uint64(size > threshold)
     return num
+
+
+@njit(inline="always")
+def _write_large(flat, bits, threshold, low, start, num, places, sizes):
+    """What `find_large` does, behind `num` entries that have been written."""
+    begin, numel = np.uint64(0), np.uint64(flat.shape[0])
+    while begin + _TOGETHER <= numel:
+        if _is_any_large(begin, bits, low):
+            num = _keep_large(begin, begin + _TOGETHER, flat, threshold, start, num, places, sizes)
+        begin += _TOGETHER
+    return _keep_large(begin, numel, flat, threshold, start, num, places, sizes)
 
 
 @_compiled
@@ -93,29 +105,26 @@ def find_large(flat, bits, threshold, low, start, places, sizes):
         places: of their numbers, int64, with room for one more than there are entries.
         sizes: of their sizes, float32, with as much room.
     """
-    num, numel = np.uint64(0), flat.shape[0]  # signed, it would cost a test at each index
-    for block in range(numel // _TOGETHER):
-        begin = block * _TOGETHER
-        if _largest_key(begin, bits) > low:
-            num = _keep_large(begin, _TOGETHER, flat, threshold, start, num, places, sizes)
-    rest = numel % _TOGETHER
-    return _keep_large(numel - rest, rest, flat, threshold, start, num, places, sizes)
+    # Unsigned throughout: a number that may be negative costs a test at each index.
+    return _write_large(flat, bits, threshold, low, np.uint64(start), np.uint64(0), places, sizes)
 
 
 @_compiled
 def add_and_find_large(one, other, flat, bits, threshold, low, start, places, sizes):
     """The same of `flat = one + other`, which is made on the way."""
     num, numel = np.uint64(0), flat.shape[0]
-    for block in range(numel // _TOGETHER):
-        begin = block * _TOGETHER
-        for place in range(_TOGETHER):
-            flat[begin + place] = one[begin + place] + other[begin + place]
-        if _largest_key(begin, bits) > low:
-            num = _keep_large(begin, _TOGETHER, flat, threshold, start, num, places, sizes)
-    rest = numel % _TOGETHER
-    for place in range(numel - rest, numel):
-        flat[place] = one[place] + other[place]
-    return _keep_large(numel - rest, rest, flat, threshold, start, num, places, sizes)
+    for begin in range(0, numel, _NEAR):  # one loop that adds and looks takes twice the time
+        end = min(begin + _NEAR, numel)
+        made, made_bits = flat[begin:end], bits[begin:end]
+        _add(one[begin:end], other[begin:end], made)
+        num = _write_large(made, made_bits, threshold, low, np.uint64(start + begin), num, places, sizes)
+    return num
+
+
+@njit(inline="always")
+def _add(one, other, into):
+    for place in range(into.shape[0]):
+        into[place] = one[place] + other[place]
 
 
 @_compiled
