@@ -14,6 +14,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
 from relaxcomm.kernels import dispatch
+from relaxcomm.kernels.block_quantizer import quantize_blocks
 from relaxcomm.kernels.block_selection import largest_in_blocks
 from relaxcomm.kernels.compaction import compact
 from relaxcomm.kernels.level_packing import pack_levels, pack_nonnegative
@@ -64,6 +65,8 @@ def compile_all() -> None:
         pack_levels(residual, *scales, (1, 2), dtype=x.dtype, subtract=True)
         codes = torch.zeros(2, packed_bytes(NUMEL, num_codes), dtype=torch.uint8)
         sum_levels(codes, steps, lows, torch.ones(2), segments, num_codes)
+    quantize_blocks(x, Segments(NUMEL, 1024), 255, None, symmetric=True)
+    quantize_blocks(x, Segments(NUMEL, 1000), 256, (1, 2), residual=residual, out=torch.empty(NUMEL))
     for blocks in ((Blocks(0, 4, NUMEL // 4, 3),), (Blocks(0, NUMEL // 16, 16, 1), Blocks(0, 1, 3, 1))):
         largest_in_blocks(x, blocks)
     tensors = Segments(NUMEL, None, (1, NUMEL - 1))

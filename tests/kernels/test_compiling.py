@@ -10,7 +10,7 @@ from tests.test_readme import ROOT
 
 KERNELS = {
     *("_statistics", "_threshold", "_list", "_count", "_write"),
-    *("_blocks", "_parts", "_pack", "_sum", "_select"),
+    *("_blocks", "_parts", "_pack", "_quantize", "_sum", "_select"),
 }
 
 

@@ -7,6 +7,15 @@ import triton.language as tl
 
 
 @triton.jit
+def summed(tensor_ptr, residual_ptr, entry, inside, decay, HAS_RESIDUAL: tl.constexpr):
+    """Entries in float32; with a residual those of `x + decay e`."""
+    total = tl.load(tensor_ptr + entry, mask=inside, other=0.0).to(tl.float32)
+    if HAS_RESIDUAL:
+        total += decay * tl.load(residual_ptr + entry, mask=inside, other=0.0)
+    return total
+
+
+@triton.jit
 def corrected(
     tensor_ptr,
     residual_ptr,
@@ -16,11 +25,8 @@ def corrected(
     decay,
     HAS_RESIDUAL: tl.constexpr,
 ):
-    """Entries in float32 as messages hold them; with a residual those of `x + decay e`, which is written."""
-    value = tl.load(tensor_ptr + entry, mask=inside, other=0.0)
+    """The same as messages hold them; with a residual they are written."""
+    total = summed(tensor_ptr, residual_ptr, entry, inside, decay, HAS_RESIDUAL)
     if HAS_RESIDUAL:
-        kept = tl.load(residual_ptr + entry, mask=inside, other=0.0)
-        total = value.to(tl.float32) + decay * kept
         tl.store(out_ptr + entry, total, mask=inside)
-        value = total.to(tensor_ptr.dtype.element_ty)
-    return value.to(tl.float32)
+    return total.to(tensor_ptr.dtype.element_ty).to(tl.float32)

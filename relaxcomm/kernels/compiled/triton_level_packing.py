@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits, zero_code
 from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lane_tile, scale_of, segment_of
+from relaxcomm.kernels.compiled.triton_rounding import rounded
 from relaxcomm.kernels.philox import Key
 from relaxcomm.tensors.segments import Segments
 
@@ -78,33 +79,6 @@ def launch(
     return out
 
 
-@triton.jit
-def _word(lane, key_low, key_high, SLOT: tl.constexpr):
-    """The random word of a slot; the compiler makes those of one counter together."""
-    key = (key_high.to(tl.uint64) << 32) | key_low.to(tl.uint64)
-    low, high = lane.to(tl.uint32), (lane >> 32).to(tl.uint32)
-    none = low * 0
-    w0, w1, w2, w3 = tl.philox(key, low, high, none + SLOT // 4, none)
-    if SLOT % 4 == 0:
-        word = w0
-    elif SLOT % 4 == 1:
-        word = w1
-    elif SLOT % 4 == 2:
-        word = w2
-    else:
-        word = w3
-    return word
-
-
-@triton.jit
-def _drawn(place, word, ZERO: tl.constexpr, MOST: tl.constexpr, BITS: tl.constexpr, UPPER: tl.constexpr):
-    """`floor(place + u)` in fixed point."""
-    exact = place * (1 << BITS) + (word >> BITS).to(tl.float32) * UPPER
-    exact = tl.minimum(tl.maximum(exact, -(ZERO << BITS)), MOST << BITS)
-    fixed = tl.floor(exact).to(tl.int32)
-    return ((fixed + (word & ((1 << BITS) - 1)).to(tl.int32)) >> BITS) + ZERO
-
-
 @triton.jit(do_not_specialize=["count", "key_low", "key_high"])
 def _pack(
     tensor_ptr,
@@ -160,13 +134,10 @@ def _pack(
                 if HAS_LOWS:
                     value -= scale_of(lows_ptr, own, known, ROW)
                 level = value * scale_of(inverses_ptr, own, known, ROW)
-                level = tl.where(level == level, level, 0.0)
-                if IS_DRAWN:
-                    word = _word(base + place, key_low, key_high, part * DIGITS + DIGITS - 1 - reverse)
-                    code = _drawn(level, word, ZERO, MOST, BITS, UPPER)
-                else:
-                    # So large a number that its last bit stands for 1: entries are rounded, their bits read.
-                    code = (level + (ZERO + 8388608.0)).to(tl.int32, bitcast=True) & 255
+                slot = part * DIGITS + DIGITS - 1 - reverse
+                code = rounded(
+                    level, base + place, key_low, key_high, slot, IS_DRAWN, ZERO, MOST, BITS, UPPER
+                )
             if SUBTRACTS:
                 step = scale_of(steps_ptr, own, known, ROW)
                 if HAS_LOWS:

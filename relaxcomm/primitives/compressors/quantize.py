@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Index, Steps, frozen
 from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
+from relaxcomm.kernels.block_quantizer import levels_between, quantize_blocks, takes_blocks
 from relaxcomm.kernels.segment_statistics import SegmentStatistics
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
@@ -118,10 +118,27 @@ class quantize(UniformQuantizer):
         return self._between(found.lows, found.highs)
 
     def _between(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        if self.symmetric:
-            high = torch.maximum(high, -low)
-            low = -high
-        return (high - low) / (self.num_codes - 1), low
+        return levels_between(low, high, self.num_codes, symmetric=self.symmetric)
+
+    def _in_kernels(
+        self,
+        cx: Context,
+        tensor: Tensor,
+        residual: Tensor | None = None,
+        decay: float = 1.0,
+        out: Tensor | None = None,
+    ) -> Quantized:
+        segments = self.segments(cx, tensor.numel())
+        if not takes_blocks(tensor, segments, self.num_codes):
+            return super()._in_kernels(cx, tensor, residual, decay, out)
+        codes, steps, lows = quantize_blocks(
+            *(tensor, segments, self.num_codes, self._key(cx, tensor)),
+            symmetric=self.symmetric,
+            residual=residual,
+            decay=decay,
+            out=out,
+        )
+        return Quantized(codes, steps, lows, self.num_codes, segments)
 
     def contraction(self, numel: int) -> float | None:
         # Half a step lost on each entry, drawn ones on average; the outermost hold range^2 / 2 at least, or

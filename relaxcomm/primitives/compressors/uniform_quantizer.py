@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_levels
-from relaxcomm.kernels.philox import key_of
+from relaxcomm.kernels.philox import Key, key_of
 from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
 from relaxcomm.roles import Coding, Context, State
@@ -66,9 +66,7 @@ class UniformQuantizer(QuantizedFeedback):
     def message_with_feedback(
         self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
     ) -> Quantized:
-        segments = self.segments(cx, tensor.numel())
-        found = segment_statistics(tensor, segments, residual, decay, out)
-        return self._packed(cx, out, segments, found, dtype=tensor.dtype, subtract=True)
+        return self._in_kernels(cx, tensor, residual, decay, out)
 
     def _message(self, cx: Context, tensor: Tensor) -> Quantized:
         segments, size = self.segments(cx, tensor.numel()), chunk_size(tensor)
@@ -89,30 +87,30 @@ class UniformQuantizer(QuantizedFeedback):
                 rounding.round(places, chunk.rows(codes))
         return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
 
-    def _in_kernels(self, cx: Context, tensor: Tensor) -> Quantized:
-        """The same in a number of launches that does not depend on the segments."""
-        segments = self.segments(cx, tensor.numel())
-        found = segment_statistics(tensor, segments)
-        return self._packed(cx, tensor, segments, found, dtype=tensor.dtype, subtract=False)
-
-    def _packed(
+    def _in_kernels(
         self,
         cx: Context,
         tensor: Tensor,
-        segments: Segments,
-        found: SegmentStatistics,
-        *,
-        dtype: torch.dtype,
-        subtract: bool,
+        residual: Tensor | None = None,
+        decay: float = 1.0,
+        out: Tensor | None = None,
     ) -> Quantized:
-        """The message once the statistics are there; with `subtract` the tensor becomes what it leaves."""
+        """The message on a GPU; the number of launches does not depend on the segments."""
+        segments = self.segments(cx, tensor.numel())
+        found = segment_statistics(tensor, segments, residual, decay, out)
         steps, spread = self.spread_of(found)
         lows = spread if self.has_lows else None
-        key = key_of(cx.number(self.seed, tensor.numel())) if self.stochastic else None
         codes = pack_levels(
-            tensor, steps, lows, segments, self.num_codes, key, dtype=dtype, subtract=subtract
+            tensor if out is None else out,
+            *(steps, lows, segments, self.num_codes, self._key(cx, tensor)),
+            dtype=tensor.dtype,
+            subtract=out is not None,
         )
         return Quantized(codes, steps, steps[:0] if lows is None else lows, self.num_codes, segments)
+
+    def _key(self, cx: Context, tensor: Tensor) -> Key | None:
+        """Of this step's random words, if entries are drawn."""
+        return key_of(cx.number(self.seed, tensor.numel())) if self.stochastic else None
 
     def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
         """Bytes of a message whose entries have `num_segments` scales."""

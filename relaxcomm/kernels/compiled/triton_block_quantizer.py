@@ -1,0 +1,129 @@
+"""The kernel of `quantize_blocks`."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits, zero_code
+from relaxcomm.kernels.compiled.triton_feedback import summed
+from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lane_tile
+from relaxcomm.kernels.compiled.triton_rounding import rounded
+from relaxcomm.kernels.philox import Key
+
+
+def launch(
+    tensor: Tensor,
+    lanes: CodeLanes,
+    num_codes: int,
+    symmetric: bool,
+    key: Key | None,
+    residual: Tensor | None,
+    decay: float,
+    out: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, steps, and lows unless the levels lie around 0."""
+    count = triton.cdiv(lanes.numel, lanes.row)
+    codes = torch.empty(lanes.num_bytes, dtype=torch.uint8, device=tensor.device)
+    steps = torch.empty(count, dtype=torch.float32, device=tensor.device)
+    lows = steps[:0] if symmetric else torch.empty_like(steps)
+    zero = zero_code(num_codes, has_lows=not symmetric)
+    bits = fraction_bits(num_codes, zero)
+    programs, rows, columns = lane_tile(lanes)
+    _quantize[(programs,)](
+        tensor,
+        tensor if residual is None else residual,
+        tensor if out is None else out,
+        decay,
+        *(codes, steps, lows),
+        *(lanes.numel, lanes.lanes, count),
+        *(key or (0, 0)),
+        HAS_RESIDUAL=residual is not None,
+        IS_SYMMETRIC=symmetric,
+        PARTS=lanes.parts,
+        ROW=lanes.row,
+        ROWS=rows,
+        COLUMNS=columns,
+        DIVISIONS=float(num_codes - 1),
+        IS_DRAWN=key is not None,
+        ZERO=zero,
+        MOST=num_codes - 1 - zero,
+        BITS=bits,
+        UPPER=2.0 ** (bits - 32),
+        num_warps=8,
+        enable_fp_fusion=False,  # rounded as the same arithmetic in torch
+    )
+    return codes, steps, lows
+
+
+@triton.jit
+def _levels(value, inside, IS_SYMMETRIC: tl.constexpr, DIVISIONS: tl.constexpr):
+    """Of each row the distance of its levels and the lowest, `[ROWS]`; NaN where an entry is not finite."""
+    low = tl.min(tl.where(inside, value, float("inf")), axis=1)
+    high = tl.max(tl.where(inside, value, -float("inf")), axis=1)
+    if IS_SYMMETRIC:
+        high = tl.maximum(high, -low)
+        low = -high
+    spoilt = tl.max((inside & (value - value != 0)).to(tl.int32), axis=1) > 0
+    step = tl.div_rn(high - low, high * 0 + DIVISIONS)
+    return tl.where(spoilt, float("nan"), step), tl.where(spoilt, float("nan"), low)
+
+
+@triton.jit(do_not_specialize=["decay", "count", "key_low", "key_high"])
+def _quantize(
+    tensor_ptr,
+    residual_ptr,
+    out_ptr,
+    decay,
+    codes_ptr,
+    steps_ptr,
+    lows_ptr,
+    numel,
+    num_lanes,
+    count,
+    key_low,
+    key_high,
+    HAS_RESIDUAL: tl.constexpr,
+    IS_SYMMETRIC: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROW: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DIVISIONS: tl.constexpr,
+    IS_DRAWN: tl.constexpr,
+    ZERO: tl.constexpr,
+    MOST: tl.constexpr,
+    BITS: tl.constexpr,
+    UPPER: tl.constexpr,
+):
+    """A program some blocks of every part, each read once."""
+    base, place, there = lane_places(ROW, ROWS, COLUMNS)
+    there = there & are_before(place, num_lanes - base, ROWS, COLUMNS)
+    begins = tl.arange(0, ROWS) * ROW
+    for part in tl.static_range(PARTS):
+        first = base + tl.cast(num_lanes, tl.int64) * part
+        inside = there & are_before(place, numel - first, ROWS, COLUMNS)
+        total = summed(tensor_ptr, residual_ptr, first + place, inside, decay, HAS_RESIDUAL)
+        value = total.to(tensor_ptr.dtype.element_ty).to(tl.float32)
+        step, low = _levels(value, inside, IS_SYMMETRIC, DIVISIONS)
+        own = first // ROW + tl.arange(0, ROWS)
+        known = (own < count) & (base + begins < num_lanes)
+        tl.store(steps_ptr + own, step, mask=known)
+        is_normal = step >= 1.1754943508222875e-38  # of others no inverse exists
+        one = step * 0 + 1.0
+        inverse = tl.where(is_normal, tl.div_rn(one, tl.where(is_normal, step, 1.0)), 0.0)
+        if IS_SYMMETRIC:
+            level = value * inverse[:, None]
+        else:
+            tl.store(lows_ptr + own, low, mask=known)
+            level = (value - low[:, None]) * inverse[:, None]
+        code = rounded(level, base + place, key_low, key_high, part, IS_DRAWN, ZERO, MOST, BITS, UPPER)
+        tl.store(codes_ptr + first + place, code.to(tl.uint8), mask=inside)
+        if HAS_RESIDUAL:
+            if IS_SYMMETRIC:
+                sent = (code.to(tl.float32) - DIVISIONS / 2) * step[:, None]
+            else:
+                sent = code.to(tl.float32) * step[:, None] + low[:, None]
+            tl.store(out_ptr + first + place, total - sent, mask=inside)

@@ -1,0 +1,56 @@
+"""Places between levels as whole numbers: the nearest one, or one that is drawn."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _word(lane, key_low, key_high, SLOT: tl.constexpr):
+    """The random word of a slot; the compiler makes those of one counter together."""
+    key = (key_high.to(tl.uint64) << 32) | key_low.to(tl.uint64)
+    low, high = lane.to(tl.uint32), (lane >> 32).to(tl.uint32)
+    none = low * 0
+    w0, w1, w2, w3 = tl.philox(key, low, high, none + SLOT // 4, none)
+    if SLOT % 4 == 0:
+        word = w0
+    elif SLOT % 4 == 1:
+        word = w1
+    elif SLOT % 4 == 2:
+        word = w2
+    else:
+        word = w3
+    return word
+
+
+@triton.jit
+def _drawn(place, word, ZERO: tl.constexpr, MOST: tl.constexpr, BITS: tl.constexpr, UPPER: tl.constexpr):
+    """`floor(place + u)` in fixed point."""
+    exact = place * (1 << BITS) + (word >> BITS).to(tl.float32) * UPPER
+    exact = tl.minimum(tl.maximum(exact, -(ZERO << BITS)), MOST << BITS)
+    fixed = tl.floor(exact).to(tl.int32)
+    return ((fixed + (word & ((1 << BITS) - 1)).to(tl.int32)) >> BITS) + ZERO
+
+
+@triton.jit
+def rounded(
+    place,
+    lane,
+    key_low,
+    key_high,
+    SLOT: tl.constexpr,
+    IS_DRAWN: tl.constexpr,
+    ZERO: tl.constexpr,
+    MOST: tl.constexpr,
+    BITS: tl.constexpr,
+    UPPER: tl.constexpr,
+):
+    """The codes of places; NaN is at 0."""
+    place = tl.where(place == place, place, 0.0)
+    if IS_DRAWN:
+        code = _drawn(place, _word(lane, key_low, key_high, SLOT), ZERO, MOST, BITS, UPPER)
+    else:
+        # So large a number that its last bit stands for 1: entries are rounded, their bits read.
+        code = (place + (ZERO + 8388608.0)).to(tl.int32, bitcast=True) & 255
+    return code

@@ -1,0 +1,82 @@
+"""One kernel for blocks has the bits of those that look and pack apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from relaxcomm.kernels.block_quantizer import levels_between, quantize_blocks, takes_blocks
+from relaxcomm.kernels.dispatch import implementation
+from relaxcomm.kernels.level_packing import pack_levels
+from relaxcomm.kernels.philox import key_of
+from relaxcomm.kernels.segment_statistics import segment_statistics
+from relaxcomm.tensors.segments import Segments
+from tests.kernels.comparing import DTYPES, KINDS, both, entries, same_bits
+from tests.kernels.interpreter import DEVICE
+
+KEYS = pytest.mark.parametrize("key", [None, key_of(2**40 + 5)], ids=["nearest", "drawn"])
+
+
+def quantized(x, residual, segments, num_codes, key, symmetric):
+    """Codes, steps, lows and what is left of the sum, in the one kernel if it takes them."""
+    out = None if residual is None else torch.empty_like(residual)
+    if takes_blocks(x, segments, num_codes):
+        found = quantize_blocks(
+            *(x, segments, num_codes, key), symmetric=symmetric, residual=residual, decay=0.5, out=out
+        )
+        return *found, x if out is None else out
+    seen = segment_statistics(x, segments, residual, 0.5, out)
+    steps, lows = levels_between(seen.lows, seen.highs, num_codes, symmetric=symmetric)
+    subtracts = out is not None
+    codes = pack_levels(
+        *(out if subtracts else x, steps, None if symmetric else lows, segments, num_codes, key),
+        dtype=x.dtype,
+        subtract=subtracts,
+    )
+    return codes, steps, lows[:0] if symmetric else lows, x if out is None else out
+
+
+def check_same(x, segments, num_codes, key=None, *, symmetric=False, residual=None):
+    with implementation("triton"):
+        assert takes_blocks(x, segments, num_codes)
+    found, expected = both(quantized, x, residual, segments, num_codes, key, symmetric)
+    assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@KEYS
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("block", [1, 7, 1024, 4096])
+def test_blocks_of_any_size(block, symmetric, key, kernels):
+    num_codes = 255 if symmetric else 256
+    for numel in (1, 1025, 9001):
+        x = entries(numel)
+        check_same(x, Segments(numel, block), num_codes, key, symmetric=symmetric)
+        residual = entries(numel, seed=1)
+        check_same(x, Segments(numel, block), num_codes, key, symmetric=symmetric, residual=residual)
+
+
+@KEYS
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_of_entries(kind, dtype, key, kernels):
+    x = entries(1025, dtype, kind)
+    for num_codes, symmetric in ((256, False), (255, True), (32, False)):
+        for residual in (None, entries(1025, seed=1)):
+            check_same(x, Segments(1025, 64), num_codes, key, symmetric=symmetric, residual=residual)
+
+
+def test_others_are_left_to_kernels_that_look_and_pack_apart(kernels):
+    x = entries(9000)
+    with implementation("triton"):
+        assert not takes_blocks(x, Segments(9000, 1024), 16)  # two codes a byte
+        assert not takes_blocks(x, Segments(9000, 5000), 256)
+        assert not takes_blocks(x, Segments(9000, None, (4000, 5000)), 256)
+    with implementation("torch"):
+        assert not takes_blocks(x, Segments(9000, 1024), 256)
+
+
+def test_levels_around_zero_reach_the_farther_end():
+    low, high = torch.tensor([-3.0, -1.0], device=DEVICE), torch.tensor([1.0, 2.0], device=DEVICE)
+    step, low = levels_between(low, high, 5, symmetric=True)
+    assert step.tolist() == [1.5, 1.0]
+    assert low.tolist() == [-3.0, -2.0]
