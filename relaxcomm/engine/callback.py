@@ -10,8 +10,8 @@ from relaxcomm.errors import RankLostError
 from relaxcomm.step.step import Step
 
 
-class Follower(Protocol):
-    """Follows a training loop."""
+class StepOwner(Protocol):
+    """Whose methods are callbacks: it has a step, and can give it up."""
 
     step: Step
 
@@ -26,7 +26,7 @@ def callback(method: Callback) -> Callback:
     """Time a callback, and tell waiting peers when it fails here."""
 
     @wraps(method)
-    def told(loop: Follower, *args: Any) -> None:
+    def told(loop: StepOwner, *args: Any) -> None:
         try:
             with loop.step.bound.world.statistics.busy:
                 try:

@@ -34,6 +34,11 @@ def entries(numel: int, dtype: torch.dtype = torch.float32, kind: str = "normal"
     return x.to(dtype).to(DEVICE)
 
 
+def counter(x: Tensor) -> Callable[[float], int]:
+    """How many entries of a tensor exceed a threshold."""
+    return lambda threshold: int((x.abs() > threshold).sum())
+
+
 def both(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Any]:
     """What Triton and torch make of the same arguments, each with copies of its own."""
     found = []

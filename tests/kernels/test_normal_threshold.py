@@ -14,7 +14,7 @@ from relaxcomm.kernels.magnitudes import LARGEST_FINITE
 from relaxcomm.kernels.normal_threshold import normal_threshold
 from relaxcomm.primitives import gaussian_k
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
-from tests.kernels.comparing import KINDS, SIZES, both, entries
+from tests.kernels.comparing import KINDS, SIZES, both, counter, entries
 from tests.kernels.interpreter import DEVICE
 
 DENSITY = 0.001
@@ -73,25 +73,23 @@ def drawn(name, numel):
 def test_as_many_entries_as_the_rule_on_the_host_finds(name):
     """Counts differ by the evenness within a bin, thresholds by rounding alone."""
     x = drawn(name, 1_000_000)
-    sizes = Magnitudes(x)
-    tried = gaussian_k(density=DENSITY, fallback=None).search(
-        sizes.count, sizes.moments(), DENSITY, x.numel()
-    )
+    rule_on_host, moments = gaussian_k(density=DENSITY, fallback=None), Magnitudes(x).moments()
+    tried = rule_on_host.search(counter(x), moments, DENSITY, x.numel())
     expected, count = tried[-1]
     found = threshold(x, fallback=False)
     if count <= 4 / 3 * 1000:
         assert found == pytest.approx(expected, rel=1e-6)
     else:  # the message cannot hold them: about as many as it can, the largest
-        assert 1000 < sizes.count(found) <= 1334
+        assert 1000 < counter(x)(found) <= 1334
 
 
 def test_too_few_above_the_last_threshold_means_about_the_k_largest():
     x = drawn("uniform", 100_000)
-    host = Magnitudes(x)
-    search = gaussian_k(density=0.01).search(host.count, host.moments(), 0.01, x.numel())
+    count = counter(x)
+    search = gaussian_k(density=0.01).search(count, Magnitudes(x).moments(), 0.01, x.numel())
     assert search[-1][1] < 667
-    assert host.count(threshold(x, density=0.01)) in range(667, 1334)
-    assert host.count(threshold(x, density=0.01, fallback=False)) < 667
+    assert count(threshold(x, density=0.01)) in range(667, 1334)
+    assert count(threshold(x, density=0.01, fallback=False)) < 667
 
 
 def test_equal_entries_fill_the_message():

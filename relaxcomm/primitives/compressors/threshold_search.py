@@ -127,10 +127,6 @@ class Magnitudes:
     def _largest_size(self) -> float:
         return max(chunk.abs().amax().item() for chunk in self._chunks)
 
-    def count(self, threshold: float) -> int:
-        """The number of entries with `|x| > threshold`."""
-        return sum(int((chunk.abs() > threshold).sum()) for chunk in self._chunks)
-
     def threshold_for(self, k: int) -> float:
         """A size that about k entries reach, from a sample at even distances."""
         sample = self.sample(self._sampling)

@@ -25,6 +25,7 @@ from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.roles import Context
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.messages import Sparse
+from tests.kernels.comparing import counter
 
 CHOOSING = [top_k(density=0.01), gaussian_k(density=0.01), dgc(density=0.01)]
 ALL = [*CHOOSING, random_k(density=0.01)]
@@ -99,8 +100,9 @@ def test_gaussian_k_finds_what_the_paper_code_finds():
         "t2": (draw.standard_t(2, size=size), [5451, 2401, 1058]),
     }
     for name, (values, counts) in expected.items():
-        found = Magnitudes(torch.from_numpy(values))
-        tried = gaussian_k(density=0.001).search(found.count, found.moments(), 0.001, size)
+        tensor = torch.from_numpy(values)
+        found = Magnitudes(tensor)
+        tried = gaussian_k(density=0.001).search(counter(tensor), found.moments(), 0.001, size)
         assert [count for _, count in tried] == counts, name
         indices = found.above(tried[-1][0]).indices.numpy()
         assert len(indices) == counts[-1]
@@ -118,8 +120,8 @@ def starving(numel=17_000):
 
 def test_gaussian_k_sends_the_largest_where_the_last_threshold_finds_nothing():
     tensor, density, k = starving(), 0.001, 17
-    found = Magnitudes(tensor)
-    tried = gaussian_k(density=density).search(found.count, found.moments(), density, tensor.numel())
+    moments = Magnitudes(tensor).moments()
+    tried = gaussian_k(density=density).search(counter(tensor), moments, density, tensor.numel())
     assert [count for _, count in tried] == [301, 58, 0]
     _, sent, _ = encode_decode(gaussian_k(density=density), tensor)
     _, exact, _ = encode_decode(top_k(density=density), tensor)
