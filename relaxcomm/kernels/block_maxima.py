@@ -89,7 +89,7 @@ def _find_compiled(
     places: Tensor,
     values: Tensor,
 ) -> None:
-    from relaxcomm.kernels.compiled import numba_loops
+    from relaxcomm.kernels.compiled import numba_sparse
 
     torch.autograd.graph.increment_version(flat)
     entries, bits = flat.numpy(), flat.view(torch.int32).numpy()
@@ -99,10 +99,12 @@ def _find_compiled(
         given = (entries[here], bits[here], run.size, np.int32(_low(run.size)))
         into = [one[first:last] for one in found]
         if terms is None:
-            numba_loops.find_largest(*given, *into)
+            numba_sparse.find_largest(*given, *into)
         else:
             added = [term.numpy() for term in _terms_of(run, flat, terms)]
-            loop = numba_loops.add_and_find_largest if len(added) == 2 else numba_loops.make_and_find_largest
+            loop = (
+                numba_sparse.add_and_find_largest if len(added) == 2 else numba_sparse.make_and_find_largest
+            )
             loop(*added, *given, *into)
         first = last
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import code_lanes, is_one_layer
+from relaxcomm.kernels.code_lanes import ROUNDED, code_lanes, is_one_layer, zero_code
 from relaxcomm.kernels.device_numbers import device_numbers
-from relaxcomm.kernels.dispatch import on_its_device, uses_triton
+from relaxcomm.kernels.dispatch import on_its_device, uses_numba, uses_triton
 from relaxcomm.kernels.philox import Key
+from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes
 from relaxcomm.tensors.segments import Segments
 
@@ -36,15 +38,22 @@ def levels_between(
     return (high - low) / device_numbers((num_codes - 1,), low.dtype, low.device), low
 
 
-def takes_blocks(tensor: Tensor, segments: Segments, num_codes: int) -> bool:
-    """Whether `quantize_blocks` takes a tensor: a kernel runs for it, blocks are short and a code is a byte.
+def takes_blocks(tensor: Tensor, segments: Segments, num_codes: int, *, is_drawn: bool) -> bool:
+    """Whether `quantize_blocks` takes a tensor: a kernel runs for it, whose blocks it can work on whole.
+
+    On a GPU these are short, and a code is a byte; on a CPU no code is drawn.
 
     Example:
         >>> import torch
-        >>> takes_blocks(torch.zeros(8), Segments(8, block_size=4), num_codes=256)  # not on a CPU
+        >>> from relaxcomm.kernels.dispatch import implementation
+        >>> with implementation("eager"):
+        ...     takes_blocks(torch.zeros(8), Segments(8, block_size=4), num_codes=256, is_drawn=False)
         False
     """
-    return uses_triton(tensor) and code_lanes(segments, num_codes).row > 0
+    if uses_triton(tensor):
+        return code_lanes(segments, num_codes).row > 0
+    is_plain = tensor.dtype == torch.float32 and segments.block_size is not None and not is_drawn
+    return is_plain and uses_numba(tensor)
 
 
 def quantize_blocks(
@@ -58,7 +67,7 @@ def quantize_blocks(
     decay: float = 1.0,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `segment_statistics`, `levels_between` and `pack_levels` make in turn, in one kernel.
+    """Codes of entries and the levels of their blocks, in one kernel.
 
     With a residual those of `u = x + decay e`, looked at as the messages' type holds it.
 
@@ -75,6 +84,9 @@ def quantize_blocks(
     Returns: codes, as `pack_codes` packs them, steps, `[count]` float32, and the lowest levels, likewise, of
         which there are none around 0.
     """
+    if not uses_triton(tensor):
+        codes, *levels = _quantize_compiled(tensor, segments, num_codes, symmetric, residual, decay, out)
+        return pack_codes(codes, num_codes), levels[0], levels[1]
     from relaxcomm.kernels.compiled import triton_block_quantizer
 
     lanes = code_lanes(segments, num_codes)
@@ -83,3 +95,33 @@ def quantize_blocks(
             tensor, lanes, num_codes, symmetric, key, residual, decay, out
         )
     return codes if is_one_layer(num_codes) else pack_codes(codes, num_codes), steps, lows
+
+
+def _quantize_compiled(
+    tensor: Tensor,
+    segments: Segments,
+    num_codes: int,
+    symmetric: bool,
+    residual: Tensor | None,
+    decay: float,
+    out: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from relaxcomm.kernels.compiled import numba_levels
+
+    flat, other = tensor if out is None else out, None
+    if out is not None and residual is not None:
+        if decay == 1:
+            other = residual.numpy()
+            torch.autograd.graph.increment_version(out)
+        else:  # rounds a product and a sum at once
+            torch.add(tensor, residual, alpha=decay, out=out)
+    codes = buffer_pool.empty_like(tensor, torch.uint8)
+    steps = torch.empty(segments.count)
+    lows = steps[:0] if symmetric else torch.empty_like(steps)
+    zero = zero_code(num_codes, has_lows=not symmetric) + ROUNDED
+    numba_levels.quantize_blocks(
+        *(tensor.numpy(), other, flat.numpy(), flat.view(torch.int32).numpy(), segments.block_size),
+        *(np.float32(num_codes - 1), np.float32(zero), symmetric, out is not None),
+        *(codes.numpy(), steps.numpy(), lows.numpy()),
+    )
+    return codes, steps, lows

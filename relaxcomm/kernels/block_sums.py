@@ -52,7 +52,7 @@ def sum_blocks(total: Tensor, parts: Sequence[tuple[float, Message]]) -> None:
         >>> total
         tensor([ 0.,  0.,  0., 10.,  0., 12.,  0.,  0.])
     """
-    from relaxcomm.kernels.compiled import numba_loops
+    from relaxcomm.kernels.compiled import numba_sparse
 
     torch.autograd.graph.increment_version(total)
     taken = [(weight, message) for weight, message in parts if isinstance(message, BlockSparse)]
@@ -65,7 +65,7 @@ def sum_blocks(total: Tensor, parts: Sequence[tuple[float, Message]]) -> None:
         first, bits = 0, _bits(largest_block(messages[0].blocks))
         for run in messages[0].blocks:
             here, together = flat[run.start : run.stop], max(1, _TOGETHER // run.size)
-            if not numba_loops.add_in_blocks(
+            if not numba_sparse.add_in_blocks(
                 here, run.size, run.num, packed, bits, first, values, scales, together, begin == 0
             ):
                 raise IndexError(f"a message's place is out of range: the block has {run.size} entries")

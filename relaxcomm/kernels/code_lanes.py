@@ -12,6 +12,7 @@ from relaxcomm.tensors.bit_packing import digit_layers
 from relaxcomm.tensors.segments import Segments
 
 WORDS = 4  # that one counter gives
+ROUNDED = float(1 << 23)  # a float32 so large that its last bit stands for 1
 LONGEST_ROW = 4096  # of blocks that are worked on whole
 _ALIGNED = 16  # lanes: parts begin where a GPU can read several entries at once
 _INT_BITS = 31  # of an int32 without its sign

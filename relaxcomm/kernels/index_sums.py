@@ -30,11 +30,11 @@ def add_range(total: Tensor, sent: Range, weight: float) -> None:
     if not uses_numba(total):
         sent.add_to(total, weight)
         return
-    from relaxcomm.kernels.compiled import numba_loops
+    from relaxcomm.kernels.compiled import numba_sparse
 
     torch.autograd.graph.increment_version(total)
     into, offsets = sent.of(total).numpy(), sent.offsets
     values, scale = sent.values.to(total.dtype).numpy(), into.dtype.type(weight)
     starts = None if offsets is None else offsets.numpy()
-    if not numba_loops.add_at(into, starts, sent.places.numpy(), values, scale):
+    if not numba_sparse.add_at(into, starts, sent.places.numpy(), values, scale):
         raise IndexError(f"a message's index is out of range: the range has {into.size} entries")

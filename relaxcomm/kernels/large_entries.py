@@ -54,7 +54,7 @@ def large_entries(
 
 
 def _find_compiled(flat: Tensor, threshold: float, start: int, terms: Terms | None) -> tuple[Tensor, Tensor]:
-    from relaxcomm.kernels.compiled import numba_loops
+    from relaxcomm.kernels.compiled import numba_sparse
 
     room = flat.numel() + 1  # one is written behind the last
     places = buffer_pool.empty(room, torch.int64, flat.device)
@@ -63,8 +63,8 @@ def _find_compiled(flat: Tensor, threshold: float, start: int, terms: Terms | No
     given = (flat.numpy(), flat.view(torch.int32).numpy(), limit, limit.view(np.int32), start)
     into = (places.numpy(), sizes.numpy())
     if terms is None:
-        num = numba_loops.find_large(*given, *into)
+        num = numba_sparse.find_large(*given, *into)
     else:
         torch.autograd.graph.increment_version(flat)
-        num = numba_loops.add_and_find_large(terms[0].numpy(), terms[1].numpy(), *given, *into)
+        num = numba_sparse.add_and_find_large(terms[0].numpy(), terms[1].numpy(), *given, *into)
     return places[:num].clone(), sizes[:num].clone()

@@ -5,14 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import CodeLanes, code_lanes, fraction_bits, is_one_layer, zero_code
+from relaxcomm.kernels.code_lanes import (
+    ROUNDED,
+    CodeLanes,
+    code_lanes,
+    fraction_bits,
+    is_one_layer,
+    zero_code,
+)
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.philox import Key
 from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries
 from relaxcomm.tensors.bit_packing import pack_codes
 from relaxcomm.tensors.segments import Segments
-
-_ROUNDED = float(1 << 23)  # a float32 so large that its last bit stands for 1
 
 
 def pack_levels(
@@ -68,7 +73,7 @@ def pack_levels(
     places = torch.where(places == places, places, 0.0)
     zero = zero_code(num_codes, has_lows=lows is not None)
     if key is None:
-        codes = (places + (zero + _ROUNDED)).view(torch.int32)  # of which the last eight bits are kept
+        codes = (places + (zero + ROUNDED)).view(torch.int32)  # of which the last eight bits are kept
     else:
         codes = _drawn(places, lanes, num_codes, zero, key)
     codes = codes.to(torch.uint8)

@@ -1,15 +1,18 @@
-"""One kernel for blocks has the bits of those that look and pack apart."""
+"""One kernel for blocks has the bits of those that look and pack apart, and compiled loops those of torch."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from relaxcomm.checks.round_trip import encode_decode, slots
 from relaxcomm.kernels.block_quantizer import levels_between, quantize_blocks, takes_blocks
-from relaxcomm.kernels.dispatch import implementation
+from relaxcomm.kernels.dispatch import has_numba, implementation
 from relaxcomm.kernels.level_packing import pack_levels
 from relaxcomm.kernels.philox import key_of
 from relaxcomm.kernels.segment_statistics import segment_statistics
+from relaxcomm.primitives import error_feedback, qsgd, quantize
+from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.tensors.segments import Segments
 from tests.kernels.comparing import DTYPES, KINDS, both, entries, same_bits
 from tests.kernels.interpreter import DEVICE
@@ -20,7 +23,7 @@ KEYS = pytest.mark.parametrize("key", [None, key_of(2**40 + 5)], ids=["nearest",
 def quantized(x, residual, segments, num_codes, key, symmetric):
     """Codes, steps, lows and what is left of the sum, in the one kernel if it takes them."""
     out = None if residual is None else torch.empty_like(residual)
-    if takes_blocks(x, segments, num_codes):
+    if takes_blocks(x, segments, num_codes, is_drawn=key is not None):
         found = quantize_blocks(
             *(x, segments, num_codes, key), symmetric=symmetric, residual=residual, decay=0.5, out=out
         )
@@ -38,7 +41,7 @@ def quantized(x, residual, segments, num_codes, key, symmetric):
 
 def check_same(x, segments, num_codes, key=None, *, symmetric=False, residual=None):
     with implementation("triton"):
-        assert takes_blocks(x, segments, num_codes)
+        assert takes_blocks(x, segments, num_codes, is_drawn=key is not None)
     found, expected = both(quantized, x, residual, segments, num_codes, key, symmetric)
     assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -68,11 +71,63 @@ def test_all_kinds_of_entries(kind, dtype, key, kernels):
 def test_others_are_left_to_kernels_that_look_and_pack_apart(kernels):
     x = entries(9000)
     with implementation("triton"):
-        assert not takes_blocks(x, Segments(9000, 1024), 16)  # two codes a byte
-        assert not takes_blocks(x, Segments(9000, 5000), 256)
-        assert not takes_blocks(x, Segments(9000, None, (4000, 5000)), 256)
+        assert not takes_blocks(x, Segments(9000, 1024), 16, is_drawn=False)  # two codes a byte
+        assert not takes_blocks(x, Segments(9000, 5000), 256, is_drawn=False)
+        assert not takes_blocks(x, Segments(9000, None, (4000, 5000)), 256, is_drawn=False)
     with implementation("torch"):
-        assert not takes_blocks(x, Segments(9000, 1024), 256)
+        assert not takes_blocks(x, Segments(9000, 1024), 256, is_drawn=False)
+
+
+CPU = pytest.mark.skipif(not has_numba(), reason="Numba is not installed")
+
+
+def on_a_cpu(coder, kind, numel, weights):
+    """Messages and residuals of some steps, and the weighted sum of the messages."""
+    state, found, messages = slots(coder, torch.zeros(numel)), [], []
+    for step in range(3):
+        x = entries(numel, kind="normal" if step else kind, seed=step).cpu()
+        (message,), result, sent = encode_decode(coder, x, state, step)
+        found += [message.codes, message.steps, message.lows, result, sent, *state.values()]
+        messages.append(message)
+    return [*found, sum_quantized(list(zip(weights, messages, strict=True)), torch.zeros(numel))]
+
+
+@CPU
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("decay", [None, 1.0, 0.5])
+@pytest.mark.parametrize(
+    "coder",
+    [quantize(bits=8), quantize(bits=3, block_size=7), quantize(bits=2, symmetric=True), qsgd(levels=3)],
+)
+def test_compiled_loops_have_the_bits_of_torch(coder, decay, kind):
+    around = coder if decay is None else error_feedback(compressor=coder, decay=decay)
+    for numel, weights in ((1, (1.0, 0.5, 0.25)), (2050, (1 / 3, 1 / 3, 1 / 3)), (2050, (1.0, -0.7, 3.0))):
+        made = []
+        for name in ("numba", "eager"):
+            with implementation(name):
+                made.append(on_a_cpu(around, kind, numel, weights))
+        assert all(same_bits(one, other) for one, other in zip(*made, strict=True))
+
+
+@CPU
+def test_what_compiled_loops_do_not_take_is_left_to_torch():
+    with implementation("numba"):
+        x = torch.zeros(100)
+        assert takes_blocks(x, Segments(100, 10), 16, is_drawn=False)
+        assert not takes_blocks(x, Segments(100, 10), 16, is_drawn=True)
+        assert not takes_blocks(x, Segments(100, None, (40, 60)), 16, is_drawn=False)
+        assert not takes_blocks(x.double(), Segments(100, 10), 16, is_drawn=False)
+
+
+@CPU
+def test_more_messages_than_are_compiled_for_come_one_after_the_other():
+    x = entries(3000).cpu()
+    (message,), _, _ = encode_decode(quantize(bits=4), x, {})
+    with implementation("numba"):
+        found = sum_quantized([(0.25, message)] * 20, x)
+    with implementation("eager"):
+        expected = sum_quantized([(0.25, message)] * 20, x)
+    assert torch.equal(found, expected)
 
 
 def test_levels_around_zero_reach_the_farther_end():

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from relaxcomm.kernels import block_sums
+from relaxcomm.kernels import block_sums, level_sums
 from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.index_sums import add_range
@@ -107,6 +107,9 @@ def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
     if is_for_kernels(like) and parts:
         return _quantized_together(parts, like)
     total, is_written = buffer_pool.empty_like(like, wide(like.dtype)), False
+    if level_sums.takes(total, [message for _, message in parts]):
+        level_sums.sum_levels_of_blocks(total, parts)
+        return total
     for weight, message in parts:
         assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
         if not is_written and weight == 1 and message.lows.dtype == total.dtype and message.lows.numel():

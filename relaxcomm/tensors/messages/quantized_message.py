@@ -52,7 +52,8 @@ class Quantized(Message):
         buffer = buffer_pool.empty(min(size, total.numel()), self.steps.dtype, total.device)
         for group, chunk, codes in self._chunks(size):
             levels = self._levels(group, codes, out=buffer[: codes.numel()].view(codes.shape))
-            chunk.rows(total).add_(levels, alpha=weight)
+            # A product and a sum at once would be rounded once, which no compiled loop and no GPU does.
+            chunk.rows(total).add_(levels.mul_(weight))
 
     def write_to(self, out: Tensor) -> None:
         """Write the entries to a tensor of the type of the steps."""

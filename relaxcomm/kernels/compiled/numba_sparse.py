@@ -5,16 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from relaxcomm.kernels.compiled.numba_compiling import add, compiled
+
 _TOGETHER = np.uint64(16)  # entries, looked at one by one only if one of them is large
 _NEAR = 4096  # entries that stay in the nearest cache until they are looked at
-
-
-def _compiled(function):
-    """Compiled at the first call, and kept on disk for later runs where a place can be written to."""
-    try:
-        return njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # a package folder and a home that are read-only
-        return njit(nogil=True)(function)
 
 
 @njit(inline="always")  # a call costs half of the loop again
@@ -28,7 +22,7 @@ def _find_in_block(block, flat, bits, size, low, values, places):
     values[block], places[block] = flat[start + place], place
 
 
-@_compiled
+@compiled
 def find_largest(flat, bits, size, low, values, places):
     """Write the entry of each block that has the first largest key, and its place.
 
@@ -43,7 +37,7 @@ def find_largest(flat, bits, size, low, values, places):
         _find_in_block(block, flat, bits, size, low, values, places)
 
 
-@_compiled
+@compiled
 def add_and_find_largest(one, other, flat, bits, size, low, values, places):
     """The same of `flat = one + other`, which is made on the way."""
     for block in range(places.shape[0]):
@@ -53,7 +47,7 @@ def add_and_find_largest(one, other, flat, bits, size, low, values, places):
         _find_in_block(block, flat, bits, size, low, values, places)
 
 
-@_compiled
+@compiled
 def make_and_find_largest(minuend, subtrahend, other, flat, bits, size, low, values, places):
     """The same of `flat = minuend - subtrahend + other`."""
     for block in range(places.shape[0]):
@@ -92,7 +86,7 @@ def _write_large(flat, bits, threshold, low, start, num, places, sizes):
     return _keep_large(begin, numel, flat, threshold, start, num, places, sizes)
 
 
-@_compiled
+@compiled
 def find_large(flat, bits, threshold, low, start, places, sizes):
     """Write the entries whose size exceeds a threshold; how many there are.
 
@@ -109,25 +103,19 @@ def find_large(flat, bits, threshold, low, start, places, sizes):
     return _write_large(flat, bits, threshold, low, np.uint64(start), np.uint64(0), places, sizes)
 
 
-@_compiled
+@compiled
 def add_and_find_large(one, other, flat, bits, threshold, low, start, places, sizes):
     """The same of `flat = one + other`, which is made on the way."""
     num, numel = np.uint64(0), flat.shape[0]
     for begin in range(0, numel, _NEAR):  # one loop that adds and looks takes twice the time
         end = min(begin + _NEAR, numel)
         made, made_bits = flat[begin:end], bits[begin:end]
-        _add(one[begin:end], other[begin:end], made)
+        add(one[begin:end], other[begin:end], made)
         num = _write_large(made, made_bits, threshold, low, np.uint64(start + begin), num, places, sizes)
     return num
 
 
-@njit(inline="always")
-def _add(one, other, into):
-    for place in range(into.shape[0]):
-        into[place] = one[place] + other[place]
-
-
-@_compiled
+@compiled
 def add_at(flat, starts, places, values, weight):
     """`flat[starts + places] += weight values`, `starts` None for 0; false at the first place outside."""
     numel = np.uint64(flat.shape[0])
@@ -141,7 +129,7 @@ def add_at(flat, starts, places, values, weight):
     return True
 
 
-@_compiled
+@compiled
 def add_in_blocks(flat, size, num, packed, bits, first, values, weights, together, is_new):
     """`flat[k size + place] += weight values[first + k]` for each block k of each message; false if a place
     was outside its block.

@@ -1,0 +1,20 @@
+"""What all loops that Numba compiles share."""
+
+from __future__ import annotations
+
+from numba import njit
+
+
+def compiled(function):
+    """Compiled at the first call, and kept on disk for later runs where a place can be written to."""
+    try:
+        return njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # a package folder and a home that are read-only
+        return njit(nogil=True)(function)
+
+
+@njit(inline="always")
+def add(one, other, into):
+    """`into = one + other`."""
+    for place in range(into.shape[0]):
+        into[place] = one[place] + other[place]

@@ -1,0 +1,96 @@
+"""Loops over quantised entries on a CPU, compiled by Numba; one thread runs them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from relaxcomm.kernels.compiled.numba_compiling import add, compiled
+
+_LEAST_NORMAL = np.finfo(np.float32).tiny
+
+
+@njit(inline="always")
+def _extremes(bits, pair, numbers):
+    """The least and the largest number of a block; both NaN if one of its numbers is."""
+    least, largest = np.int32(0x7FFFFFFF), np.int32(-0x7FFFFFFF)
+    for place in range(bits.shape[0]):
+        key = bits[place] ^ ((bits[place] >> 31) & np.int32(0x7FFFFFFF))  # whole numbers in the same order
+        least, largest = min(least, key), max(largest, key)
+    pair[0] = least ^ ((least >> 31) & np.int32(0x7FFFFFFF))
+    pair[1] = largest ^ ((largest >> 31) & np.int32(0x7FFFFFFF))
+    low, high = numbers[0], numbers[1]
+    if low != low or high != high:
+        return np.float32(np.nan), np.float32(np.nan)
+    return low, high
+
+
+@compiled
+def quantize_blocks(
+    one, other, flat, bits, size, divisions, zero, is_symmetric, subtracts, codes, steps, lows
+):
+    """Write the code of each entry, and the step and the lowest level of each block.
+
+    Args:
+        one, other: `flat` becomes their sum first; other None for none.
+        flat: float32.
+        bits: its own, int32.
+        size: of a block.
+        divisions: float32, levels but one.
+        zero: float32, the code of 0 without lows, and the number whose last bit stands for 1.
+        is_symmetric: whether levels lie around 0.
+        subtracts: whether `flat` becomes what the codes leave out.
+        codes: uint8, written into.
+        steps, lows: of blocks, written into.
+    """
+    pair = np.empty(2, np.int32)
+    numbers = pair.view(np.float32)
+    places = np.empty(size, np.float32)
+    whole = places.view(np.int32)
+    for block in range(steps.shape[0]):
+        begin, end = block * size, min(block * size + size, flat.shape[0])
+        made, coded = flat[begin:end], codes[begin:end]
+        if other is not None:
+            add(one[begin:end], other[begin:end], made)
+        low, high = _extremes(bits[begin:end], pair, numbers)
+        if is_symmetric:
+            high = max(high, -low)
+            low = -high
+        step = np.float32((high - low) / divisions)
+        inverse = np.float32(1) / step if step >= _LEAST_NORMAL else np.float32(0)
+        first = np.float32(0) if is_symmetric else low
+        for place in range(end - begin):
+            places[place] = (made[place] - first) * inverse + zero
+        for place in range(end - begin):
+            coded[place] = np.uint8(whole[place] & 255)
+        steps[block] = step
+        if not is_symmetric:
+            lows[block] = low
+        if subtracts:
+            middle = divisions / np.float32(2) if is_symmetric else np.float32(0)
+            for place in range(end - begin):
+                made[place] -= (np.float32(coded[place]) - middle) * step + first
+
+
+@compiled
+def add_levels(total, size, codes, steps, lows, middle, weights, is_new):
+    """`total += weight ((code - middle) step + low)` of each message, block by block.
+
+    Args:
+        total: float32, written into.
+        size: of a block.
+        codes, steps, lows: of each message a tuple's entry; lows None for none.
+        middle: float32, the code of 0 without lows, else 0.
+        weights: of each message.
+        is_new: whether `total` counts as 0.
+    """
+    for block in range(steps[0].shape[0]):
+        begin, end = block * size, min(block * size + size, total.shape[0])
+        here = total[begin:end]
+        if is_new:
+            here[:] = 0
+        for row in range(len(codes)):
+            coded, step, weight = codes[row][begin:end], steps[row][block], weights[row]
+            low = np.float32(0) if lows is None else lows[row][block]
+            for place in range(end - begin):
+                here[place] += weight * ((np.float32(coded[place]) - middle) * step + low)
