@@ -1,4 +1,4 @@
-"""What an exchange of few entries costs a worker's processor, part by part, in copies of the tensor.
+"""What an exchange of few entries or bits costs a worker's processor, part by part, in copies of the tensor.
 
     python benchmarks/few_entries.py [--numel 10485760] [--workers 4] [--rounds 9]
 
@@ -34,7 +34,9 @@ from relaxcomm.primitives.compressors import (
     gaussian_k,
     sparsifier,
     top_k,
+    uniform_quantizer,
 )
+from relaxcomm.primitives.compressors.quantize import quantize
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.step import gradient_transfers, parameter_results
@@ -47,12 +49,15 @@ FEW = {
         "chain": [{"chunk_top_k": {"num_kept": 1, "chunk_size": 16}}, {"quantize": {"bits": 4}}]
     }
 }
+TWO_BITS = {"error_feedback": {"quantize": {"bits": 2}}}
 SIDES: dict[str, dict[str, Any]] = {
     "gaussiank_sgd 0.1 %": {"name": "gaussiank_sgd", "density": 0.001},
     "gaussiank_sgd 1 %": {"name": "gaussiank_sgd", "density": 0.01},
     "topk_sgd 0.1 %": {"name": "topk_sgd", "density": 0.001},
     "topk_sgd 1 %": {"name": "topk_sgd", "density": 0.01},
     "local_sgd 1 of 16": {"name": "local_sgd", "steps": 1, "compressor": FEW},
+    "local_sgd 8 bits": {"name": "local_sgd", "steps": 1, "compressor": {"quantize": {"bits": 8}}},
+    "local_sgd 2 bits": {"name": "local_sgd", "steps": 1, "compressor": TWO_BITS},
 }
 PARTS: dict[str, tuple[tuple[object, str], ...]] = {
     "collect gradients": ((GradientBuffer, "take"), (GradientBuffer, "collect")),
@@ -68,11 +73,17 @@ PARTS: dict[str, tuple[tuple[object, str], ...]] = {
         (top_k.top_k, "select"),
         (chunk_top_k, "largest"),
     ),
+    "quantize": (
+        (uniform_quantizer.UniformQuantizer, "_message"),
+        (uniform_quantizer.UniformQuantizer, "message_with_feedback"),
+        (quantize, "_in_one_pass"),
+    ),
     "encode": ((sparsifier, "pack_selected"), (Message, "pack"), (Message, "unpack")),
     "decode and add up": (
         (sparsifier, "sum_sparse"),
         (chunk_top_k, "sum_sparse"),
         (decode, "sum_sparse"),
+        (uniform_quantizer.UniformQuantizer, "decoded"),
     ),
     "residual": ((error_feedback, "subtract"), (torch.Tensor, "index_fill_")),
     "write back": ((Transfer, "finalize"), (Transfer, "apply")),
