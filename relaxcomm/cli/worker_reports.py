@@ -14,6 +14,8 @@ from relaxcomm.cli.exit_codes import BAD_INPUT, RunFailed, describe
 from relaxcomm.errors import CommunicationError
 from relaxcomm.system.files import write_whole
 
+_STAY_SECONDS = 0.5  # of a worker that others have failed, so that the launcher finds first how those ended
+
 
 @contextmanager
 def reporting(folder: Path, rank: int, life: int = 0) -> Iterator[None]:
@@ -36,6 +38,8 @@ def reporting(folder: Path, rank: int, life: int = 0) -> Iterator[None]:
             "consequence": _is_consequence(error),
         }
         write_whole(_path(folder, rank, life), json.dumps(report))
+        if report["consequence"]:
+            time.sleep(_STAY_SECONDS)
         raise SystemExit(1) from None
 
 

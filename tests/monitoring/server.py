@@ -114,6 +114,8 @@ while True:
     for x, y in engine.loader(data, batch_size=16):
         if told("loud"):
             scale = 30.0 if step % 2 else 1.0
+        elif scale == 30.0:
+            scale = 1.0
         if told("grow"):
             scale = min(scale * 1.004, 1e3)
         loss = scale * torch.nn.functional.cross_entropy(model(x), y)
