@@ -76,7 +76,7 @@ PARTS: dict[str, tuple[tuple[object, str], ...]] = {
     "quantize": (
         (uniform_quantizer.UniformQuantizer, "_message"),
         (uniform_quantizer.UniformQuantizer, "message_with_feedback"),
-        (quantize, "_in_one_pass"),
+        (quantize, "_in_kernels"),
     ),
     "encode": ((sparsifier, "pack_selected"), (Message, "pack"), (Message, "unpack")),
     "decode and add up": (

@@ -25,6 +25,16 @@ def _extremes(bits, pair, numbers):
     return low, high
 
 
+@njit(inline="always")
+def _steps(low, high, divisions, is_symmetric):
+    """Distance of a block's levels, and its inverse, or 0 where there is none."""
+    if is_symmetric:
+        high = max(high, -low)
+        low = -high
+    step = np.float32((high - low) / divisions)
+    return step, np.float32(1) / step if step >= _LEAST_NORMAL else np.float32(0)
+
+
 @compiled
 def quantize_blocks(
     one, other, flat, bits, size, divisions, zero, is_symmetric, subtracts, codes, steps, lows
@@ -53,11 +63,7 @@ def quantize_blocks(
         if other is not None:
             add(one[begin:end], other[begin:end], made)
         low, high = _extremes(bits[begin:end], pair, numbers)
-        if is_symmetric:
-            high = max(high, -low)
-            low = -high
-        step = np.float32((high - low) / divisions)
-        inverse = np.float32(1) / step if step >= _LEAST_NORMAL else np.float32(0)
+        step, inverse = _steps(low, high, divisions, is_symmetric)
         first = np.float32(0) if is_symmetric else low
         for place in range(end - begin):
             places[place] = (made[place] - first) * inverse + zero

@@ -120,16 +120,12 @@ class quantize(UniformQuantizer):
     def _between(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         return levels_between(low, high, self.num_codes, symmetric=self.symmetric)
 
-    def takes_feedback(self, tensor: Tensor) -> bool:
-        return super().takes_feedback(tensor) or self._takes_blocks(tensor)
+    def _suits_kernels(self, tensor: Tensor) -> bool:
+        return super()._suits_kernels(tensor) or self._takes_blocks(tensor)
 
     def _takes_blocks(self, tensor: Tensor) -> bool:
         blocks = Segments(tensor.numel(), self.block_size)
         return takes_blocks(tensor, blocks, self.num_codes, is_drawn=self.stochastic)
-
-    def _message(self, cx: Context, tensor: Tensor) -> Quantized:
-        whole = self._takes_blocks(tensor)
-        return self._in_one_pass(cx, tensor) if whole else super()._message(cx, tensor)
 
     def _in_kernels(
         self,
@@ -139,17 +135,8 @@ class quantize(UniformQuantizer):
         decay: float = 1.0,
         out: Tensor | None = None,
     ) -> Quantized:
-        make = self._in_one_pass if self._takes_blocks(tensor) else super()._in_kernels
-        return make(cx, tensor, residual, decay, out)
-
-    def _in_one_pass(
-        self,
-        cx: Context,
-        tensor: Tensor,
-        residual: Tensor | None = None,
-        decay: float = 1.0,
-        out: Tensor | None = None,
-    ) -> Quantized:
+        if not self._takes_blocks(tensor):
+            return super()._in_kernels(cx, tensor, residual, decay, out)
         segments = self.segments(cx, tensor.numel())
         codes, steps, lows = quantize_blocks(
             *(tensor, segments, self.num_codes, self._key(cx, tensor)),

@@ -58,10 +58,17 @@ class UniformQuantizer(QuantizedFeedback):
         """The same of all segments at once, each `[count]` float32."""
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        message = (self._in_kernels if is_for_kernels(tensor) else self._message)(cx, tensor)
+        message = (self._in_kernels if self._suits_kernels(tensor) else self._message)(cx, tensor)
         sent = self.decoded([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
         return self.decoded(parts, tensor), sent
+
+    def takes_feedback(self, tensor: Tensor) -> bool:
+        return self._suits_kernels(tensor)
+
+    def _suits_kernels(self, tensor: Tensor) -> bool:
+        """Whether kernels make the message."""
+        return is_for_kernels(tensor)
 
     def message_with_feedback(
         self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
@@ -95,7 +102,7 @@ class UniformQuantizer(QuantizedFeedback):
         decay: float = 1.0,
         out: Tensor | None = None,
     ) -> Quantized:
-        """The message on a GPU; the number of launches does not depend on the segments."""
+        """The message, with feedback or without; how many kernels run does not depend on the segments."""
         segments = self.segments(cx, tensor.numel())
         found = segment_statistics(tensor, segments, residual, decay, out)
         steps, spread = self.spread_of(found)
