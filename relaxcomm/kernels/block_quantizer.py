@@ -12,6 +12,7 @@ from relaxcomm.kernels.dispatch import on_its_device, uses_numba, uses_triton
 from relaxcomm.kernels.philox import Key
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes
+from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.segments import Segments
 
 
@@ -66,6 +67,7 @@ def quantize_blocks(
     residual: Tensor | None = None,
     decay: float = 1.0,
     out: Tensor | None = None,
+    difference: Difference | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Codes of entries and the levels of their blocks, in one kernel.
 
@@ -80,12 +82,17 @@ def quantize_blocks(
         residual: e, `[numel]` float32, or None.
         decay: of the residual.
         out: `[numel]` float32, for what the codes leave of u; given with a residual.
+        difference: x where nobody has made it yet, on a CPU; then `tensor` is memory that is free.
 
     Returns: codes, as `pack_codes` packs them, steps, `[count]` float32, and the lowest levels, likewise, of
         which there are none around 0.
     """
     if not uses_triton(tensor):
-        codes, *levels = _quantize_compiled(tensor, segments, num_codes, symmetric, residual, decay, out)
+        x = tensor if difference is None else difference
+        if decay != 1 and residual is not None and out is not None:  # rounds a product and a sum at once
+            x = torch.add(_made(x, tensor), residual, alpha=decay, out=out)
+            residual = None
+        codes, *levels = _quantize_compiled(x, segments, num_codes, symmetric, residual, out)
         return pack_codes(codes, num_codes), levels[0], levels[1]
     from relaxcomm.kernels.compiled import triton_block_quantizer
 
@@ -97,31 +104,34 @@ def quantize_blocks(
     return codes if is_one_layer(num_codes) else pack_codes(codes, num_codes), steps, lows
 
 
+def _made(x: Tensor | Difference, out: Tensor) -> Tensor:
+    return x.write_to(out) if isinstance(x, Difference) else x
+
+
 def _quantize_compiled(
-    tensor: Tensor,
+    tensor: Tensor | Difference,
     segments: Segments,
     num_codes: int,
     symmetric: bool,
     residual: Tensor | None,
-    decay: float,
     out: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     from relaxcomm.kernels.compiled import numba_levels
 
-    flat, other = tensor if out is None else out, None
-    if out is not None and residual is not None:
-        if decay == 1:
-            other = residual.numpy()
-            torch.autograd.graph.increment_version(out)
-        else:  # rounds a product and a sum at once
-            torch.add(tensor, residual, alpha=decay, out=out)
-    codes = buffer_pool.empty_like(tensor, torch.uint8)
+    size, device = segments.block_size or 1, torch.device("cpu")
+    codes = buffer_pool.empty(segments.numel, torch.uint8, device)
     steps = torch.empty(segments.count)
     lows = steps[:0] if symmetric else torch.empty_like(steps)
-    zero = zero_code(num_codes, has_lows=not symmetric) + ROUNDED
-    numba_levels.quantize_blocks(
-        *(tensor.numpy(), other, flat.numpy(), flat.view(torch.int32).numpy(), segments.block_size),
-        *(np.float32(num_codes - 1), np.float32(zero), symmetric, out is not None),
-        *(codes.numpy(), steps.numpy(), lows.numpy()),
-    )
+    zero = np.float32(zero_code(num_codes, has_lows=not symmetric) + ROUNDED)
+    if out is not None:
+        torch.autograd.graph.increment_version(out)
+    runs = tensor.runs(size) if isinstance(tensor, Difference) else ((0, segments.numel, tensor, None),)
+    for begin, end, *terms in runs:
+        here, blocks = slice(begin, end), slice(begin // size, -(-end // size))
+        numba_levels.quantize_blocks(
+            *(None if term is None else term.numpy() for term in terms),
+            *(None if flat is None else flat[here].numpy() for flat in (residual, out)),
+            *(size, np.float32(num_codes - 1), zero, symmetric),
+            *(codes[here].numpy(), steps[blocks].numpy(), lows[blocks].numpy()),
+        )
     return codes, steps, lows

@@ -115,7 +115,8 @@ class Context:
     def part(self, start: int, numel: int) -> Context:
         """What is known of `numel` entries from `start`."""
         layout = None if self.layout is None else self.layout.part(start, numel)
-        return replace(self, layout=layout, place=(*self.place, start), out=None)
+        difference = None if self.difference is None else self.difference.part(start, numel)
+        return replace(self, layout=layout, place=(*self.place, start), out=None, difference=difference)
 
     def generator(self, seed: int, device: torch.device, *apart: int) -> torch.Generator:
         """Random numbers from the clock and the place, other ones on each rank, so that no state is kept.

@@ -132,6 +132,17 @@ class Bucket:
         """The tensors themselves, in flat order, outside autograd."""
         return [item.tensor.detach() for item in self.items]
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether no tensor has gaps in its memory, which then lies as in a flat buffer."""
+        return None not in self._strides
+
+    @property
+    def flat_tensors(self) -> list[tuple[int, Tensor]]:
+        """Where each tensor begins in a flat buffer, and its memory as it lies there; if all are dense."""
+        flat = [one.as_strided((one.numel(),), (1,)) for one in self.tensors]
+        return list(zip(self.offsets, flat, strict=True))
+
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         """Whether it is a layout of just these tensors, in this order."""
         return len(tensors) == len(self.items) and all(
@@ -193,11 +204,10 @@ class Bucket:
     def difference(self, flat: Tensor) -> Difference | None:
         """What `subtract_from` would write, not made yet; None where that takes more than to subtract."""
         self.check_unchanged()
-        if flat.dtype != self.dtype or None in self._strides:
+        if flat.dtype != self.dtype or not self.is_dense:
             return None
-        held = [(offset, one) for offset, one in zip(self.offsets, self.tensors, strict=True) if one.numel()]
-        starts = [offset for offset, _ in held]
-        return Difference(flat, [one.as_strided((one.numel(),), (1,)) for _, one in held], starts)
+        held = [one for one in self.flat_tensors if one[1].numel()]
+        return Difference(flat, [tensor for _, tensor in held], [offset for offset, _ in held])
 
     def scatter(self, flat: Tensor) -> None:
         """Copy the flat buffer into the tensors."""

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relaxcomm.tensors import buffer_pool
+
+_LONG = 1 << 14  # entries for which a run of their own is worth it
+
 
 @dataclass(frozen=True, eq=False)
 class Difference:
@@ -36,6 +40,33 @@ class Difference:
         for begin, end, minuend, subtrahend in self.parts(start, start + out.numel()):
             torch.sub(minuend, subtrahend, out=out[begin - start : end - start])
         return out
+
+    def part(self, start: int, numel: int) -> Difference:
+        """The same of `numel` entries from `start`."""
+        stop = start + numel
+        parts = list(self.parts(start, stop))
+        starts = [begin - start for begin, *_ in parts]
+        return Difference(self.minuend[start:stop], [subtrahend for *_, subtrahend in parts], starts)
+
+    def runs(self, block_size: int) -> Iterator[tuple[int, int, Tensor, Tensor | None]]:
+        """Where runs of whole blocks begin and end, and both terms there; where several tensors meet it is
+        made, and there is only one."""
+        numel, done = self.minuend.numel(), 0
+        for begin, end, minuend, subtrahend in self.parts(0, numel):
+            first = -(-begin // block_size) * block_size
+            last = end if end == numel else end // block_size * block_size
+            if last - first < _LONG:
+                continue
+            if done < first:
+                yield done, first, self._made(done, first), None
+            yield first, last, minuend[first - begin : last - begin], subtrahend[first - begin : last - begin]
+            done = last
+        if done < numel:
+            yield done, numel, self._made(done, numel), None
+
+    def _made(self, start: int, stop: int) -> Tensor:
+        minuend = self.minuend
+        return self.write_to(buffer_pool.empty(stop - start, minuend.dtype, minuend.device), start)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Where each part of one subtrahend lies between `start` and `stop`, and both terms there."""

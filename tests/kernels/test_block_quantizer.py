@@ -13,6 +13,7 @@ from relaxcomm.kernels.philox import key_of
 from relaxcomm.kernels.segment_statistics import segment_statistics
 from relaxcomm.primitives import error_feedback, qsgd, quantize
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
+from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.segments import Segments
 from tests.kernels.comparing import DTYPES, KINDS, both, entries, same_bits
 from tests.kernels.interpreter import DEVICE
@@ -107,6 +108,24 @@ def test_compiled_loops_have_the_bits_of_torch(coder, decay, kind):
             with implementation(name):
                 made.append(on_a_cpu(around, kind, numel, weights))
         assert all(same_bits(one, other) for one, other in zip(*made, strict=True))
+
+
+@CPU
+@pytest.mark.parametrize("decay", [None, 1.0, 0.5])
+def test_differences_are_made_where_they_are_quantised(decay):
+    sizes = (5, 40_000, 7, 3, 20_000, 1, 16_390)  # with runs of whole blocks, and tensors that share one
+    tensors = [entries(size, seed=size).cpu() for size in sizes]
+    bucket = Bucket(0, [Item(str(size), one) for size, one in zip(sizes, tensors, strict=True)])
+    anchor, residual = entries(bucket.numel, seed=1).cpu(), entries(bucket.numel, seed=2).cpu()
+    for block in (64, 1024, 7):
+        segments, found = Segments(bucket.numel, block), []
+        for difference in (None, bucket.difference(anchor)):
+            x = bucket.subtract_from(anchor, bucket.empty()) if difference is None else bucket.empty()
+            kept = {} if decay is None else {"residual": residual, "decay": decay, "out": bucket.empty()}
+            with implementation("numba"):
+                made = quantize_blocks(x, segments, 256, None, difference=difference, **kept)
+            found.append([*made, kept.get("out", made[0])])
+        assert all(same_bits(one, other) for one, other in zip(*found, strict=True))
 
 
 @CPU

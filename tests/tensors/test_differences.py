@@ -52,3 +52,25 @@ def test_it_sees_the_tensors_as_they_are_when_it_is_made():
     made = difference.write_to(torch.empty(3))
     assert made.tolist() == [-1, -1, -1]
     assert not made.requires_grad
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 5), (3, 6), (5, 53), (52, 54), (54, 75), (0, 75), (9, 9)])
+def test_a_part_of_it_is_a_difference_itself(start, stop):
+    bucket, flat = random_bucket()
+    difference = bucket.difference(flat)
+    part = difference.part(start, stop - start)
+    expected = difference.write_to(torch.empty(stop - start), start)
+    assert torch.equal(part.write_to(torch.empty(stop - start)), expected)
+
+
+def test_runs_of_whole_blocks_cover_it_once():
+    sizes = (100, 20_000, 50, 60, 40_000, 7)
+    tensors = [torch.randn(size) for size in sizes]
+    bucket = bucket_of(*tensors)
+    flat = torch.randn(bucket.numel)
+    runs = list(bucket.difference(flat).runs(64))
+    assert [begin for begin, *_ in runs] == [0, *(end for _, end, *_ in runs[:-1])]
+    assert all(end % 64 == 0 for _, end, *_ in runs[:-1])
+    assert sum(other is not None for *_, other in runs) == 2  # the long ones are not made
+    made = [one if other is None else one - other for _, _, one, other in runs]
+    assert torch.equal(torch.cat(made), bucket.subtract_from(flat, bucket.empty()))

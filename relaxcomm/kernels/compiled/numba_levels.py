@@ -36,33 +36,42 @@ def _steps(low, high, divisions, is_symmetric):
 
 
 @compiled
-def quantize_blocks(
-    one, other, flat, bits, size, divisions, zero, is_symmetric, subtracts, codes, steps, lows
-):
-    """Write the code of each entry, and the step and the lowest level of each block.
+def quantize_blocks(x, subtrahend, residual, left, size, divisions, zero, is_symmetric, codes, steps, lows):
+    """Write the code of each entry of `x - subtrahend + residual`, and each block's step and lowest level.
 
     Args:
-        one, other: `flat` becomes their sum first; other None for none.
-        flat: float32.
-        bits: its own, int32.
+        x, subtrahend, residual: float32; the latter two None for 0.
+        left: what the codes leave, float32, written into; None if nobody asks.
         size: of a block.
         divisions: float32, levels but one.
         zero: float32, the code of 0 without lows, and the number whose last bit stands for 1.
         is_symmetric: whether levels lie around 0.
-        subtracts: whether `flat` becomes what the codes leave out.
         codes: uint8, written into.
         steps, lows: of blocks, written into.
     """
     pair = np.empty(2, np.int32)
     numbers = pair.view(np.float32)
-    places = np.empty(size, np.float32)
+    places, near = np.empty(size, np.float32), np.empty(size, np.float32)
     whole = places.view(np.int32)
     for block in range(steps.shape[0]):
-        begin, end = block * size, min(block * size + size, flat.shape[0])
-        made, coded = flat[begin:end], codes[begin:end]
-        if other is not None:
-            add(one[begin:end], other[begin:end], made)
-        low, high = _extremes(bits[begin:end], pair, numbers)
+        begin, end = block * size, min(block * size + size, x.shape[0])
+        made, coded, given = near[: end - begin], codes[begin:end], x[begin:end]
+        if left is not None:
+            made = left[begin:end]
+        if subtrahend is not None:
+            minus = subtrahend[begin:end]
+            if residual is not None:
+                plus = residual[begin:end]
+                for place in range(end - begin):
+                    made[place] = (given[place] - minus[place]) + plus[place]
+            else:
+                for place in range(end - begin):
+                    made[place] = given[place] - minus[place]
+        elif residual is not None:
+            add(given, residual[begin:end], made)
+        else:
+            made = given
+        low, high = _extremes(made.view(np.int32), pair, numbers)
         step, inverse = _steps(low, high, divisions, is_symmetric)
         first = np.float32(0) if is_symmetric else low
         for place in range(end - begin):
@@ -72,10 +81,10 @@ def quantize_blocks(
         steps[block] = step
         if not is_symmetric:
             lows[block] = low
-        if subtracts:
-            middle = divisions / np.float32(2) if is_symmetric else np.float32(0)
+        if left is not None:
+            middle, into = divisions / np.float32(2) if is_symmetric else np.float32(0), left[begin:end]
             for place in range(end - begin):
-                made[place] -= (np.float32(coded[place]) - middle) * step + first
+                into[place] = made[place] - ((np.float32(coded[place]) - middle) * step + first)
 
 
 @compiled
@@ -100,3 +109,10 @@ def add_levels(total, size, codes, steps, lows, middle, weights, is_new):
             low = np.float32(0) if lows is None else lows[row][block]
             for place in range(end - begin):
                 here[place] += weight * ((np.float32(coded[place]) - middle) * step + low)
+
+
+@compiled
+def add_difference(total, one, other):
+    """`total += one - other`, all float32."""
+    for place in range(total.shape[0]):
+        total[place] += one[place] - other[place]

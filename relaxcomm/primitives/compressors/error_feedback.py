@@ -75,7 +75,9 @@ class error_feedback(Memory):
         return {**slots, **self.inner_slots(bucket)}
 
     def makes_difference(self, tensor: Tensor) -> bool:
-        return not isinstance(self.compressor, FusedFeedback) and self._lets_sum(tensor)
+        if isinstance(self.compressor, FusedFeedback):
+            return self.compressor.takes_feedback(tensor) and self.compressor.makes_difference(tensor)
+        return self._lets_sum(tensor)
 
     def _lets_sum(self, tensor: Tensor) -> bool:
         """Whether the compressor adds the residual, in the pass in which it looks at the entries."""

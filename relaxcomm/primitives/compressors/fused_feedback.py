@@ -42,7 +42,7 @@ class QuantizedFeedback(FusedFeedback):
     """Those whose messages are quantised, in the kernels for GPUs."""
 
     def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
-        return sum_quantized(parts, like)
+        return sum_quantized(parts, like, out)
 
     def takes_feedback(self, tensor: Tensor) -> bool:
         return is_for_kernels(tensor)

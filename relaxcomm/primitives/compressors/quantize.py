@@ -13,6 +13,7 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Index, Steps, frozen
 from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
 from relaxcomm.kernels.block_quantizer import levels_between, quantize_blocks, takes_blocks
+from relaxcomm.kernels.dispatch import uses_numba
 from relaxcomm.kernels.segment_statistics import SegmentStatistics
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
@@ -127,6 +128,9 @@ class quantize(UniformQuantizer):
         blocks = Segments(tensor.numel(), self.block_size)
         return takes_blocks(tensor, blocks, self.num_codes, is_drawn=self.stochastic)
 
+    def makes_difference(self, tensor: Tensor) -> bool:
+        return self._takes_blocks(tensor) and uses_numba(tensor)
+
     def _in_kernels(
         self,
         cx: Context,
@@ -144,6 +148,7 @@ class quantize(UniformQuantizer):
             residual=residual,
             decay=decay,
             out=out,
+            difference=cx.difference,
         )
         return Quantized(codes, steps, lows, self.num_codes, segments)
 

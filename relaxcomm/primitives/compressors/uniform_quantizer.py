@@ -61,7 +61,7 @@ class UniformQuantizer(QuantizedFeedback):
         message = (self._in_kernels if self._suits_kernels(tensor) else self._message)(cx, tensor)
         sent = self.decoded([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
-        return self.decoded(parts, tensor), sent
+        return self.decoded(parts, tensor, cx.out), sent
 
     def takes_feedback(self, tensor: Tensor) -> bool:
         return self._suits_kernels(tensor)

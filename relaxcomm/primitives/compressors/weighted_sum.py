@@ -27,6 +27,7 @@ from relaxcomm.tensors.messages import (
 )
 from relaxcomm.tensors.precision import wide
 
+_LARGEST = torch.finfo(torch.float32).max / 2
 _TOGETHER = (Sparse, BlockSparse, Coefficients)
 
 
@@ -54,9 +55,7 @@ def sum_sparse(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
         like: a tensor of the shape of the sum.
         out: memory for it, which is used if it has the shape and the type.
     """
-    dtype = wide(like.dtype)
-    fits = out is not None and out.shape == like.shape and out.dtype == dtype
-    total = out if fits and out is not None else buffer_pool.empty_like(like, dtype)
+    total = _room(like, out)
     if not parts:
         return total.zero_()
     if is_for_kernels(like) and all(type(message) in _TOGETHER for _, message in parts):
@@ -69,6 +68,13 @@ def sum_sparse(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
     if _stays_finite(parts, total):
         know_finite(total)
     return total
+
+
+def _room(like: Tensor, out: Tensor | None) -> Tensor:
+    """Memory for a sum, which is `out` if that has its shape and its type."""
+    dtype = wide(like.dtype)
+    fits = out is not None and out.shape == like.shape and out.dtype == dtype
+    return out if fits and out is not None else buffer_pool.empty_like(like, dtype)
 
 
 def _add_in_ranges(parts: Parts, total: Tensor) -> None:
@@ -102,14 +108,23 @@ def add_sparse(total: Tensor, message: Sparse, weight: float) -> None:
         add_range(total, one, weight)
 
 
-def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
-    """The weighted sum of quantised messages as a tensor like `like`, at least float32."""
+def sum_quantized(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
+    """The weighted sum of quantised messages, with arguments and result as of `sum_sparse`."""
     if is_for_kernels(like) and parts:
         return _quantized_together(parts, like)
-    total, is_written = buffer_pool.empty_like(like, wide(like.dtype)), False
+    total = _room(like, out)
     if level_sums.takes(total, [message for _, message in parts]):
         level_sums.sum_levels_of_blocks(total, parts)
-        return total
+    else:
+        _add_levels(parts, total)
+    if like.device.type == "cpu" and _levels_stay_finite(parts):
+        know_finite(total)
+    return total
+
+
+def _add_levels(parts: Parts, total: Tensor) -> None:
+    """Write the sum, one message after the other."""
+    is_written = False
     for weight, message in parts:
         assert isinstance(message, Quantized), f"expected a quantised message, got {message!r}"
         if not is_written and weight == 1 and message.lows.dtype == total.dtype and message.lows.numel():
@@ -119,7 +134,19 @@ def sum_quantized(parts: Parts, like: Tensor) -> Tensor:
         is_written = True
     if not is_written:
         total.zero_()
-    return total
+
+
+def _levels_stay_finite(parts: Parts) -> bool:
+    """Whether the sum must be finite: that of the largest sizes of all messages is, with room to round."""
+    largest = 0.0
+    for weight, message in parts:
+        if not isinstance(message, Quantized) or message.steps.dtype != torch.float32:
+            return False
+        if message.steps.numel():
+            sizes = message.steps.abs().mul_(message.num_codes)
+            sizes = sizes.add_(message.lows.abs()) if message.lows.numel() else sizes
+            largest += abs(weight) * sizes.max().item()
+    return largest < _LARGEST
 
 
 def _add_together(parts: Parts, total: Tensor) -> None:

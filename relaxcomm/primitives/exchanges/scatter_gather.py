@@ -15,6 +15,7 @@ from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.finiteness import is_known_finite, know_finite
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import ALL_KINDS, Message
 from relaxcomm.tensors.precision import wide
@@ -76,6 +77,9 @@ class scatter_gather(Exchange):
         service={},
     )
 
+    def takes_difference(self, compressor: Compressor, tensor: Tensor) -> bool:
+        return compressor.makes_difference(tensor)
+
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
@@ -87,17 +91,25 @@ class scatter_gather(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, num_shards = cx.membership.rank, cx.membership.world_size
+        kept = wide(tensor.dtype)
+        result = tensor if tensor.dtype == kept else torch.empty_like(tensor, dtype=kept)
         shards = list(shards_of(tensor, shard_sizes(tensor.numel(), num_shards)))
-        known = [cx.part(start, shard.numel()) for start, shard in shards]
+        into = [result[start : start + shard.numel()] for start, shard in shards]
+        known = [
+            cx.part(start, out.numel()).at(out=out) for (start, _), out in zip(shards, into, strict=True)
+        ]
         codings = [
-            compressor.encode_decode(known[index], shard, NestedState(state, index), keep_sent=False)
-            for index, (_, shard) in enumerate(shards)
+            compressor.encode_decode(
+                _made(compressor, one, shard), shard, NestedState(state, index), keep_sent=False
+            )
+            for index, (one, (_, shard)) in enumerate(zip(known, shards, strict=True))
         ]
         messages = [next(coding) for coding in codings]
         received = yield from scatter(messages)
         parts = [(1 / num_shards, messages[rank].unpack(row)) for row in received]
         mean, _ = finish(codings[rank], parts)
         again = known[rank].part(0, mean.numel())  # a place of its own: its draws are not those of the first
+        again = again.at(difference=None, out=into[rank])
         if not self.server_feedback:  # which keeps what a shorter type cannot hold
             mean = mean.to(tensor.dtype)
         mean_coding = self._second(compressor).encode_decode(
@@ -107,11 +119,14 @@ class scatter_gather(Exchange):
         rows = yield from gather(message, received.shape[1])
         # The coders of the other parts read the means of those, and only now keep what they left out.
         codings[rank], messages[rank] = mean_coding, message
-        kept = wide(tensor.dtype)
-        result = tensor if tensor.dtype == kept else torch.empty_like(tensor, dtype=kept)
-        for (start, shard), coding, message, row in zip(shards, codings, messages, rows, strict=True):
+        are_finite = True
+        for out, coding, message, row in zip(into, codings, messages, rows, strict=True):
             mean, _ = finish(coding, ((1.0, message.unpack(row)),))
-            result[start : start + shard.numel()] = mean
+            are_finite = are_finite and is_known_finite(mean)
+            if mean.data_ptr() != out.data_ptr():
+                out.copy_(mean)
+        if are_finite:
+            know_finite(result)
         return result
 
     def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
@@ -127,6 +142,14 @@ class scatter_gather(Exchange):
 
 
 _Swapping: TypeAlias = Generator[Operation, Received, Tensor]
+
+
+def _made(compressor: Compressor, cx: Context, shard: Tensor) -> Context:
+    """Make the difference in a shard that the compressor does not take, though it takes the whole."""
+    if cx.difference is None or compressor.makes_difference(shard):
+        return cx
+    cx.difference.write_to(shard)
+    return cx.at(difference=None)
 
 
 def scatter(messages: Sequence[Message]) -> _Swapping:

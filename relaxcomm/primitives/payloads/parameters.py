@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
+from relaxcomm.kernels.late_moves import add_difference
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
@@ -17,7 +17,7 @@ def write_parameters(bucket: Bucket, value: Tensor, snapshot: Tensor | None) -> 
     if snapshot is None:
         bucket.scatter(value)
     else:
-        bucket.add(torch.sub(value, snapshot, out=snapshot))
+        add_difference(bucket, value, snapshot)
 
 
 @frozen

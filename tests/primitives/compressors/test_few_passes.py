@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import relaxcomm
-from relaxcomm.kernels.dispatch import implementation
+from relaxcomm.kernels.dispatch import implementation, uses_numba
 from relaxcomm.primitives import (
     all_gather,
     chain,
@@ -21,11 +21,13 @@ from relaxcomm.primitives import (
     every,
     gaussian_k,
     quantize,
+    scatter_gather,
     top_k,
 )
+from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.sparsifier import Sparsifier
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
-from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.tensors.finiteness import is_finite, is_known_finite
 from relaxcomm.tensors.messages import Sparse
 from tests.kernels.host_kernels import needs_numba, on_host
 from tests.primitives.compressors.test_sparsifiers import CHOOSING, bucket_of, context
@@ -140,7 +142,8 @@ def trained(algorithm, name, *, leaves, monkeypatch):
     read = deltas.read
     monkeypatch.setattr(deltas, "read", lambda *arguments: reads.append(1) or read(*arguments))
     if not leaves:
-        monkeypatch.setattr(all_gather, "takes_difference", lambda *arguments: False)
+        for exchange in (all_gather, scatter_gather):
+            monkeypatch.setattr(exchange, "takes_difference", lambda *arguments: False)
 
     def run(group):
         torch.manual_seed(0)
@@ -161,16 +164,30 @@ def trained(algorithm, name, *, leaves, monkeypatch):
     return found, len(reads)
 
 
+FEW = error_feedback(compressor=chain(compressors=(chunk_top_k(num_kept=1, chunk_size=16), quantize(bits=4))))
+BITS = quantize(bits=8, block_size=64)
+
+
 @needs_numba
 @pytest.mark.parametrize("delay", [0, 1])
-def test_what_moved_is_made_where_it_is_looked_at_first(delay, monkeypatch):
+@pytest.mark.parametrize(
+    ("compressor", "exchange"),
+    [
+        (FEW, all_gather()),
+        (BITS, scatter_gather()),
+        (error_feedback(compressor=BITS), all_gather()),
+        (error_feedback(compressor=BITS), scatter_gather(server_feedback=True)),
+        (error_feedback(compressor=BITS, decay=0.5), scatter_gather()),
+    ],
+    ids=repr,
+)
+def test_what_moved_is_made_where_it_is_looked_at_first(compressor, exchange, delay, monkeypatch):
     """Where the compressor's kernel does so, with the same result to the last bit."""
-    inner = chain(compressors=(chunk_top_k(num_kept=1, chunk_size=16), quantize(bits=4)))
     rule = relaxcomm.Rule(
         trigger=every(steps=2),
         payload=deltas(),
-        compressor=error_feedback(compressor=inner),
-        exchange=all_gather(),
+        compressor=compressor,
+        exchange=exchange,
         delay=delay,
     )
     algorithm = relaxcomm.Algorithm(rules=(rule,))
@@ -183,10 +200,49 @@ def test_what_moved_is_made_where_it_is_looked_at_first(delay, monkeypatch):
     assert torch.equal(left, eager)
 
 
+@needs_numba
+@pytest.mark.parametrize("feedback", [False, True])
+def test_parts_that_are_too_small_for_a_kernel_are_made_though_the_whole_is_not(feedback, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    compressor = error_feedback(compressor=BITS) if feedback else BITS
+    rule = relaxcomm.Rule(payload=deltas(), compressor=compressor, exchange=scatter_gather())
+
+    def run(group):
+        torch.manual_seed(0)
+        model = nn.Linear(1200, 60)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        draw = torch.Generator().manual_seed(group.rank())
+        with relaxcomm.attach(model, optimizer, relaxcomm.Algorithm((rule,)), process_group=group):
+            for _ in range(2):
+                model(torch.randn(4, 1200, generator=draw)).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return model.weight.detach()
+
+    by_itself = relaxcomm.simulate(run, 3)
+    with implementation("eager"):
+        expected = relaxcomm.simulate(run, 3)
+    assert uses_numba(torch.empty(72_060)) > uses_numba(torch.empty(24_020))
+    assert all(torch.equal(one, other) for one, other in zip(by_itself, expected, strict=True))
+
+
 def test_what_is_large_or_not_finite_is_looked_at_though_values_are_few():
     for value, expected in ((1.0, True), (1e30, True), (3e38, False), (math.nan, False), (math.inf, False)):
         message = Sparse(torch.full((9,), value), torch.zeros(9).int(), torch.tensor([9]).int())
         total = sum_sparse([(1.0, message), (1.0, message)], torch.zeros(100))
+        assert is_finite(total) == expected == bool(torch.isfinite(total).all())
+
+
+@pytest.mark.parametrize("coder", [quantize(bits=4, block_size=16), quantize(bits=4, symmetric=True)])
+def test_levels_that_are_large_or_not_finite_are_looked_at(coder):
+    for value, expected in ((1.0, True), (1e30, True), (3e38, False), (math.nan, False), (math.inf, False)):
+        tensor = torch.full((100,), -1.0).index_fill(0, torch.tensor([70]), value)
+        cx = replace(context(0), out=torch.empty(100))
+        coding = coder.encode_decode(cx, tensor, {}, keep_sent=False)
+        message = next(coding)
+        total, _ = finish(coding, [(1.0, message), (1.0, message)])
+        assert total.data_ptr() == cx.out.data_ptr()
+        assert is_known_finite(total) == expected
         assert is_finite(total) == expected == bool(torch.isfinite(total).all())
 
 

@@ -1,0 +1,43 @@
+"""Late results move parameters by the same bits, whoever adds them."""
+
+import pytest
+import torch
+
+from relaxcomm.kernels.dispatch import has_numba, implementation
+from relaxcomm.kernels.late_moves import add_difference
+from relaxcomm.tensors.buckets import Bucket, Item
+
+NAMES = ["eager", pytest.param("numba", marks=pytest.mark.skipif(not has_numba(), reason="no Numba"))]
+
+
+def tensors(dtype: torch.dtype) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    made = [torch.randn(shape, generator=draw) for shape in ((3,), (200, 100), (2, 3, 4, 5), (0,), (16_400,))]
+    made[2] = made[2].to(memory_format=torch.channels_last)
+    return [one.to(dtype) for one in made]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_tensors_move_by_the_difference(name, dtype):
+    held = tensors(dtype)
+    bucket = Bucket(0, [Item(str(number), one) for number, one in enumerate(held)])
+    before = bucket.gather(bucket.empty())
+    flat, other = torch.randn(bucket.numel).to(dtype), torch.randn(bucket.numel).to(dtype)
+    expected = before + (flat - other)
+    versions = [one._version for one in held if one.numel()]
+    with implementation(name):
+        add_difference(bucket, flat, other.clone())
+    assert torch.equal(bucket.gather(bucket.empty()), expected)
+    # autograd must see that they were written to
+    assert all(one._version > old for one, old in zip(filter(torch.numel, held), versions, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_with_gaps_and_values_of_a_longer_type(name):
+    gaps, short = torch.zeros(6)[::2], torch.ones(2, dtype=torch.bfloat16)
+    with implementation(name):
+        add_difference(Bucket(0, [Item("gaps", gaps)]), torch.tensor([1.0, 2.0, 3.0]), torch.ones(3))
+        add_difference(Bucket(0, [Item("short", short)]), torch.tensor([2.0, 4.0]), torch.ones(2).bfloat16())
+    assert gaps.tolist() == [0, 1, 2]
+    assert short.tolist() == [2, 4]
