@@ -49,6 +49,7 @@ FEW = {
         "chain": [{"chunk_top_k": {"num_kept": 1, "chunk_size": 16}}, {"quantize": {"bits": 4}}]
     }
 }
+EIGHT_BITS = {"quantize": {"bits": 8}}
 TWO_BITS = {"error_feedback": {"quantize": {"bits": 2}}}
 SIDES: dict[str, dict[str, Any]] = {
     "gaussiank_sgd 0.1 %": {"name": "gaussiank_sgd", "density": 0.001},
@@ -56,7 +57,9 @@ SIDES: dict[str, dict[str, Any]] = {
     "topk_sgd 0.1 %": {"name": "topk_sgd", "density": 0.001},
     "topk_sgd 1 %": {"name": "topk_sgd", "density": 0.01},
     "local_sgd 1 of 16": {"name": "local_sgd", "steps": 1, "compressor": FEW},
-    "local_sgd 8 bits": {"name": "local_sgd", "steps": 1, "compressor": {"quantize": {"bits": 8}}},
+    "local_sgd 1 of 16, late": {"name": "local_sgd", "steps": 1, "compressor": FEW, "delay": 1},
+    "local_sgd 8 bits": {"name": "local_sgd", "steps": 1, "compressor": EIGHT_BITS},
+    "local_sgd 8 bits, late": {"name": "local_sgd", "steps": 1, "compressor": EIGHT_BITS, "delay": 1},
     "local_sgd 2 bits": {"name": "local_sgd", "steps": 1, "compressor": TWO_BITS},
 }
 PARTS: dict[str, tuple[tuple[object, str], ...]] = {
