@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -13,7 +13,7 @@ from relaxcomm.network.operations import AllGather, AllToAll, Operation, Receive
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
-from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_known_finite, know_finite
 from relaxcomm.tensors.layout import Layout
@@ -96,13 +96,12 @@ class scatter_gather(Exchange):
         shards = list(shards_of(tensor, shard_sizes(tensor.numel(), num_shards)))
         into = [result[start : start + shard.numel()] for start, shard in shards]
         known = [
-            cx.part(start, out.numel()).at(out=out) for (start, _), out in zip(shards, into, strict=True)
+            _known_of(cx.part(start, shard.numel()).at(out=out), shard, compressor)
+            for (start, shard), out in zip(shards, into, strict=True)
         ]
         codings = [
-            compressor.encode_decode(
-                _made(compressor, one, shard), shard, NestedState(state, index), keep_sent=False
-            )
-            for index, (one, (_, shard)) in enumerate(zip(known, shards, strict=True))
+            compressor.encode_decode(known[index], shard, NestedState(state, index), keep_sent=False)
+            for index, (_, shard) in enumerate(shards)
         ]
         messages = [next(coding) for coding in codings]
         received = yield from scatter(messages)
@@ -119,13 +118,7 @@ class scatter_gather(Exchange):
         rows = yield from gather(message, received.shape[1])
         # The coders of the other parts read the means of those, and only now keep what they left out.
         codings[rank], messages[rank] = mean_coding, message
-        are_finite = True
-        for out, coding, message, row in zip(into, codings, messages, rows, strict=True):
-            mean, _ = finish(coding, ((1.0, message.unpack(row)),))
-            are_finite = are_finite and is_known_finite(mean)
-            if mean.data_ptr() != out.data_ptr():
-                out.copy_(mean)
-        if are_finite:
+        if _decode(codings, [one.unpack(row) for one, row in zip(messages, rows, strict=True)], into):
             know_finite(result)
         return result
 
@@ -141,15 +134,26 @@ class scatter_gather(Exchange):
         return error_feedback(compressor=memoryless) if self.server_feedback else memoryless
 
 
-_Swapping: TypeAlias = Generator[Operation, Received, Tensor]
-
-
-def _made(compressor: Compressor, cx: Context, shard: Tensor) -> Context:
-    """Make the difference in a shard that the compressor does not take, though it takes the whole."""
+def _known_of(cx: Context, shard: Tensor, compressor: Compressor) -> Context:
+    """What is known of a shard; a difference is made there, if it is too short for who takes the whole."""
     if cx.difference is None or compressor.makes_difference(shard):
         return cx
     cx.difference.write_to(shard)
     return cx.at(difference=None)
+
+
+def _decode(codings: Iterable[Coding], means: Iterable[Message], into: Iterable[Tensor]) -> bool:
+    """Decode the means into their places; whether all are known to be finite."""
+    are_finite = True
+    for coding, message, out in zip(codings, means, into, strict=True):
+        mean, _ = finish(coding, ((1.0, message),))
+        are_finite = are_finite and is_known_finite(mean)
+        if mean.data_ptr() != out.data_ptr():
+            out.copy_(mean)
+    return are_finite
+
+
+_Swapping: TypeAlias = Generator[Operation, Received, Tensor]
 
 
 def scatter(messages: Sequence[Message]) -> _Swapping:
