@@ -118,8 +118,9 @@ def _quantize_compiled(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from relaxcomm.kernels.compiled import numba_levels
 
-    size, device = segments.block_size or 1, torch.device("cpu")
-    codes = buffer_pool.empty(segments.numel, torch.uint8, device)
+    size = segments.block_size
+    assert size is not None, "takes_blocks takes blocks of one size"
+    codes = buffer_pool.empty(segments.numel, torch.uint8, torch.device("cpu"))
     steps = torch.empty(segments.count)
     lows = steps[:0] if symmetric else torch.empty_like(steps)
     zero = np.float32(zero_code(num_codes, has_lows=not symmetric) + ROUNDED)

@@ -27,10 +27,12 @@ def add_difference(bucket: Bucket, flat: Tensor, other: Tensor) -> None:
         >>> weight
         tensor([5., 8.])
     """
-    if not (bucket.is_dense and flat.dtype == bucket.dtype == torch.float32 and uses_numba(flat)):
+    is_plain = bucket.is_dense and flat.dtype == bucket.dtype == torch.float32
+    has_large = any(item.tensor.numel() >= _LARGE for item in bucket.items)
+    if not (is_plain and has_large and uses_numba(flat)):
         bucket.add(torch.sub(flat, other, out=other))
         return
-    from relaxcomm.kernels.compiled import numba_levels
+    from relaxcomm.kernels.compiled import numba_late_moves
 
     small: list[tuple[Tensor, Tensor, Tensor]] = []
     for start, tensor in bucket.flat_tensors:
@@ -39,7 +41,7 @@ def add_difference(bucket: Bucket, flat: Tensor, other: Tensor) -> None:
             small.append((tensor, flat[here], other[here]))
         else:
             torch.autograd.graph.increment_version(tensor)
-            numba_levels.add_difference(tensor.numpy(), flat[here].numpy(), other[here].numpy())
+            numba_late_moves.add_difference(tensor.numpy(), flat[here].numpy(), other[here].numpy())
     if small:
         tensors, ones, others = zip(*small, strict=True)
         torch._foreach_add_(tensors, torch._foreach_sub(ones, others))

@@ -52,6 +52,12 @@ def empty_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return empty(like.numel(), dtype or like.dtype, like.device)
 
 
+def out_or_empty(like: Tensor, dtype: torch.dtype, out: Tensor | None) -> Tensor:
+    """`out`, if it has the shape of `like` and the type, else what `empty_like` makes."""
+    fits = out is not None and out.shape == like.shape and out.dtype == dtype
+    return out if fits and out is not None else empty_like(like, dtype)
+
+
 def zeros_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The same, of zeros."""
     return empty_like(like, dtype).zero_()
@@ -59,8 +65,7 @@ def zeros_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def add(one: Tensor, other: Tensor, weight: float, out: Tensor | None = None) -> Tensor:
     """`one + weight other`, of flat tensors, in `out` if that has the type of the sum."""
-    dtype = torch.promote_types(one.dtype, other.dtype)
-    into = out if out is not None and out.dtype == dtype else empty_like(one, dtype)
+    into = out_or_empty(one, torch.promote_types(one.dtype, other.dtype), out)
     return torch.add(one, other, alpha=weight, out=into)
 
 

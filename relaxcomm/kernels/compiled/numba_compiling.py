@@ -18,3 +18,10 @@ def add(one, other, into):
     """`into = one + other`."""
     for place in range(into.shape[0]):
         into[place] = one[place] + other[place]
+
+
+@njit(inline="always")
+def subtract(one, other, into):
+    """`into = one - other`."""
+    for place in range(into.shape[0]):
+        into[place] = one[place] - other[place]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from relaxcomm.kernels.compiled.numba_compiling import add, compiled
+from relaxcomm.kernels.compiled.numba_compiling import add, compiled, subtract
 
 _LEAST_NORMAL = np.finfo(np.float32).tiny
 
@@ -55,22 +55,15 @@ def quantize_blocks(x, subtrahend, residual, left, size, divisions, zero, is_sym
     whole = places.view(np.int32)
     for block in range(steps.shape[0]):
         begin, end = block * size, min(block * size + size, x.shape[0])
-        made, coded, given = near[: end - begin], codes[begin:end], x[begin:end]
+        coded, made, room = codes[begin:end], x[begin:end], near[: end - begin]
         if left is not None:
-            made = left[begin:end]
+            room = left[begin:end]
         if subtrahend is not None:
-            minus = subtrahend[begin:end]
-            if residual is not None:
-                plus = residual[begin:end]
-                for place in range(end - begin):
-                    made[place] = (given[place] - minus[place]) + plus[place]
-            else:
-                for place in range(end - begin):
-                    made[place] = given[place] - minus[place]
-        elif residual is not None:
-            add(given, residual[begin:end], made)
-        else:
-            made = given
+            subtract(made, subtrahend[begin:end], room)
+            made = room
+        if residual is not None:
+            add(made, residual[begin:end], room)
+            made = room
         low, high = _extremes(made.view(np.int32), pair, numbers)
         step, inverse = _steps(low, high, divisions, is_symmetric)
         first = np.float32(0) if is_symmetric else low
@@ -109,10 +102,3 @@ def add_levels(total, size, codes, steps, lows, middle, weights, is_new):
             low = np.float32(0) if lows is None else lows[row][block]
             for place in range(end - begin):
                 here[place] += weight * ((np.float32(coded[place]) - middle) * step + low)
-
-
-@compiled
-def add_difference(total, one, other):
-    """`total += one - other`, all float32."""
-    for place in range(total.shape[0]):
-        total[place] += one[place] - other[place]

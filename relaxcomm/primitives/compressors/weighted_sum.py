@@ -28,6 +28,7 @@ from relaxcomm.tensors.messages import (
 from relaxcomm.tensors.precision import wide
 
 _LARGEST = torch.finfo(torch.float32).max / 2
+_LOOKED_AT = 1 << 16  # entries of a sum, in the time in which a message's levels are asked
 _TOGETHER = (Sparse, BlockSparse, Coefficients)
 
 
@@ -55,7 +56,7 @@ def sum_sparse(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
         like: a tensor of the shape of the sum.
         out: memory for it, which is used if it has the shape and the type.
     """
-    total = _room(like, out)
+    total = buffer_pool.out_or_empty(like, wide(like.dtype), out)
     if not parts:
         return total.zero_()
     if is_for_kernels(like) and all(type(message) in _TOGETHER for _, message in parts):
@@ -68,13 +69,6 @@ def sum_sparse(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
     if _stays_finite(parts, total):
         know_finite(total)
     return total
-
-
-def _room(like: Tensor, out: Tensor | None) -> Tensor:
-    """Memory for a sum, which is `out` if that has its shape and its type."""
-    dtype = wide(like.dtype)
-    fits = out is not None and out.shape == like.shape and out.dtype == dtype
-    return out if fits and out is not None else buffer_pool.empty_like(like, dtype)
 
 
 def _add_in_ranges(parts: Parts, total: Tensor) -> None:
@@ -112,12 +106,12 @@ def sum_quantized(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tens
     """The weighted sum of quantised messages, with arguments and result as of `sum_sparse`."""
     if is_for_kernels(like) and parts:
         return _quantized_together(parts, like)
-    total = _room(like, out)
+    total = buffer_pool.out_or_empty(like, wide(like.dtype), out)
     if level_sums.takes(total, [message for _, message in parts]):
         level_sums.sum_levels_of_blocks(total, parts)
     else:
         _add_levels(parts, total)
-    if like.device.type == "cpu" and _levels_stay_finite(parts):
+    if _levels_stay_finite(parts, total):
         know_finite(total)
     return total
 
@@ -136,8 +130,13 @@ def _add_levels(parts: Parts, total: Tensor) -> None:
         total.zero_()
 
 
-def _levels_stay_finite(parts: Parts) -> bool:
-    """Whether the sum must be finite: that of the largest sizes of all messages is, with room to round."""
+def _levels_stay_finite(parts: Parts, total: Tensor) -> bool:
+    """Whether the sum must be finite: that of the largest sizes of all messages is, with room to round.
+
+    False where to ask is no less work than to look at it.
+    """
+    if total.device.type != "cpu" or total.numel() < _LOOKED_AT * len(parts):
+        return False
     largest = 0.0
     for weight, message in parts:
         if not isinstance(message, Quantized) or message.steps.dtype != torch.float32:

@@ -236,8 +236,8 @@ def test_what_is_large_or_not_finite_is_looked_at_though_values_are_few():
 @pytest.mark.parametrize("coder", [quantize(bits=4, block_size=16), quantize(bits=4, symmetric=True)])
 def test_levels_that_are_large_or_not_finite_are_looked_at(coder):
     for value, expected in ((1.0, True), (1e30, True), (3e38, False), (math.nan, False), (math.inf, False)):
-        tensor = torch.full((100,), -1.0).index_fill(0, torch.tensor([70]), value)
-        cx = replace(context(0), out=torch.empty(100))
+        tensor = torch.full((NUMEL,), -1.0).index_fill(0, torch.tensor([70]), value)
+        cx = replace(context(0), out=torch.empty(NUMEL))
         coding = coder.encode_decode(cx, tensor, {}, keep_sent=False)
         message = next(coding)
         total, _ = finish(coding, [(1.0, message), (1.0, message)])
