@@ -20,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from lab.entries import EIGHT_BITS, FEW
 from measure import ratio_of_medians
 from report import Report, make_parser
 from torch import Tensor, nn
@@ -44,12 +45,6 @@ from relaxcomm.step.flight import Flight
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.messages import Message
 
-FEW = {
-    "error_feedback": {
-        "chain": [{"chunk_top_k": {"num_kept": 1, "chunk_size": 16}}, {"quantize": {"bits": 4}}]
-    }
-}
-EIGHT_BITS = {"quantize": {"bits": 8}}
 TWO_BITS = {"error_feedback": {"quantize": {"bits": 2}}}
 SIDES: dict[str, dict[str, Any]] = {
     "gaussiank_sgd 0.1 %": {"name": "gaussiank_sgd", "density": 0.001},

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.lab.throttle import link_of
 from benchmarks.lab.workloads import WORKLOADS
-from benchmarks.report import RESULTS, dated
+from benchmarks.report import RESULTS, dated, result_file
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.planner.links import OwnLinks
@@ -291,7 +291,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--fit", action="store_true", help="fit to the rows of two and four workers")
     parser.add_argument("--machine", type=json.loads, help="what was fitted before, as JSON")
-    parser.add_argument("--output", type=Path, default=dated("plan-accuracy", "md"))
+    parser.add_argument("--output", type=result_file, default=dated("plan-accuracy", "md"))
     arguments = parser.parse_args()
     found, left_out = rows(results())
     machine = Machine()

@@ -15,11 +15,10 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.plan_accuracy import HELD_OUT, Machine, Row, predicted, results, rows, summary
-from benchmarks.report import dated
+from benchmarks.report import dated, result_file
 
 
 def choices(found: Sequence[Row], machine: Machine) -> list[tuple[Row, Row, int, float]]:
@@ -76,7 +75,7 @@ def _name(row: Row) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--output", type=Path, default=dated("plan-regret", "md"))
+    parser.add_argument("--output", type=result_file, default=dated("plan-regret", "md"))
     arguments = parser.parse_args()
     found, _ = rows(results())
     lines = list(report(choices(found, Machine())))

@@ -16,7 +16,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 
 import torch
 
@@ -32,7 +31,7 @@ from benchmarks.lab.trial import Job
 from benchmarks.lab.tuning import Rate, job_of
 from benchmarks.lab.workloads import WORKLOADS
 from benchmarks.plan_accuracy import written
-from benchmarks.report import dated
+from benchmarks.report import dated, result_file
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.planner.measuring import measure_coding
 
@@ -122,7 +121,7 @@ def main() -> None:
     parser.add_argument("--entries", nargs="+", choices=_LABELS, default=_LABELS, help="contenders")
     parser.add_argument("--periods", nargs="+", type=int, default=[4, 16], help="of those that have one")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=dated("step-times", "jsonl"))
+    parser.add_argument("--output", type=result_file, default=dated("step-times", "jsonl"))
     arguments = parser.parse_args()
     end_in_order()
     log = begin(arguments.output, arguments)

@@ -35,7 +35,7 @@ def make_parser(name: str, about: str | None, **counts: int) -> argparse.Argumen
     for option, default in counts.items():
         flag = f"--{option.replace('_', '-')}"
         parser.add_argument(flag, type=positive(int), default=default, help=f"default {default}")
-    parser.add_argument("--output", type=Path, default=dated(name), help="the result file")
+    parser.add_argument("--output", type=result_file, default=dated(name), help="the result file")
     return parser
 
 
@@ -50,6 +50,14 @@ def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
 
     parse.__name__ = kind.__name__  # argparse shows it when the text is no number at all
     return parse
+
+
+def result_file(text: str) -> Path:
+    """An argparse type: a file, so that a folder is refused before anything is measured."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"got {text}, which is a folder; name a file in it")
+    return path
 
 
 class Report:

@@ -16,7 +16,7 @@ from benchmarks.lab.recording import begin
 from benchmarks.lab.rivals import CANNOT
 from benchmarks.lab.tuning import Grid
 from benchmarks.lab.workloads import WORKLOADS
-from benchmarks.report import dated
+from benchmarks.report import dated, result_file
 
 _RATES = {"100mbit": "100mbit", "1gbit": "1gbit", "unshaped": None}
 
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--output",
-        type=Path,
+        type=result_file,
         default=None,
         help="a .jsonl file, beside which its plots lie; if it is there, the run goes on where it was ended",
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import scaling_report
@@ -18,7 +17,7 @@ from benchmarks.lab.network import end_in_order
 from benchmarks.lab.networks import missing
 from benchmarks.lab.recording import begin
 from benchmarks.lab.scaling_model import REFERENCE
-from benchmarks.report import dated, positive
+from benchmarks.report import dated, positive, result_file
 
 RATES = {"1gbit": "1gbit", "unshaped": None}
 CONTENDERS = (
@@ -72,7 +71,7 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", choices=list(RATES), default=list(RATES))
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--rounds", type=positive(int), default=5)
-    parser.add_argument("--output", type=Path, help="a .jsonl file; its table and plot lie beside it")
+    parser.add_argument("--output", type=result_file, help="a .jsonl file; its table and plot lie beside it")
     arguments = parser.parse_args()
     if REFERENCE not in arguments.contenders:
         parser.error(f"--contenders: {REFERENCE} must be among them, since the prediction is fitted to it")

@@ -113,6 +113,15 @@ def test_ranks_that_do_not_end_are_ended():
     assert time.monotonic() - begin < 30
 
 
+def test_a_folder_as_result_file_is_refused_before_anything_is_measured(tmp_path, capsys):
+    parser = report.make_parser("result", "A benchmark.")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--output", str(tmp_path)])
+    assert f"got {tmp_path}, which is a folder; name a file in it" in capsys.readouterr().err
+    file = tmp_path / "new" / "result.json"
+    assert parser.parse_args(["--output", str(file)]).output == file
+
+
 def test_result_file_holds_ratios_and_the_environment(tmp_path):
     path = tmp_path / "new" / "result.json"
     report.write_result(
