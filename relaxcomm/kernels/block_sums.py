@@ -52,6 +52,15 @@ def sum_blocks(total: Tensor, parts: Sequence[tuple[float, Message]]) -> None:
         >>> total
         tensor([ 0.,  0.,  0., 10.,  0., 12.,  0.,  0.])
     """
+    _add(total, parts, is_new=True)
+
+
+def add_blocks(total: Tensor, message: Message, weight: float) -> None:
+    """Add a message that `takes` says is taken, times a weight, with arguments as of `sum_blocks`."""
+    _add(total, [(weight, message)], is_new=False)
+
+
+def _add(total: Tensor, parts: Sequence[tuple[float, Message]], *, is_new: bool) -> None:
     from relaxcomm.kernels.compiled import numba_sparse
 
     torch.autograd.graph.increment_version(total)
@@ -66,7 +75,7 @@ def sum_blocks(total: Tensor, parts: Sequence[tuple[float, Message]]) -> None:
         for run in messages[0].blocks:
             here, together = flat[run.start : run.stop], max(1, _TOGETHER // run.size)
             if not numba_sparse.add_in_blocks(
-                here, run.size, run.num, packed, bits, first, values, scales, together, begin == 0
+                here, run.size, run.num, packed, bits, first, values, scales, together, is_new and begin == 0
             ):
                 raise IndexError(f"a message's place is out of range: the block has {run.size} entries")
             first += run.num

@@ -7,7 +7,7 @@ import torch
 
 from relaxcomm.kernels import block_sums
 from relaxcomm.kernels.dispatch import implementation
-from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
+from relaxcomm.primitives.compressors.weighted_sum import add_sparse, sum_sparse
 from relaxcomm.tensors.bit_packing import pack_places
 from relaxcomm.tensors.messages import BlockSparse, largest_block
 from relaxcomm.tensors.segments import Blocks
@@ -59,6 +59,20 @@ def test_the_sum_is_the_same_bit_for_bit(blocks, dtype):
         expected = sum_sparse(parts, like)
     assert torch.equal(found, expected)
     assert found.count_nonzero() > 0
+
+
+def test_a_message_is_taken_out_of_what_is_there():
+    blocks = runs((40_000, 16), (1, 9))
+    one = message(blocks, seed=3)
+    before = torch.randn(blocks[-1].stop, generator=torch.Generator().manual_seed(4))
+    found, expected = before.clone(), before.clone()
+    with implementation("numba"):
+        assert block_sums.takes(found, [one])
+        add_sparse(found, one, -1.0)
+    with implementation("eager"):
+        add_sparse(expected, one, -1.0)
+    assert torch.equal(found, expected)
+    assert (found != before).sum() == one.values.numel()
 
 
 def test_more_messages_than_one_pass_takes():

@@ -98,6 +98,9 @@ def _stays_finite(parts: Parts, total: Tensor) -> bool:
 
 def add_sparse(total: Tensor, message: Sparse, weight: float) -> None:
     """Add what a message decodes to, times a weight, to a tensor."""
+    if block_sums.takes(total, [message]):
+        block_sums.add_blocks(total, message, weight)
+        return
     for one in message.ranges(total):
         add_range(total, one, weight)
 
