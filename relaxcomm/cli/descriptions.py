@@ -11,7 +11,9 @@ from relaxcomm.cli.memory_needs import MEMORY_MEANS, memory_nodes
 from relaxcomm.cli.message_sizes import CountedFor, sent_in_words
 from relaxcomm.cli.topology_facts import usable_topologies
 from relaxcomm.cli.tree import Node
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
+from relaxcomm.config import Config
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.config.registry import Entry
@@ -45,16 +47,8 @@ def algorithm_node(
     text = docstrings.read(entry.build)
     taken = from_example(entry.name, entry.build, text, values)
     built = parse_algorithm({"name": entry.name, **taken, **values})
-    if topology is not None:
-        built.check_topology(topology)
-    rules = tuple(
-        _rule_node(index, rule, model, workers, topology or complete())
-        for index, rule in enumerate(built.rules)
-    )
-    controllers = tuple(
-        _primitive_in_short(f"controller {index}", one) for index, one in enumerate(built.controllers)
-    )
-    planner = () if built.planner is None else (_primitive_in_short("planner", built.planner),)
+    graph = topology or complete()
+    built.check_topology(graph)
     return Node(
         entry.name,
         text.summary,
@@ -62,13 +56,44 @@ def algorithm_node(
             *_notes(text),
             Node("parameters", children=parameter_nodes(entry.build)),
             *_borrowed(taken),
-            *rules,
-            *controllers,
-            *planner,
-            Node("memory", MEMORY_MEANS, memory_nodes(built, workers, topology or complete())),
-            Node("topologies", ", ".join(usable_topologies(built))),
+            *_composition(built, model, workers, graph),
             *_sources(text, entry.origin),
         ),
+    )
+
+
+def configuration_node(name: str, config: Config, model: CountedFor, workers: int) -> Node:
+    """A configuration: its algorithm and those of its phases, as they are composed, and what they send.
+
+    Args:
+        name: of the file.
+        config: the configuration.
+        model: for the bytes.
+        workers: likewise.
+    """
+    phases = [(f"phase {index}", f"after {one.after_steps} steps") for index, one in enumerate(config.phases)]
+    algorithms = (
+        Node(label, when, _composition(one, model, (workers,), config.topology), term=one.name)
+        for (label, when), one in zip([("algorithm", ""), *phases], config.algorithms, strict=True)
+    )
+    return Node(name, children=(Node("topology", repr(config.topology)), *algorithms))
+
+
+def _composition(
+    built: Algorithm, model: CountedFor, workers: Sequence[int], topology: Topology
+) -> tuple[Node, ...]:
+    """Its rules with the facts of their primitives, and what they send and keep."""
+    rules = (_rule_node(index, rule, model, workers, topology) for index, rule in enumerate(built.rules))
+    controllers = (
+        _primitive_in_short(f"controller {index}", one) for index, one in enumerate(built.controllers)
+    )
+    planner = () if built.planner is None else (_primitive_in_short("planner", built.planner),)
+    return (
+        *rules,
+        *controllers,
+        *planner,
+        Node("memory", MEMORY_MEANS, memory_nodes(built, workers, topology)),
+        Node("topologies", ", ".join(usable_topologies(built))),
     )
 
 

@@ -1,33 +1,40 @@
-"""`relaxcomm show`: all that is known of an algorithm or a primitive."""
+"""`relaxcomm show`: all that is known of an algorithm, a primitive or a configuration's composition."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from relaxcomm.cli.descriptions import algorithm_node, primitive_node
+from relaxcomm.cli.descriptions import algorithm_node, configuration_node, primitive_node
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import Traceback, parse_option, parse_set
+from relaxcomm.cli.job import Job, Traceback, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
 from relaxcomm.cli.topology_facts import parse_topology, topology_node
 from relaxcomm.cli.topology_picture import draw_topology
 from relaxcomm.cli.tree import Node, show as print_tree
-from relaxcomm.config import registry
+from relaxcomm.config import Config, registry
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest
-from relaxcomm.tasks.task_loader import load_task
+from relaxcomm.tasks.task_loader import find_task, load_task
 from relaxcomm.topology import Topology
 
 _WORKERS = (2, 4, 8, 16)
 _DRAWN_WORKERS = 8
 _NUM_PARAMETERS = 1_000_000
+_YAML = (".yaml", ".yml")
 
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Of an algorithm or a primitive.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Of an algorithm or a primitive; or a YAML file, whose algorithm is shown.",
+            show_default=False,
+        ),
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -38,7 +45,7 @@ def show(
         typer.Option(
             min=1,
             metavar="N",
-            help="World size for the bytes; several are shown without.",
+            help="World size for the bytes; the file's, or several, without.",
             show_default=False,
         ),
     ] = None,
@@ -48,7 +55,7 @@ def show(
             "--parameters",
             min=1,
             metavar="D",
-            help=f"Model size for the bytes; {_NUM_PARAMETERS:,} without.",
+            help=f"Model size for the bytes; the file's task, or {_NUM_PARAMETERS:,}, without.",
             show_default=False,
         ),
     ] = None,
@@ -71,15 +78,24 @@ def show(
     output: Annotated[Path, typer.Option(metavar="FILE", help="Of the picture.")] = Path("topology.png"),
     traceback: Traceback = False,
 ) -> None:
-    """Show an algorithm's composition, parameters, facts, bytes and reference; a primitive; a topology."""
+    """Show an algorithm's composition, parameters, facts, bytes and reference; a primitive; a YAML file's
+    algorithm; a topology."""
     with readable(traceback):
         if name is None and topology is None:
-            raise ConfigError("show needs the NAME of an algorithm or a primitive, or --topology TOPOLOGY")
+            raise ConfigError(
+                "show needs the NAME of an algorithm or a primitive, a YAML file, or --topology TOPOLOGY"
+            )
         values = dict(map(parse_set, sets or ()))
-        sizes = _WORKERS if workers is None else (workers,)
         graph = None if topology is None else parse_topology(topology)
         model = _model(num_parameters, task)
-        made = [] if name is None else nodes(name, values, model, sizes, graph)
+        made = []
+        if name is not None and Path(name).suffix in _YAML:
+            loaded = _loaded(Path(name), values, graph)
+            workers = workers or loaded.workers
+            made = [configuration_node(name, loaded, model or _of_configured(loaded), workers)]
+        elif name is not None:
+            sizes = _WORKERS if workers is None else (workers,)
+            made = nodes(name, values, model or CountedFor.matrix(_NUM_PARAMETERS), sizes, graph)
         if graph is not None:
             drawn = workers or _DRAWN_WORKERS
             draw_topology(graph, drawn, output)
@@ -88,14 +104,28 @@ def show(
             print_tree(node)
 
 
-def _model(num_parameters: int | None, task: str | None) -> CountedFor:
-    """What the bytes are counted for."""
+def _model(num_parameters: int | None, task: str | None) -> CountedFor | None:
+    """What the bytes are counted for, if the command says so."""
     if task is None:
-        return CountedFor.matrix(num_parameters or _NUM_PARAMETERS)
+        return None if num_parameters is None else CountedFor.matrix(num_parameters)
     if num_parameters is not None:
         raise ConfigError("--task and --parameters both say how large the model is; leave one out")
-    made = load_task(parse_option("--task", task), seed=0)
-    return CountedFor.task_model(task, made.model.named_parameters())
+    return _of_task(task, parse_option("--task", task))
+
+
+def _of_task(name: str, task: object) -> CountedFor:
+    return CountedFor.task_model(name, load_task(task, seed=0).model.named_parameters())
+
+
+def _of_configured(loaded: Config) -> CountedFor:
+    if loaded.task is None:
+        return CountedFor.matrix(_NUM_PARAMETERS)
+    return _of_task(find_task(loaded.task).name, loaded.task)
+
+
+def _loaded(file: Path, overrides: Mapping[str, object], topology: Topology | None) -> Config:
+    """The configuration, with another topology if one is given."""
+    return Job(file, {**overrides, **({} if topology is None else {"topology": topology})}).load()
 
 
 def nodes(

@@ -48,6 +48,58 @@ def test_an_algorithm():
     assert shown["provided_by"] == "relaxcomm"
 
 
+OWN_RULES = """
+algorithm:
+  rules:
+    - trigger: {every: {steps: 4}}
+      payload: deltas
+      compressor: {error_feedback: {quantize: {bits: 2}}}
+      exchange: all_gather
+      delay: 2
+phases:
+  - {after_steps: 100, algorithm: {name: d_psgd}}
+workers: 3
+"""
+
+
+def test_a_configuration_is_shown_as_it_is_composed(tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN_RULES)
+    shown = dict(line.split("  ", 1) for line in run(str(file))[1].splitlines()[1:])
+    assert shown["topology"] == "complete()"
+    assert shown["algorithm.rule_0.compressor"].startswith("error_feedback(compressor=quantize(bits=2)): Add")
+    assert shown["algorithm.rule_0.delay"] == "2 steps"
+    # 2 bits of each of a million entries, and 4 bytes for each block of 512, to two others.
+    assert shown["algorithm.rule_0.sends.3_workers"] == "516 kB an exchange, at most 129 kB a step"
+    assert shown["phase_0"] == "d_psgd: after 100 steps"
+    assert shown["phase_0.rule_0.exchange"].startswith("gossip():")
+    again = run(str(file), "--set", "phases=[]", "--workers", "5", "--parameters", "1000")[1]
+    assert "phase" not in again
+    assert "algorithm.rule_0.sends.5_workers" in again
+
+
+def test_a_configurations_bytes_are_its_tasks_and_its_topology_can_be_another(tmp_path):
+    file = tmp_path / "gossip.yml"
+    file.write_text("algorithm: d_psgd\ntask: digits\nworkers: 4\ntopology: exponential\n")
+    assert "for the 429,834 float32 parameters of digits on exponential()" in run(str(file))[1]
+    picture = tmp_path / "ring.png"
+    shown = run(str(file), "--topology", "ring", "--output", str(picture))[1]
+    assert "of digits on ring()" in shown
+    assert "workers  4" in shown.splitlines(), "the picture is of as many as the file says"
+    assert picture.stat().st_size > 1000
+
+
+def test_a_configuration_that_is_wrong_or_missing_is_refused(tmp_path):
+    file = tmp_path / "wrong.yaml"
+    file.write_text("algorithm: {name: local_sgd, steps: 4, delay: 9}\n")
+    code, out, err = run(str(file))
+    assert (code, out) == (2, "")
+    assert "delay 9 is longer than the 4 step(s)" in err
+    code, _, err = run(str(tmp_path / "none.yaml"))
+    assert code == 2
+    assert "No such file" in err
+
+
 def test_what_an_algorithm_needs_in_memory(tmp_path):
     """Anchor and momentum, a message, and nothing more; over a ring two neighbours' messages."""
     assert facts("diloco", "--workers", "3")["memory.3_workers"] == (
