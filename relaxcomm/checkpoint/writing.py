@@ -98,8 +98,10 @@ class Write:
         self._meeting.leave()
         self._thread.join()
         partial = self.place.partial
+        # A name of its own: another rank may have been here, and a third one's thread begun only then.
+        left = partial.with_name(f"left-{secrets.token_hex(4)}-{partial.name}")
         with suppress(FileNotFoundError):  # it was moved to its place, or another rank was here
-            partial.rename(partial.with_name(f"left-{partial.name}"))
+            partial.rename(left)
         return self.place.folder.exists()
 
     def _run(self) -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from relaxcomm.checkpoint.plain_state import decode, encode, join, split
 from relaxcomm.checkpoint.storage import METADATA, unpickle
 from relaxcomm.checks.trial_problem import Trial
 from relaxcomm.config import registry
+from relaxcomm.plugin import Membership
 from tests.engine.harness import World, in_process, values
 from tests.models import CASES, make_optimizer
 
@@ -126,6 +128,23 @@ def test_a_step_that_was_saved_before_is_saved_beside_it(tmp_path):
     in_process(some_run, 2, tmp_path, 1)
     in_process(some_run, 2, tmp_path, 1)
     assert [one.folder.name for one in checkpoints(tmp_path)] == ["step-00000001", "step-00000001-2"]
+
+
+def test_it_is_given_up_also_by_a_rank_that_begins_to_write_when_another_has_given_up(tmp_path):
+    """Its folder is there once more, with what the late rank alone has written."""
+    place = writing.prepare(tmp_path, step=5, keep=2)
+
+    def begin(rank: int) -> writing.Write:
+        begun = writing.Write(place, {}, {"x": torch.ones(3)}, Membership(rank, 3), timeout_seconds=60)
+        while not list(place.partial.glob(f"*/content-{rank}.told")):
+            time.sleep(0.01)
+        return begun
+
+    assert not begin(0).give_up()
+    assert not begin(2).give_up()
+    assert len(list(tmp_path.iterdir())) == 2
+    writing.prepare(tmp_path, step=6, keep=2)
+    assert not list(tmp_path.iterdir()), "the next one clears them away"
 
 
 def test_without_a_checkpoint_a_run_begins_anew(tmp_path):
