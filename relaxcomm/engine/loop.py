@@ -10,17 +10,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from relaxcomm.engine import loop_checks
 from relaxcomm.engine.callback import callback
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.listeners import Between, Survivors
-from relaxcomm.engine.loop_checks import (
-    check_ended,
-    check_exchanged,
-    check_no_graph,
-    check_now_and_then,
-    check_seen,
-    check_turn,
-)
 from relaxcomm.errors import RankLostError
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
@@ -85,6 +78,12 @@ class Loop:
         """Whether no gradients are there that belong to the step that comes next."""
         return not (self._begun or self._opened or self.step.synchronised or self._unsynchronised)
 
+    def leave_step(self) -> None:
+        """Forget what an error has left of a step: a state is loaded, and the next step is its own."""
+        self._opened = self._pending = self._called = self._unsynchronised = False
+        self._stepped = []
+        self.step.leave()
+
     def close_skipped_step(self) -> None:
         """Close a step that a GradScaler skipped on this rank."""
         if self._is_skipped():
@@ -93,7 +92,7 @@ class Loop:
     @callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
-        check_ended(begun=self._begun)
+        loop_checks.check_ended(begun=self._begun)
         self._take_rest()  # of a backward that has failed
         self._awaiting_end = False
         if torch.is_grad_enabled():
@@ -158,20 +157,20 @@ class Loop:
         if self._given_up:
             self.step.discard_gradients()
         if not bound.replica.optimizers and not self._paused:
-            check_now_and_then(self.step)
+            loop_checks.check_now_and_then(self.step)
             self._end(self.step.tick)
 
     @callback
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
-        check_turn(self.step, optimizer, self._stepped, closure)
+        loop_checks.check_turn(self.step, optimizer, self._stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:
             self._hooks.watch_parts()
         if not self._opened:
-            check_now_and_then(self.step)
+            loop_checks.check_now_and_then(self.step)
             self._opened = True
             if not self._given_up:
-                check_exchanged(self.step, unsynchronised=self._unsynchronised)
+                loop_checks.check_exchanged(self.step, unsynchronised=self._unsynchronised)
                 self.step.before_step()
 
     @callback
@@ -200,7 +199,7 @@ class Loop:
 
     def _begin(self) -> None:
         """A backward that reaches parameters; `autograd.grad` does not come here."""
-        check_no_graph()
+        loop_checks.check_no_graph()
         self._begun = True
         self.backward_begins()
         if not self._called:
@@ -214,7 +213,7 @@ class Loop:
         if self._between is not None:
             self._between.backward_begins(skipped=skipped)
         if skipped:
-            check_seen(self.step)
+            loop_checks.check_seen(self.step)
         self.close_skipped_step()
 
     def _close_step(self) -> None:

@@ -196,6 +196,7 @@ class Session:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that was checked; every rank calls it."""
+        self.loop.leave_step()
         with replicas.kept(self.bound):  # they were loaded; a switch would average them
             self.schedule.resume(state)
         engine_state.restore(self.step, state)

@@ -113,3 +113,7 @@ class DeviceFlags:
                 self._flags.clear()
                 names = [name for one in flag.put_in for name in one.bad()]
                 raise non_finite_error(self._world, names, (), flag.step, so=_SO)
+
+    def forget(self) -> None:
+        """Raise no error for what was exchanged until now: the run goes on from before it."""
+        self._flags.clear()

@@ -114,6 +114,12 @@ class Step:
         if exchanged:
             self._tell()
 
+    def leave(self) -> None:
+        """Forget the step that an error has ended."""
+        self.bound.flags.forget()
+        self.backward.tick()
+        self._exchanged = False
+
     def exchange_at(self, event: str) -> None:
         """Run the rules that wait for something that has happened."""
         fired = self.parameters.waiting_for(event)

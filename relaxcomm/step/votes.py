@@ -155,8 +155,10 @@ class Votes:
         return {"slots": [slots.export() for slots in self.slots.values()], "answers": answers}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a run was that has exported this."""
-        self.drain()
+        """Go on where a run was that has exported this; what the votes under way bring counts no more."""
+        while self._out:
+            self._out.popleft().answer.read()
+        self._last = None
         for slots, values in zip(self.slots.values(), saved["slots"], strict=True):
             slots.restore(values)
         order = list(self.slots)

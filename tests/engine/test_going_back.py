@@ -1,0 +1,97 @@
+"""After NaN a run goes back to a state from before it, and on as if it had not been."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+import relaxcomm
+from relaxcomm import NonFiniteError
+from relaxcomm.config import registry
+from tests.engine.harness import World, in_process, on_gloo, values
+from tests.models import CASES, make_optimizer
+
+SAVED, BAD, STEPS, BAD_RANK = 5, 7, 12, 1
+SIZE = 3
+OWN = {
+    **{name: {"steps": 4} for name in ("local_sgd", "diloco", "noloco", "slowmo", "sparseloco", "easgd")},
+    "post_local_sgd": {"steps": 2, "after_steps": 4},
+    "selsync": {"window_steps": 4},
+    "streaming_diloco": {"steps": 4, "delay": 2},
+}
+LEFT_OUT = {
+    *("ssp", "async_model_average", "decoupled_diloco", "ad_psgd", "heloco"),  # ranks wait for nobody
+    *("fedavg", "adaptive_local_sgd", "hierarchical_local_sgd"),  # want more than this loop has
+    *("bsp", "auto"),  # gradients that are sent whole are looked at by nobody, as in DDP
+    "des_loc",  # wants Adam
+}
+CASES_IN_ALL = {
+    **{name: {"name": name, **OWN.get(name, {})} for name in set(registry.algorithms()) - LEFT_OUT},
+    "selsync, later votes": {"name": "selsync", "window_steps": 4, "vote_delay": 1},
+    "local_sgd, late": {"name": "local_sgd", "steps": 2, "delay": 1},
+}
+
+
+def gone_back(world: World, algorithm, spoils: bool):
+    """The parameters in the end, how often the run has gone back, and its steps."""
+    case = CASES["toy"]
+    model = case.model()
+    optimizer = make_optimizer("plain", model)
+    times = 0
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        saved = None
+        while engine.step < STEPS:
+            if engine.step == SAVED and saved is None:
+                saved = copy.deepcopy(engine.run_state_dict())
+            loss = case.local_loss(model, engine.step, world.rank)
+            if spoils and not times and engine.step >= BAD and world.rank == BAD_RANK:
+                loss = loss * float("nan")
+            try:
+                loss.backward()
+                optimizer.step()
+            except NonFiniteError:
+                times += 1
+                engine.load_run_state_dict(copy.deepcopy(saved))
+                engine.run_state_dict()  # it is between two steps
+            optimizer.zero_grad()
+        return values(model), times, engine.statistics["steps"]
+
+
+def both(world: World, algorithm):
+    return gone_back(world, algorithm, True), gone_back(world, algorithm, False)
+
+
+@pytest.mark.parametrize("name", sorted(CASES_IN_ALL))
+def test_it_is_as_if_nan_had_never_been(name):
+    found = in_process(both, SIZE, CASES_IN_ALL[name])
+    for (after, times, steps), (untouched, never, _) in found:
+        assert (times, never) == (1, 0)
+        assert steps == STEPS
+        assert np.array_equal(after, untouched)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", ["dgc", "selsync, later votes", "streaming_diloco"])
+def test_on_gloo_too(name):
+    for (after, times, _), (untouched, *_) in on_gloo(both, SIZE, CASES_IN_ALL[name]):
+        assert times == 1
+        assert np.array_equal(after, untouched)
+
+
+def test_a_state_that_is_loaded_in_the_middle_of_a_step_leaves_no_gradients_of_it():
+    """Those were exchanged, but the model that they are of is gone."""
+
+    def train(world: World) -> None:
+        case = CASES["toy"]
+        model = case.model()
+        optimizer = make_optimizer("plain", model)
+        with world.attach(model, optimizer, "bsp") as engine:
+            saved = copy.deepcopy(engine.run_state_dict())
+            case.local_loss(model, 0, world.rank).backward()
+            engine.load_run_state_dict(saved)
+            with pytest.raises(relaxcomm.UsageError, match="without a backward that reached"):
+                optimizer.step()
+
+    in_process(train, SIZE)
