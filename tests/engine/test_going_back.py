@@ -6,10 +6,12 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
 import relaxcomm
 from relaxcomm import NonFiniteError
 from relaxcomm.config import registry
+from relaxcomm.testing import PretendGpu
 from tests.engine.harness import World, in_process, on_gloo, values
 from tests.models import CASES, make_optimizer
 
@@ -95,3 +97,26 @@ def test_a_state_that_is_loaded_in_the_middle_of_a_step_leaves_no_gradients_of_i
                 optimizer.step()
 
     in_process(train, SIZE)
+
+
+def test_on_a_gpu_the_error_that_was_still_to_come_does_not(monkeypatch):
+    """It comes two steps late; who sees NaN in the loss goes back before."""
+    monkeypatch.setattr("relaxcomm.network.in_process._tensors", lambda operation: [])
+
+    def train(world: World) -> int:
+        with gpu.in_thread():
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).to("cuda")
+            optimizer = make_optimizer("plain", model)
+            with world.attach(model, optimizer, "topk_sgd") as engine:
+                saved = copy.deepcopy(engine.state_dict())
+                for factor in (1.0, float("nan"), 1.0, 1.0, 1.0, 1.0):
+                    (factor * model(torch.ones(4, 8, device="cuda")).square().mean()).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    if factor != 1:
+                        engine.load_state_dict(copy.deepcopy(saved))
+                return engine.step
+
+    with PretendGpu() as gpu:
+        assert in_process(train, SIZE) == [4] * SIZE
