@@ -54,7 +54,17 @@ class UsageError(RelaxcommError, RuntimeError):
 
 
 class NonFiniteError(UsageError):
-    """A gradient, parameter or buffer holds NaN or infinity; the message says which, and on which rank."""
+    """A gradient, parameter or buffer holds NaN or infinity; the message says which, and on which rank.
+
+    Args:
+        message: what is said.
+        on_all_ranks: whether every rank raises it in the same place, so that all of them may go on: with the
+            next batch, or from a state that they load.
+    """
+
+    def __init__(self, message: str, *, on_all_ranks: bool = False) -> None:
+        super().__init__(message)
+        self.on_all_ranks = on_all_ranks
 
 
 class ForgeryError(RelaxcommError):

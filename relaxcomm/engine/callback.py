@@ -6,17 +6,20 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
-from relaxcomm.errors import RankLostError
+from relaxcomm.errors import NonFiniteError, RankLostError
 from relaxcomm.step.step import Step
 
 
 class StepOwner(Protocol):
-    """Whose methods are callbacks: it has a step, and can give it up."""
+    """Whose methods are callbacks: it has a step, and can give it up or leave it."""
 
     step: Step
 
     def give_up_step(self, error: RankLostError) -> None:
         """Go on without ranks that are lost; raises the error where that cannot be."""
+
+    def leave_step(self) -> None:
+        """Forget what an error has left of a step."""
 
 
 Callback = TypeVar("Callback", bound=Callable[..., None])
@@ -34,7 +37,10 @@ def callback(method: Callback) -> Callback:
                 except RankLostError as error:
                     loop.give_up_step(error)
         except BaseException as error:
-            loop.step.bound.world.transport.announce(f"failed: {type(error).__name__}: {error}")
+            if isinstance(error, NonFiniteError) and error.on_all_ranks:
+                loop.leave_step()  # nobody waits for this rank, and all may go on
+            else:
+                loop.step.bound.world.transport.announce(f"failed: {type(error).__name__}: {error}")
             raise
 
     return cast("Callback", told)

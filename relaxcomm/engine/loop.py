@@ -79,7 +79,7 @@ class Loop:
         return not (self._begun or self._opened or self.step.synchronised or self._unsynchronised)
 
     def leave_step(self) -> None:
-        """Forget what an error has left of a step: a state is loaded, and the next step is its own."""
+        """Forget what an error has left of a step: another batch comes instead, or a state is loaded."""
         self._opened = self._pending = self._called = self._unsynchronised = False
         self._stepped = []
         self.step.leave()
@@ -200,12 +200,12 @@ class Loop:
     def _begin(self) -> None:
         """A backward that reaches parameters; `autograd.grad` does not come here."""
         loop_checks.check_no_graph()
-        self._begun = True
         self.backward_begins()
         if not self._called:
             self._begin_uncalled()
         self.step.bound.replica.remember_scale()
         self.step.begin_backward()
+        self._begun = True
 
     def _begin_uncalled(self) -> None:
         """The training loop calls parts of the model, or methods other than its forward."""

@@ -64,7 +64,7 @@ def non_finite_error(
         return _error(f"step {step}: NaN or infinity in {where}; {so}")
     where = "; ".join(f"{names} on rank {rank}" for rank, names in enumerate(everyone) if names)
     where = where or f"{_listed(came) or 'a result'} though no rank put any in, so it overflowed on the way"
-    return _error(f"step {step}: NaN or infinity in {where}; {so}")
+    return _error(f"step {step}: NaN or infinity in {where}; {so}", on_all_ranks=True)
 
 
 def local_error(names: Sequence[str], rank: int, step: int, so: str) -> NonFiniteError:
@@ -72,10 +72,11 @@ def local_error(names: Sequence[str], rank: int, step: int, so: str) -> NonFinit
     return _error(f"step {step}: NaN or infinity in {_listed(names)} on rank {rank}; {so}")
 
 
-def _error(text: str) -> NonFiniteError:
+def _error(text: str, *, on_all_ranks: bool = False) -> NonFiniteError:
     return NonFiniteError(
         f"{text}. Lower the learning rate or clip gradients; if a GradScaler is used, pass it: "
-        "attach(..., scaler=scaler)"
+        "attach(..., scaler=scaler)",
+        on_all_ranks=on_all_ranks,
     )
 
 

@@ -117,6 +117,7 @@ class Step:
     def leave(self) -> None:
         """Forget the step that an error has ended."""
         self.bound.flags.forget()
+        self.bound.votes.leave()
         self.backward.tick()
         self._exchanged = False
 

@@ -136,6 +136,12 @@ class Votes:
         self._count_all()
         self._answers, self._last = {}, None
 
+    def leave(self) -> None:
+        """Votes under way count no more; those of the step that is left may be cast again."""
+        while self._out:
+            self._out.popleft().answer.read()
+        self._last = None
+
     def give_up(self) -> None:
         """Forget the votes that are on their way, and what was not kept yet."""
         self._out.clear()
@@ -155,10 +161,7 @@ class Votes:
         return {"slots": [slots.export() for slots in self.slots.values()], "answers": answers}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a run was that has exported this; what the votes under way bring counts no more."""
-        while self._out:
-            self._out.popleft().answer.read()
-        self._last = None
+        """Go on where a run was that has exported this."""
         for slots, values in zip(self.slots.values(), saved["slots"], strict=True):
             slots.restore(values)
         order = list(self.slots)

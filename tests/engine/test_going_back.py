@@ -74,6 +74,49 @@ def test_it_is_as_if_nan_had_never_been(name):
         assert np.array_equal(after, untouched)
 
 
+def skipped(world: World, algorithm, at: int, tries: bool):
+    """The parameters in the end, and where an error came: the batch `at` is NaN on rank 1, or left out."""
+    case = CASES["toy"]
+    model = case.model()
+    optimizer = make_optimizer("plain", model)
+    raised = []
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        for batch in range(STEPS + 1):
+            if batch == at and not tries:
+                continue
+            loss = case.local_loss(model, batch, world.rank)
+            try:
+                (loss * float("nan") if (batch, world.rank) == (at, BAD_RANK) else loss).backward()
+                optimizer.step()
+            except NonFiniteError as error:
+                raised.append((batch, error.on_all_ranks))
+            optimizer.zero_grad()
+        assert engine.step == STEPS
+        return values(model), raised
+
+
+def with_and_without(world: World, algorithm):
+    return skipped(world, algorithm, BAD, True), skipped(world, algorithm, BAD, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["topk_sgd", "dgc", "powersgd", "gravac", "signsgd", "gaussiank_sgd", "ef21"]
+)
+def test_a_batch_with_nan_leaves_no_trace(name):
+    """The next one takes its place."""
+    for (after, raised), (expected, never) in in_process(with_and_without, SIZE, name):
+        assert (raised, never) == ([(BAD, True)], [])
+        assert np.array_equal(after, expected)
+
+
+@pytest.mark.ranks
+def test_on_gloo_nobody_takes_such_an_error_for_an_end():
+    """It is told to no peer: they would end with it when they wait long for the one that goes on."""
+    for (after, raised), (expected, _) in on_gloo(with_and_without, SIZE, "topk_sgd"):
+        assert raised == [(BAD, True)]
+        assert np.array_equal(after, expected)
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", ["dgc", "selsync, later votes", "streaming_diloco"])
 def test_on_gloo_too(name):
