@@ -47,8 +47,8 @@ def algorithm_node(
     text = docstrings.read(entry.build)
     taken = from_example(entry.name, entry.build, text, values)
     built = parse_algorithm({"name": entry.name, **taken, **values})
-    graph = topology or complete()
-    built.check_topology(graph)
+    if topology is not None:
+        built.check_topology(topology)
     return Node(
         entry.name,
         text.summary,
@@ -56,7 +56,7 @@ def algorithm_node(
             *_notes(text),
             Node("parameters", children=parameter_nodes(entry.build)),
             *_borrowed(taken),
-            *_composition(built, model, workers, graph),
+            *_composition(built, model, workers, topology or complete()),
             *_sources(text, entry.origin),
         ),
     )
