@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,15 +9,15 @@ import typer
 
 from relaxcomm.cli.descriptions import algorithm_node, configuration_node, primitive_node
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import Job, Traceback, parse_option, parse_set
+from relaxcomm.cli.job import Traceback, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
 from relaxcomm.cli.topology_facts import parse_topology, topology_node
 from relaxcomm.cli.topology_picture import draw_topology
 from relaxcomm.cli.tree import Node, show as print_tree
-from relaxcomm.config import Config, registry
+from relaxcomm.config import Config, load, registry
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest
-from relaxcomm.tasks.task_loader import find_task, load_task
+from relaxcomm.tasks.task_loader import TaskFactory, find_task
 from relaxcomm.topology import Topology
 
 _WORKERS = (2, 4, 8, 16)
@@ -90,7 +89,7 @@ def show(
         model = _model(num_parameters, task)
         made = []
         if name is not None and Path(name).suffix in _YAML:
-            loaded = _loaded(Path(name), values, graph)
+            loaded = load(name, values if graph is None else {**values, "topology": graph})
             workers = workers or loaded.workers
             made = [configuration_node(name, loaded, model or _of_configured(loaded), workers)]
         elif name is not None:
@@ -110,22 +109,18 @@ def _model(num_parameters: int | None, task: str | None) -> CountedFor | None:
         return None if num_parameters is None else CountedFor.matrix(num_parameters)
     if num_parameters is not None:
         raise ConfigError("--task and --parameters both say how large the model is; leave one out")
-    return _of_task(task, parse_option("--task", task))
+    return _of_task(find_task(parse_option("--task", task)), task)
 
 
-def _of_task(name: str, task: object) -> CountedFor:
-    return CountedFor.task_model(name, load_task(task, seed=0).model.named_parameters())
+def _of_task(found: TaskFactory, name: str) -> CountedFor:
+    return CountedFor.task_model(name, found.build(seed=0).model.named_parameters())
 
 
 def _of_configured(loaded: Config) -> CountedFor:
     if loaded.task is None:
         return CountedFor.matrix(_NUM_PARAMETERS)
-    return _of_task(find_task(loaded.task).name, loaded.task)
-
-
-def _loaded(file: Path, overrides: Mapping[str, object], topology: Topology | None) -> Config:
-    """The configuration, with another topology if one is given."""
-    return Job(file, {**overrides, **({} if topology is None else {"topology": topology})}).load()
+    found = find_task(loaded.task)
+    return _of_task(found, found.name)
 
 
 def nodes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 
 import numpy as np
 import pytest
@@ -74,8 +75,11 @@ def test_it_is_as_if_nan_had_never_been(name):
         assert np.array_equal(after, untouched)
 
 
-def skipped(world: World, algorithm, at: int, tries: bool):
-    """The parameters in the end, and where an error came: the batch `at` is NaN on rank 1, or left out."""
+def skipped(world: World, algorithm, at: int, tries: bool, pause_seconds: float = 0.0):
+    """The parameters in the end, and where an error came: the batch `at` is NaN on rank 1, or left out.
+
+    After the error rank 1 pauses.
+    """
     case = CASES["toy"]
     model = case.model()
     optimizer = make_optimizer("plain", model)
@@ -90,13 +94,15 @@ def skipped(world: World, algorithm, at: int, tries: bool):
                 optimizer.step()
             except NonFiniteError as error:
                 raised.append((batch, error.on_all_ranks))
+                time.sleep(pause_seconds * (world.rank == BAD_RANK))
             optimizer.zero_grad()
         assert engine.step == STEPS
         return values(model), raised
 
 
-def with_and_without(world: World, algorithm):
-    return skipped(world, algorithm, BAD, True), skipped(world, algorithm, BAD, False)
+def with_and_without(world: World, algorithm, pause_seconds: float = 0.0):
+    tried = skipped(world, algorithm, BAD, True, pause_seconds)
+    return tried, skipped(world, algorithm, BAD, False)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +117,8 @@ def test_a_batch_with_nan_leaves_no_trace(name):
 
 @pytest.mark.ranks
 def test_on_gloo_nobody_takes_such_an_error_for_an_end():
-    """It is told to no peer: they would end with it when they wait long for the one that goes on."""
-    for (after, raised), (expected, _) in on_gloo(with_and_without, SIZE, "topk_sgd"):
+    """It is told to no peer, so those that wait for one that pauses and goes on do not end with it."""
+    for (after, raised), (expected, _) in on_gloo(with_and_without, SIZE, "topk_sgd", 3.0):
         assert raised == [(BAD, True)]
         assert np.array_equal(after, expected)
 

@@ -23,7 +23,7 @@ from tests.ranks import free_port
 pytestmark = pytest.mark.ranks
 
 SIZE, MORE = 3, 40
-LIMIT_SECONDS = 200  # beside the fault matrix four processes take 100 to begin
+LIMIT_SECONDS = 200  # beside the fault matrix one that passed took 85, and one was cut off at 120
 ALGORITHMS = {
     **{name: one for name, one in test_survivors.ALGORITHMS.items() if name not in test_survivors.SERVED},
     "adaptive_local_sgd": {
