@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from relaxcomm import Algorithm, Rule
 from relaxcomm.plugin import (
@@ -29,6 +30,8 @@ from relaxcomm.primitives import (
     identity,
     quantize,
 )
+from relaxcomm_algorithms.bsp import bsp
+from relaxcomm_algorithms.local_sgd import local_sgd
 
 _HIDDEN = 0.5  # of a step's computing, in which the gradients of many buckets are on their way already
 _SHOWN = 0.3  # of an exchange, even where it hides: workers wait for each other
@@ -49,12 +52,12 @@ class _Plan:
     """One composition.
 
     Args:
-        algorithm: as YAML has it.
+        make: makes it.
         step_seconds: predicted time of a step.
         price: steps to quality, as a multiple of those of bsp.
     """
 
-    algorithm: dict[str, object]
+    make: Callable[[], Algorithm]
     step_seconds: float
     price: float
 
@@ -87,12 +90,12 @@ class least_time(Planner):
         return _CODERS
 
     def choose(self, measured: Measured) -> tuple[object, str]:
-        plans = [_bsp(measured), *_local(measured)]
+        plans = [_synchronous(measured), *_local(measured)]
         best = min(plans, key=lambda plan: plan.seconds)
         unit = max(measured.step_seconds, 1e-9)
         if measured.world_size == 1:
-            return plans[0].algorithm, "there is one worker"
-        return best.algorithm, (
+            return bsp(), "there is one worker"
+        return best.make(), (
             f"a step computes {1e3 * measured.step_seconds:.3g} ms, {measured.parameter_bytes / 1e6:.3g} MB "
             f"go at {8e-6 * measured.bytes_per_second:,.0f} Mbit/s; a step should take "
             f"{best.step_seconds / unit:.2f} times as long as alone, with bsp "
@@ -100,11 +103,11 @@ class least_time(Planner):
         )
 
 
-def _bsp(measured: Measured) -> _Plan:
+def _synchronous(measured: Measured) -> _Plan:
     exchange = _Exchange(measured, _FULL)
     hiding = _HIDDEN * measured.step_seconds * (1 - 1 / measured.num_buckets)
     shown = max(exchange.shown(1, hiding), measured.latency_seconds)
-    return _Plan({"name": "bsp"}, measured.step_seconds + shown, 1.0)
+    return _Plan(bsp, measured.step_seconds + shown, 1.0)
 
 
 def _local(measured: Measured) -> Iterator[_Plan]:
@@ -117,7 +120,7 @@ def _local(measured: Measured) -> Iterator[_Plan]:
             for delay in sorted({0, 1, period // 4}):
                 shown = exchange.shown(period, delay * measured.step_seconds)
                 yield _Plan(
-                    {"name": "local_sgd", "steps": period, "compressor": compressor, "delay": delay},
+                    partial(local_sgd, period, compressor=compressor, delay=delay),
                     measured.step_seconds + shown / period,
                     1 + noise * (price * period + _LATE * delay),
                 )

@@ -65,20 +65,24 @@ class FirstSteps:
         usual = statistics.median(times)
         jitter = _NORMAL * statistics.median(abs(one - usual) for one in times)
         link = measure_link(self._bound, self._largest)
-        coding = self._largest_of(list(self._coding()))
         items = replica.parameters  # what shards count for is the same on all ranks, which decide alike
+        # A worker whose GradScaler skipped all steps so far keeps nothing yet.
+        keeps_sizes = float(any(map(_is_adaptive, replica.optimizers)))
+        crowding = sum(times) / busy if busy and replica.device.type == "cpu" else 0.0
+        usual, jitter, keeps_sizes, crowding, *coding = self._largest(
+            [usual, jitter, keeps_sizes, crowding, *self._coding()]
+        )
         return Measured(
-            step_seconds=self._largest(usual),
-            jitter_seconds=self._largest(jitter),
+            step_seconds=usual,
+            jitter_seconds=jitter,
             num_parameters=sum(-(-item.parameter.numel() // item.num_shards) for item in items),
             parameter_bytes=sum(item.share_bytes for item in items),
             world_size=self._world.size,
             latency_seconds=link.latency_seconds,
             bytes_per_second=link.bytes_per_second,
-            # A worker whose GradScaler skipped all steps so far keeps nothing yet.
-            adaptive_optimizer=self._largest(any(map(_is_adaptive, replica.optimizers))) > 0,
+            adaptive_optimizer=keeps_sizes > 0,
             num_buckets=len(self._bound.plan.buckets or ()) or 1,
-            crowding=self._largest(sum(times) / busy if busy and replica.device.type == "cpu" else 0.0),
+            crowding=crowding,
             coding=tuple(zip(coding[::2], coding[1::2], strict=True)),
         )
 
@@ -95,14 +99,8 @@ class FirstSteps:
             yield speeds.coding_base_seconds
             yield speeds.coding_entry_seconds
 
-    def _largest(self, mine: float) -> float:
-        """Of all workers' numbers."""
-        return self._largest_of([mine])[0]
-
-    def _largest_of(self, mine: list[float]) -> list[float]:
-        """The same of several in one message; none of no numbers."""
-        if not mine:
-            return []
+    def _largest(self, mine: list[float]) -> list[float]:
+        """Of each of several numbers, over all workers, in one message."""
         numbers = torch.tensor(mine, dtype=torch.float64)
         found: list[float] = self._bound.agreements.decide("probe", numbers, self._bound.common_step).tolist()
         return found

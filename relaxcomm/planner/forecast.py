@@ -141,7 +141,7 @@ def _chosen(
         crowding=scenario.crowding,
     )
     choice, _ = algorithm.planner.choose(measured)
-    made = choice if isinstance(choice, Algorithm) else parse_algorithm(choice)
+    made = parse_algorithm(choice)
     rules = "; ".join(map(repr, made.rules))
     return made, [f"{algorithm.name} would choose {made.name}: {rules}"]
 

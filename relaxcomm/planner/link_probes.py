@@ -11,9 +11,10 @@ import torch
 from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.step.bound import Bound
 
-_FIRST_BYTES, _LAST_BYTES = 1 << 17, 1 << 22
+_FEW = 3  # all-reduces of few bytes
+_SIZES = tuple(1 << power for power in range(17, 23))  # bytes, until one takes long enough
 _SECONDS = 0.02  # that a probe takes at least: links let a burst pass faster than they can go on
-_LATENCIES = 4  # that it takes at least
+_LATENCIES = 3  # that it takes at least
 _TINY_SECONDS = 1e-9
 
 
@@ -35,24 +36,23 @@ class Probe(NamedTuple):
     """That it took."""
 
 
-def measure_link(bound: Bound, largest: Callable[[float], float]) -> MeasuredLink:
+def measure_link(bound: Bound, largest: Callable[[list[float]], list[float]]) -> MeasuredLink:
     """The slowest link; every rank calls this in the same step.
 
     Args:
         bound: the algorithm on a model.
-        largest: of a number of each worker's.
+        largest: of each of several numbers, over all workers.
     """
-
-    def slowest(probe: Probe) -> Probe:
-        return probe._replace(seconds=largest(probe.seconds))
-
     few = 4 * 2 * bound.world.size  # bytes: of fewer entries than a ring has messages Gloo makes no ring
-    probes = [slowest(min((_probe(bound, few) for _ in range(5)), key=lambda probe: probe.seconds))]
-    latency, num_bytes = probes[0].seconds, _FIRST_BYTES
-    while probes[-1].seconds < max(_SECONDS, _LATENCIES * latency) and num_bytes <= _LAST_BYTES:
-        probes.append(slowest(_probe(bound, num_bytes)))
-        num_bytes *= 2
-    return MeasuredLink(latency, bytes_per_second(probes))
+    mine = [min((_probe(bound, few) for _ in range(_FEW)), key=lambda probe: probe.seconds)]
+    probes: list[Probe] = []
+    for num_bytes in _SIZES:
+        mine.append(_probe(bound, num_bytes))
+        slowest = largest([probe.seconds for probe in mine[len(probes) :]])
+        probes += [Probe(one.sent_bytes, it) for one, it in zip(mine[len(probes) :], slowest, strict=True)]
+        if probes[-1].seconds >= max(_SECONDS, _LATENCIES * probes[0].seconds):
+            break
+    return MeasuredLink(probes[0].seconds, bytes_per_second(probes))
 
 
 def bytes_per_second(probes: Sequence[Probe]) -> float:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 import relaxcomm
 from relaxcomm import Algorithm, CompositionError, ConfigError, Link, Rule
+from relaxcomm.planner import link_probes
 from relaxcomm.plugin import Measured, Planner, PlannerFacts, exchange_cost, frozen, one_tensor
 from relaxcomm.primitives import (
     all_reduce,
@@ -22,10 +23,12 @@ from relaxcomm.primitives import (
     every,
     every_step,
     gradients,
+    identity,
     parameters,
     quantize,
     top_k,
 )
+from relaxcomm.step.agreements import Agreements
 from relaxcomm_algorithms.auto import least_time
 from relaxcomm_algorithms.bsp import bsp
 from relaxcomm_algorithms.d_psgd import d_psgd
@@ -165,6 +168,19 @@ def test_what_is_measured_is_the_link_and_the_slowest_workers_step(link):
         assert seen["coding"] == ((0.005, 8e-9),) * 2, "what coders of CPUs take beside others"
 
 
+def test_measuring_takes_one_message_for_each_size_and_one_for_all_else(monkeypatch):
+    """Where many workers share few cores a message takes as long as a step."""
+    decided, probed = [], []
+    decide, probe = Agreements.decide, link_probes._probe
+    monkeypatch.setattr(
+        Agreements, "decide", lambda self, name, *args: decided.append(name) or decide(self, name, *args)
+    )
+    monkeypatch.setattr(link_probes, "_probe", lambda bound, size: probed.append(size) or probe(bound, size))
+    relaxcomm.simulate(lambda group: measured(group, (0.002,) * 3), 3, link=LINK)
+    assert sorted(probed) == sorted([24] * 3 * 3 + [1 << 17] * 3), "131 KB take 87 ms"
+    assert decided.count("probe") == 3 * (1 + 1)
+
+
 def uneven(group):
     rank = Rank(group, "auto")
     for step in range(9):
@@ -230,11 +246,16 @@ def test_with_an_adaptive_optimizer_averages_are_no_rarer(rate):
         "bytes_per_second": rate,
         "crowding": 2.0,
     }
-    plain, adaptive = (
-        least_time().choose(Measured(**facts, adaptive_optimizer=kind))[0] for kind in (False, True)
-    )
-    periods = [one.get("steps", 1) for one in (plain, adaptive)]
+    periods = [
+        period_of(least_time().choose(Measured(**facts, adaptive_optimizer=kind))[0])
+        for kind in (False, True)
+    ]
     assert periods == ([8, 4] if rate == 8e7 else [periods[0]] * 2)
+
+
+def period_of(algorithm):
+    trigger = algorithm.rules[0].trigger
+    return trigger.steps if isinstance(trigger, every) else 1
 
 
 FAST = {
@@ -250,8 +271,8 @@ FAST = {
 
 def name_chosen(**facts):
     algorithm, _ = least_time().choose(Measured(**{**FAST, **facts}))
-    assert isinstance(algorithm, dict)
-    return algorithm["name"]
+    assert isinstance(algorithm, Algorithm)
+    return algorithm.name
 
 
 def test_where_workers_share_cores_the_work_of_an_exchange_counts():
@@ -270,7 +291,7 @@ def test_fast_coding_is_chosen_where_slow_coding_is_not():
         least_time().choose(Measured(**{**FAST, **slow_link, "coding": ((seconds, 0.0),) * 2}))[0]
         for seconds in (1e-4, 10.0)
     ]
-    assert [algorithm.get("compressor") is None for algorithm in chosen] == [False, True]
+    assert [algorithm.rules[0].compressor == identity() for algorithm in chosen] == [False, True]
 
 
 def test_gradients_of_one_bucket_hide_behind_nothing():
