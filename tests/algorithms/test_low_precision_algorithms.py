@@ -191,13 +191,15 @@ def mean_gradients(world, algorithm, steps):
 )
 def test_drawn_gradients_have_the_mean_as_their_expectation(algorithm):
     """Also after the second coding, whose draws are not those of the first."""
-    steps = 400
+    steps = 120
     exact = simulated_workers(3).gradients(0).mean(axis=0)
     found = in_process(mean_gradients, 3, algorithm, steps)
     mean, spread = found[0]
     assert np.median(spread) > 0.1 * np.median(np.abs(exact))
     spread = np.maximum(spread, np.median(spread) / 5)
-    assert (np.abs(mean - exact) <= 5 * spread / steps**0.5).all()
+    away = (mean - exact) / spread * steps**0.5
+    assert (np.abs(away) <= 5).all()
+    assert np.mean(away**2) < 1.3, "1.1 of draws of their own, 1.6 and 2.5 where both codings draw alike"
     for other, _ in found[1:]:
         np.testing.assert_array_equal(other, mean)
 
