@@ -52,7 +52,7 @@ class _Plan:
     """One composition.
 
     Args:
-        make: makes it.
+        make: makes the algorithm.
         step_seconds: predicted time of a step.
         price: steps to quality, as a multiple of those of bsp.
     """

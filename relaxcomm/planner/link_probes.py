@@ -44,12 +44,13 @@ def measure_link(bound: Bound, largest: Callable[[list[float]], list[float]]) ->
         largest: of each of several numbers, over all workers.
     """
     few = 4 * 2 * bound.world.size  # bytes: of fewer entries than a ring has messages Gloo makes no ring
-    mine = [min((_probe(bound, few) for _ in range(_FEW)), key=lambda probe: probe.seconds)]
-    probes: list[Probe] = []
+    own = [min((_probe(bound, few) for _ in range(_FEW)), key=lambda probe: probe.seconds)]
+    probes: list[Probe] = []  # as the slowest worker saw them
     for num_bytes in _SIZES:
-        mine.append(_probe(bound, num_bytes))
-        slowest = largest([probe.seconds for probe in mine[len(probes) :]])
-        probes += [Probe(one.sent_bytes, it) for one, it in zip(mine[len(probes) :], slowest, strict=True)]
+        own.append(_probe(bound, num_bytes))
+        seconds = largest([probe.seconds for probe in own])
+        probes += [probe._replace(seconds=slowest) for probe, slowest in zip(own, seconds, strict=True)]
+        own.clear()
         if probes[-1].seconds >= max(_SECONDS, _LATENCIES * probes[0].seconds):
             break
     return MeasuredLink(probes[0].seconds, bytes_per_second(probes))
