@@ -89,12 +89,12 @@ class least_time(Planner):
     def coders(self) -> tuple[Compressor, ...]:
         return _CODERS
 
-    def choose(self, measured: Measured) -> tuple[object, str]:
+    def choose(self, measured: Measured) -> tuple[Algorithm, str]:
+        if measured.world_size == 1:
+            return bsp(), "there is one worker"
         plans = [_synchronous(measured), *_local(measured)]
         best = min(plans, key=lambda plan: plan.seconds)
         unit = max(measured.step_seconds, 1e-9)
-        if measured.world_size == 1:
-            return bsp(), "there is one worker"
         return best.make(), (
             f"a step computes {1e3 * measured.step_seconds:.3g} ms, {measured.parameter_bytes / 1e6:.3g} MB "
             f"go at {8e-6 * measured.bytes_per_second:,.0f} Mbit/s; a step should take "
