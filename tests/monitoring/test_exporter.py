@@ -50,9 +50,9 @@ def test_ports_count_up_and_rank_0_knows_all(network):
 
 def test_a_taken_port_is_a_warning_that_names_the_other_and_is_found():
     with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
+        port = free_ports(2)  # rank 1 gets its own, so that one warning comes
+        other.bind(("127.0.0.1", port))
         other.listen()
-        port = other.getsockname()[1]
         with pytest.warns(relaxcomm.MetricsWarning, match=f"127.0.0.1:{port}, which is taken.*instead"):
             found = in_process(urls_of, 2, {"port": port})
     assert found[0][0] != f"http://127.0.0.1:{port}"
