@@ -11,7 +11,7 @@ from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import on_its_device, uses_numba, uses_triton
 from relaxcomm.kernels.philox import Key
 from relaxcomm.tensors import buffer_pool
-from relaxcomm.tensors.bit_packing import pack_codes
+from relaxcomm.tensors.bit_packing import digit_bits, pack_codes
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.segments import Segments
 
@@ -92,8 +92,7 @@ def quantize_blocks(
         if decay != 1 and residual is not None and out is not None:  # rounds a product and a sum at once
             x = torch.add(_made(x, tensor), residual, alpha=decay, out=out)
             residual = None
-        codes, *levels = _quantize_compiled(x, segments, num_codes, symmetric, residual, out)
-        return pack_codes(codes, num_codes), levels[0], levels[1]
+        return _quantize_compiled(x, segments, num_codes, symmetric, residual, out)
     from relaxcomm.kernels.compiled import triton_block_quantizer
 
     lanes = code_lanes(segments, num_codes)
@@ -120,7 +119,8 @@ def _quantize_compiled(
 
     size = segments.block_size
     assert size is not None, "takes_blocks takes blocks of one size"
-    codes = buffer_pool.empty(segments.numel, torch.uint8, torch.device("cpu"))
+    bits = digit_bits(num_codes) or 8  # others are packed afterwards
+    codes = buffer_pool.empty(-(-segments.numel * bits // 8), torch.uint8, torch.device("cpu"))
     steps = torch.empty(segments.count)
     lows = steps[:0] if symmetric else torch.empty_like(steps)
     zero = np.float32(zero_code(num_codes, has_lows=not symmetric) + ROUNDED)
@@ -130,9 +130,10 @@ def _quantize_compiled(
     for begin, end, *terms in runs:
         here, blocks = slice(begin, end), slice(begin // size, -(-end // size))
         numba_levels.quantize_blocks(
+            begin,
             *(None if term is None else term.numpy() for term in terms),
             *(None if flat is None else flat[here].numpy() for flat in (residual, out)),
             *(size, np.float32(num_codes - 1), zero, symmetric),
-            *(codes[here].numpy(), steps[blocks].numpy(), lows[blocks].numpy()),
+            *(bits, codes.numpy(), steps[blocks].numpy(), lows[blocks].numpy()),
         )
-    return codes, steps, lows
+    return codes if digit_bits(num_codes) else pack_codes(codes, num_codes), steps, lows

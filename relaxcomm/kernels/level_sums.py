@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.kernels.dispatch import uses_numba
-from relaxcomm.tensors.bit_packing import unpack_codes
+from relaxcomm.tensors.bit_packing import digit_bits, unpack_codes
 from relaxcomm.tensors.messages import Message, Quantized
 
 _MOST = 8  # messages of one pass, which is compiled for each number of them
@@ -61,12 +61,16 @@ def sum_levels_of_blocks(total: Tensor, parts: Sequence[tuple[float, Message]]) 
     taken = [(weight, message) for weight, message in parts if isinstance(message, Quantized)]
     first = taken[0][1]
     has_lows = first.lows.numel() > 0
+    bits, numel = digit_bits(first.num_codes), total.numel()
     middle = np.float32(0 if has_lows else (first.num_codes - 1) / 2)
     for begin in range(0, len(taken), _MOST):
         weights, messages = zip(*taken[begin : begin + _MOST], strict=True)
         numba_levels.add_levels(
-            *(total.numpy(), first.segments.block_size),
-            tuple(unpack_codes(one.codes, total.numel(), one.num_codes).numpy() for one in messages),
+            *(total.numpy(), first.segments.block_size, bits or 8),
+            tuple(
+                (one.codes if bits else unpack_codes(one.codes, numel, one.num_codes)).numpy()
+                for one in messages
+            ),
             tuple(one.steps.numpy() for one in messages),
             tuple(one.lows.numpy() for one in messages) if has_lows else None,
             *(middle, total.new_tensor(weights).numpy(), begin == 0),

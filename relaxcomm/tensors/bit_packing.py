@@ -175,6 +175,17 @@ def digit_layers(num_codes: int) -> Iterator[tuple[int, int, int]]:
             shift += width
 
 
+def digit_bits(num_codes: int) -> int | None:
+    """Bits of a code, where bytes hold 1, 2, 4 or 8 codes; else None.
+
+    Example:
+        >>> digit_bits(4), digit_bits(16), digit_bits(3), digit_bits(8)
+        (2, 4, None, None)
+    """
+    (base, _, digits), *more = digit_layers(num_codes)
+    return None if more or base == 3 else 8 // digits
+
+
 def _digit(codes: Tensor, place: int, base: int) -> Tensor:
     if base == 3 or (place == 1 and base == 256):
         return codes

@@ -98,7 +98,15 @@ def on_a_cpu(coder, kind, numel, weights):
 @pytest.mark.parametrize("decay", [None, 1.0, 0.5])
 @pytest.mark.parametrize(
     "coder",
-    [quantize(bits=8), quantize(bits=3, block_size=7), quantize(bits=2, symmetric=True), qsgd(levels=3)],
+    [
+        quantize(bits=8),
+        quantize(bits=4, block_size=7),
+        quantize(bits=3, block_size=7),
+        quantize(bits=2),
+        quantize(bits=2, symmetric=True),
+        quantize(bits=1, block_size=13),
+        qsgd(levels=3),
+    ],
 )
 def test_compiled_loops_have_the_bits_of_torch(coder, decay, kind):
     around = coder if decay is None else error_feedback(compressor=coder, decay=decay)
@@ -111,8 +119,9 @@ def test_compiled_loops_have_the_bits_of_torch(coder, decay, kind):
 
 
 @CPU
+@pytest.mark.parametrize("num_codes", [256, 4])
 @pytest.mark.parametrize("decay", [None, 1.0, 0.5])
-def test_differences_are_made_where_they_are_quantised(decay):
+def test_differences_are_made_where_they_are_quantised(decay, num_codes):
     sizes = (5, 40_000, 7, 3, 20_000, 1, 16_390)  # with runs of whole blocks, and tensors that share one
     tensors = [entries(size, seed=size).cpu() for size in sizes]
     bucket = Bucket(0, [Item(str(size), one) for size, one in zip(sizes, tensors, strict=True)])
@@ -123,7 +132,7 @@ def test_differences_are_made_where_they_are_quantised(decay):
             x = bucket.subtract_from(anchor, bucket.empty()) if difference is None else bucket.empty()
             kept = {} if decay is None else {"residual": residual, "decay": decay, "out": bucket.empty()}
             with implementation("numba"):
-                made = quantize_blocks(x, segments, 256, None, difference=difference, **kept)
+                made = quantize_blocks(x, segments, num_codes, None, difference=difference, **kept)
             found.append([*made, kept.get("out", made[0])])
         assert all(same_bits(one, other) for one, other in zip(*found, strict=True))
 

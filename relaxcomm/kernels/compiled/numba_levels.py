@@ -35,27 +35,57 @@ def _steps(low, high, divisions, is_symmetric):
     return step, np.float32(1) / step if step >= _LEAST_NORMAL else np.float32(0)
 
 
+@njit(inline="always")
+def _run(start, left, bits, num_bytes):
+    """In which byte an entry's code lies, its unit there, and how many of `left` follow, one a byte.
+
+    Digit r of byte j is entry `r num_bytes + j`.
+    """
+    byte = start % num_bytes
+    return byte, np.uint8(1 << start // num_bytes * bits), min(left, num_bytes - byte)
+
+
+@njit(inline="always")
+def _pack(whole, start, bits, packed):
+    """Write the last bits of whole numbers as the codes of the entries from `start` on."""
+    done, mask = 0, np.uint8((1 << bits) - 1)
+    while done < whole.shape[0]:
+        byte, unit, run = _run(start + done, whole.shape[0] - done, bits, packed.shape[0])
+        here, into = whole[done : done + run], packed[byte : byte + run]
+        if unit == 1:  # a byte's first digit, so that it needs no zero before
+            for place in range(run):
+                into[place] = np.uint8(here[place]) & mask
+        else:
+            for place in range(run):
+                into[place] |= (np.uint8(here[place]) & mask) * unit
+        done += run
+
+
 @compiled
-def quantize_blocks(x, subtrahend, residual, left, size, divisions, zero, is_symmetric, codes, steps, lows):
+def quantize_blocks(
+    start, x, subtrahend, residual, left, size, divisions, zero, is_symmetric, bits, packed, steps, lows
+):
     """Write the code of each entry of `x - subtrahend + residual`, and each block's step and lowest level.
 
     Args:
+        start: the number of the first entry, at which a block begins.
         x, subtrahend, residual: float32; the latter two None for 0.
         left: what the codes leave, float32, written into; None if nobody asks.
         size: of a block.
         divisions: float32, levels but one.
         zero: float32, the code of 0 without lows, and the number whose last bit stands for 1.
         is_symmetric: whether levels lie around 0.
-        codes: uint8, written into.
+        bits: of a code, 1, 2, 4 or 8.
+        packed: uint8, codes of all entries of the message, written into from the first entry on.
         steps, lows: of blocks, written into.
     """
     pair = np.empty(2, np.int32)
     numbers = pair.view(np.float32)
     places, near = np.empty(size, np.float32), np.empty(size, np.float32)
-    whole = places.view(np.int32)
+    whole, mask = places.view(np.int32), np.uint8((1 << bits) - 1)
     for block in range(steps.shape[0]):
         begin, end = block * size, min(block * size + size, x.shape[0])
-        coded, made, room = codes[begin:end], x[begin:end], near[: end - begin]
+        made, room = x[begin:end], near[: end - begin]
         if left is not None:
             room = left[begin:end]
         if subtrahend is not None:
@@ -69,25 +99,25 @@ def quantize_blocks(x, subtrahend, residual, left, size, divisions, zero, is_sym
         first = np.float32(0) if is_symmetric else low
         for place in range(end - begin):
             places[place] = (made[place] - first) * inverse + zero
-        for place in range(end - begin):
-            coded[place] = np.uint8(whole[place] & 255)
+        _pack(whole[: end - begin], start + begin, bits, packed)
         steps[block] = step
         if not is_symmetric:
             lows[block] = low
         if left is not None:
             middle, into = divisions / np.float32(2) if is_symmetric else np.float32(0), left[begin:end]
             for place in range(end - begin):
-                into[place] = made[place] - ((np.float32(coded[place]) - middle) * step + first)
+                into[place] = made[place] - ((np.float32(np.uint8(whole[place]) & mask) - middle) * step + first)
 
 
 @compiled
-def add_levels(total, size, codes, steps, lows, middle, weights, is_new):
+def add_levels(total, size, bits, packed, steps, lows, middle, weights, is_new):
     """`total += weight ((code - middle) step + low)` of each message, block by block.
 
     Args:
         total: float32, written into.
         size: of a block.
-        codes, steps, lows: of each message a tuple's entry; lows None for none.
+        bits: of a code, 1, 2, 4 or 8.
+        packed, steps, lows: of each message a tuple's entry; lows None for none.
         middle: float32, the code of 0 without lows, else 0.
         weights: of each message.
         is_new: whether `total` counts as 0.
@@ -97,8 +127,14 @@ def add_levels(total, size, codes, steps, lows, middle, weights, is_new):
         here = total[begin:end]
         if is_new:
             here[:] = 0
-        for row in range(len(codes)):
-            coded, step, weight = codes[row][begin:end], steps[row][block], weights[row]
+        for row in range(len(packed)):
+            step, weight, done = steps[row][block], weights[row], 0
             low = np.float32(0) if lows is None else lows[row][block]
-            for place in range(end - begin):
-                here[place] += weight * ((np.float32(coded[place]) - middle) * step + low)
+            while done < end - begin:
+                byte, unit, run = _run(begin + done, end - begin - done, bits, packed[row].shape[0])
+                of_run, into = packed[row][byte : byte + run], here[done : done + run]
+                mask, inverse = np.uint8(unit * ((1 << bits) - 1)), np.float32(1) / np.float32(unit)
+                for place in range(run):
+                    code = np.float32(np.uint8(of_run[place] & mask)) * inverse  # which is exact
+                    into[place] += weight * ((code - middle) * step + low)
+                done += run
