@@ -106,7 +106,8 @@ def quantize_blocks(
         if left is not None:
             middle, into = divisions / np.float32(2) if is_symmetric else np.float32(0), left[begin:end]
             for place in range(end - begin):
-                into[place] = made[place] - ((np.float32(np.uint8(whole[place]) & mask) - middle) * step + first)
+                code = np.float32(np.uint8(whole[place]) & mask)
+                into[place] = made[place] - ((code - middle) * step + first)
 
 
 @compiled
