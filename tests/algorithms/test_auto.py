@@ -181,6 +181,23 @@ def test_measuring_takes_one_message_for_each_size_and_one_for_all_else(monkeypa
     assert decided.count("probe") == 3 * (1 + 1)
 
 
+def test_a_probe_that_a_lost_packet_holds_up_is_made_again(monkeypatch):
+    probe, sizes = link_probes._probe, []
+
+    def one_is_held_up(bound, size):
+        found = probe(bound, size)
+        if bound.world.rank == 2 and size > 24:
+            sizes.append(size)
+            if len(sizes) == 1:
+                return found._replace(seconds=found.seconds + 0.2)
+        return found
+
+    monkeypatch.setattr(link_probes, "_probe", one_is_held_up)
+    seen = relaxcomm.simulate(lambda group: measured(group, (0.002,) * 3)[0], 3, link=LINK)
+    assert [one["bytes_per_second"] for one in seen] == pytest.approx([LINK.bytes_per_second] * 3, rel=1e-3)
+    assert sizes == [1 << 17] * 2
+
+
 def uneven(group):
     rank = Rank(group, "auto")
     for step in range(9):
