@@ -40,6 +40,7 @@ FEW = {
         "chain": [{"chunk_top_k": {"num_kept": 1, "chunk_size": 16}}, {"quantize": {"bits": 4}}]
     }
 }
+TWO_BITS = {"error_feedback": {"quantize": {"bits": 2}}}
 # In a run of ten or twenty averages DiLoCo's momentum of 0.9 has too long a memory.
 _OUTER = {"lr": 0.7, "momentum": 0.6}
 PERIODS = (4, 8, 16, 32)
@@ -97,6 +98,18 @@ def _outer_momentum_late(period: int) -> Settings:
         "exchange": "scatter_gather",
         "delay": _eighth(period),
         "outer": {"nesterov": _OUTER},
+    }
+    return {"algorithm": {"rules": [rule]}}
+
+
+def _two_bits_late(period: int) -> Settings:
+    """Each worker averages a part for all and codes the mean again; both sides keep what two bits leave out."""
+    rule = {
+        "trigger": {"every": {"steps": period}},
+        "payload": "deltas",
+        "compressor": TWO_BITS,
+        "exchange": {"scatter_gather": {"server_feedback": True}},
+        "delay": _quarter(period),
     }
     return {"algorithm": {"rules": [rule]}}
 
@@ -191,7 +204,7 @@ def _muloco(period: int) -> Settings:
     rule = {
         "trigger": {"every": {"steps": period}},
         "payload": "deltas",
-        "compressor": {"error_feedback": {"quantize": {"bits": 2}}},
+        "compressor": TWO_BITS,
         "exchange": "all_gather",
         "outer": {"nesterov": _OUTER},
     }
@@ -216,7 +229,14 @@ _NAMED = (
     _inner_muon("bsp", lambda period: {"name": "bsp"}, (1,)),
     _inner_muon("local_sgd", lambda period: {"name": "local_sgd", "steps": period}, PERIODS),
 )
-ENTRIES = {entry.label: entry for entry in (*_ALL, *_NAMED)}
+_TWO_BITS_LATE = Entry(
+    label="relaxcomm 2 bits on both ways, late",
+    contender="relaxcomm",
+    settings=_two_bits_late,
+    periods=PERIODS,
+    late=_quarter,
+)
+ENTRIES = {entry.label: entry for entry in (*_ALL, *_NAMED, _TWO_BITS_LATE)}
 PAPERS = (
     *("relaxcomm bsp", "relaxcomm local_sgd, plain", "relaxcomm diloco"),
     *(entry.label for entry in _NAMED),
