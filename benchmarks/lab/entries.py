@@ -103,7 +103,7 @@ def _outer_momentum_late(period: int) -> Settings:
 
 
 def _two_bits_late(period: int) -> Settings:
-    """Each worker averages a part for all and codes the mean again; both sides keep what two bits leave out."""
+    """Each worker averages a part for all, and codes the mean again; both keep what two bits leave out."""
     rule = {
         "trigger": {"every": {"steps": period}},
         "payload": "deltas",
