@@ -5,6 +5,7 @@ It imports alone: a thread or a device that was opened here would be broken in w
 
 import signal
 
+import torch._dynamo  # noqa: F401  # every optimizer imports it, which takes as long as torch itself
 from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]  # as its own workers do
 
 import relaxcomm.cli.job
