@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.kernels.dispatch import uses_numba
-from relaxcomm.tensors.bit_packing import digit_layers, place_planes
+from relaxcomm.tensors.bit_packing import digit_bits, place_planes
 from relaxcomm.tensors.messages import BlockSparse, Message, largest_block
 
 _TOGETHER = 1 << 12  # entries into which all messages are added, while these are in the nearest cache
@@ -86,5 +86,4 @@ def _bits(size: int) -> int | None:
     planes = list(place_planes(size))
     if len(planes) != 1:
         return None
-    bits = planes[0][1]
-    return bits if len(list(digit_layers(1 << bits))) == 1 else None
+    return digit_bits(1 << planes[0][1])
