@@ -119,8 +119,9 @@ def _quantize_compiled(
 
     size = segments.block_size
     assert size is not None, "takes_blocks takes blocks of one size"
-    bits = digit_bits(num_codes) or 8  # others are packed afterwards
-    codes = buffer_pool.empty(-(-segments.numel * bits // 8), torch.uint8, torch.device("cpu"))
+    bits = digit_bits(num_codes)
+    width = bits or 8  # others are packed afterwards
+    codes = buffer_pool.empty(-(-segments.numel * width // 8), torch.uint8, torch.device("cpu"))
     steps = torch.empty(segments.count)
     lows = steps[:0] if symmetric else torch.empty_like(steps)
     zero = np.float32(zero_code(num_codes, has_lows=not symmetric) + ROUNDED)
@@ -134,6 +135,6 @@ def _quantize_compiled(
             *(None if term is None else term.numpy() for term in terms),
             *(None if flat is None else flat[here].numpy() for flat in (residual, out)),
             *(size, np.float32(num_codes - 1), zero, symmetric),
-            *(bits, codes.numpy(), steps[blocks].numpy(), lows[blocks].numpy()),
+            *(width, codes.numpy(), steps[blocks].numpy(), lows[blocks].numpy()),
         )
-    return codes if digit_bits(num_codes) else pack_codes(codes, num_codes), steps, lows
+    return codes if bits else pack_codes(codes, num_codes), steps, lows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from relaxcomm.kernels.compiled.numba_compiling import add, compiled, subtract
+from relaxcomm.kernels.compiled.numba_compiling import add, code_run, compiled, subtract
 
 _LEAST_NORMAL = np.finfo(np.float32).tiny
 
@@ -36,21 +36,12 @@ def _steps(low, high, divisions, is_symmetric):
 
 
 @njit(inline="always")
-def _run(start, left, bits, num_bytes):
-    """In which byte an entry's code lies, its unit there, and how many of `left` follow, one a byte.
-
-    Digit r of byte j is entry `r num_bytes + j`.
-    """
-    byte = start % num_bytes
-    return byte, np.uint8(1 << start // num_bytes * bits), min(left, num_bytes - byte)
-
-
-@njit(inline="always")
 def _pack(whole, start, bits, packed):
     """Write the last bits of whole numbers as the codes of the entries from `start` on."""
     done, mask = 0, np.uint8((1 << bits) - 1)
     while done < whole.shape[0]:
-        byte, unit, run = _run(start + done, whole.shape[0] - done, bits, packed.shape[0])
+        byte, shift, run = code_run(start + done, whole.shape[0] - done, bits, packed.shape[0])
+        unit = np.uint8(1 << shift)
         here, into = whole[done : done + run], packed[byte : byte + run]
         if unit == 1:  # a byte's first digit, so that it needs no zero before
             for place in range(run):
@@ -132,7 +123,8 @@ def add_levels(total, size, bits, packed, steps, lows, middle, weights, is_new):
             step, weight, done = steps[row][block], weights[row], 0
             low = np.float32(0) if lows is None else lows[row][block]
             while done < end - begin:
-                byte, unit, run = _run(begin + done, end - begin - done, bits, packed[row].shape[0])
+                byte, shift, run = code_run(begin + done, end - begin - done, bits, packed[row].shape[0])
+                unit = np.uint8(1 << shift)
                 of_run, into = packed[row][byte : byte + run], here[done : done + run]
                 mask, inverse = np.uint8(unit * ((1 << bits) - 1)), np.float32(1) / np.float32(unit)
                 for place in range(run):

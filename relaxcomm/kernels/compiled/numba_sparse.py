@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from relaxcomm.kernels.compiled.numba_compiling import add, compiled
+from relaxcomm.kernels.compiled.numba_compiling import add, code_run, compiled
 
 _TOGETHER = np.uint64(16)  # entries, looked at one by one only if one of them is large
 _NEAR = 4096  # entries that stay in the nearest cache until they are looked at
@@ -157,8 +157,8 @@ def add_in_blocks(flat, size, num, packed, bits, first, values, weights, togethe
             weight, of_row, bytes_of_row = weights[row], values[row], packed[row]
             done = begin
             while done < end:
-                byte, shift = (first + done) % num_bytes, (first + done) // num_bytes * bits
-                run, start = min(end - done, num_bytes - byte), done * size
+                byte, shift, run = code_run(first + done, end - done, bits, num_bytes)
+                start = done * size
                 for k in range(run):
                     place = (np.uint64(bytes_of_row[byte + k]) >> shift) & mask
                     largest = max(largest, place)
