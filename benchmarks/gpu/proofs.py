@@ -1,4 +1,4 @@
-"""Runs tests in order, says of each what it has shown, and goes on behind one that hangs."""
+"""Runs files of tests side by side, says what each test has shown, and goes on behind one that hangs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -30,29 +33,65 @@ _PYTEST = (
 _ENDED_BY_ITSELF = (0, 1, 5)  # 1: a test has failed; 5: none was left
 
 
-def prove(tests: Sequence[str], limit_seconds: float, test_seconds: float) -> Iterator[dict[str, Any]]:
+def prove(
+    tests: Sequence[str], limit_seconds: float, test_seconds: float, at_once: int = 1
+) -> Iterator[dict[str, Any]]:
     """The outcome of each test when it is known: its name, "proven", "failed", "skipped" or "not reached".
 
     Args:
-        tests: files or folders from the repository's root, in the order in which they are tried.
+        tests: files or folders from the repository's root, in the order in which they are begun.
         limit_seconds: for all of them together.
         test_seconds: for one test. It is ended then, with all processes of its own, and the next one begins.
+        at_once: files that are tried side by side; most of the time a test waits, or compiles.
     """
-    with TemporaryDirectory() as folder:
-        yield from _Proofs(tests, Path(folder), test_seconds).run(time.monotonic() + limit_seconds)
+    deadline, stop = time.monotonic() + limit_seconds, threading.Event()
+    told: SimpleQueue[dict[str, Any]] = SimpleQueue()
+
+    def run(file: str) -> None:
+        with TemporaryDirectory() as folder:
+            for outcome in _Proofs(file, Path(folder), test_seconds, stop).run(deadline):
+                told.put(outcome)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            yield from _news_of([pool.submit(run, file) for file in _files(tests)], told)
+        finally:
+            stop.set()
+
+
+def _files(tests: Sequence[str]) -> Iterator[str]:
+    """Folders' files in their place."""
+    for one in tests:
+        inside = sorted(path.name for path in (ROOT / one).glob("test_*.py"))
+        yield from [f"{one}/{name}" for name in inside] or [one]
+
+
+def _news_of(running: Sequence[Future[None]], told: SimpleQueue[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What they tell, until all have ended."""
+    is_over = False
+    while not is_over:
+        is_over = all(one.done() for one in running)  # asked before the queue is found empty
+        try:
+            while True:
+                yield told.get(timeout=0.0 if is_over else _LOOK_SECONDS)
+        except Empty:
+            continue
+    for one in running:
+        one.result()
 
 
 class _Proofs:
     """Processes of pytest's, one behind the other.
 
     Args:
-        tests: files or folders.
+        tests: a file, or one test of it.
         folder: where the processes tell what has happened.
         test_seconds: that a test may take.
+        stop: when set, nothing more is tried.
     """
 
-    def __init__(self, tests: Sequence[str], folder: Path, test_seconds: float) -> None:
-        self._tests, self._test_seconds = tests, test_seconds
+    def __init__(self, tests: str, folder: Path, test_seconds: float, stop: threading.Event) -> None:
+        self._tests, self._test_seconds, self._stop = tests, test_seconds, stop
         self._told, self._output = folder / "told", folder / "output"
         self._read = 0
         self._planned: dict[str, None] = {}
@@ -62,7 +101,7 @@ class _Proofs:
     def run(self, deadline: float) -> Iterator[dict[str, Any]]:
         """Start pytest anew behind each test that ends it, until nothing is left."""
         is_over = False
-        while not is_over and time.monotonic() < deadline:
+        while not (is_over or self._is_past(deadline)):
             process = self._start()
             try:
                 while process.poll() is None and not self._is_late(deadline):
@@ -72,15 +111,15 @@ class _Proofs:
                 status = process.poll()
                 _end(process)
             yield from self._news()
-            is_over = status in _ENDED_BY_ITSELF or (status is None and time.monotonic() >= deadline)
+            is_over = status in _ENDED_BY_ITSELF or (status is None and self._is_past(deadline))
             if not is_over and status != telling.ANEW:
                 is_over = self._running is None  # it would end the same way again
                 yield self._ended_by(status)
-        for name in self._planned if self._read else self._tests:
+        for name in self._planned if self._read else [self._tests]:
             yield {"test": name, "outcome": "not reached"}
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, *_PYTEST, f"--timeout={self._test_seconds:g}", *self._tests]
+        command = [sys.executable, *_PYTEST, f"--timeout={self._test_seconds:g}", self._tests]
         environment = {**os.environ, **_ALONE, telling.FILE: str(self._told)}
         self._running, self._since = None, time.monotonic()
         with self._output.open("w") as file:
@@ -88,9 +127,12 @@ class _Proofs:
                 command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True
             )
 
+    def _is_past(self, deadline: float) -> bool:
+        return self._stop.is_set() or time.monotonic() >= deadline
+
     def _is_late(self, deadline: float) -> bool:
         allowed = _BETWEEN_SECONDS if self._running is None else self._test_seconds + _GRACE_SECONDS
-        return time.monotonic() > min(deadline, self._since + allowed)
+        return self._is_past(min(deadline, self._since + allowed))
 
     def _news(self) -> Iterator[dict[str, Any]]:
         """What was told since the last look."""

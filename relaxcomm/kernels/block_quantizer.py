@@ -8,7 +8,7 @@ from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import ROUNDED, code_lanes, is_one_layer, zero_code
 from relaxcomm.kernels.device_numbers import device_numbers
-from relaxcomm.kernels.dispatch import on_its_device, uses_numba, uses_triton
+from relaxcomm.kernels.dispatch import is_for_kernels, on_its_device, uses_numba, uses_triton
 from relaxcomm.kernels.philox import Key
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import digit_bits, pack_codes
@@ -42,7 +42,7 @@ def levels_between(
 def takes_blocks(tensor: Tensor, segments: Segments, num_codes: int, *, is_drawn: bool) -> bool:
     """Whether `quantize_blocks` takes a tensor: a kernel runs for it, whose blocks it can work on whole.
 
-    On a GPU these are short, and a code is a byte; on a CPU no code is drawn.
+    On a GPU these are short, and a code is a byte; on a CPU no code is drawn. Float64 is for none of them.
 
     Example:
         >>> import torch
@@ -52,7 +52,7 @@ def takes_blocks(tensor: Tensor, segments: Segments, num_codes: int, *, is_drawn
         False
     """
     if uses_triton(tensor):
-        return code_lanes(segments, num_codes).row > 0
+        return is_for_kernels(tensor) and code_lanes(segments, num_codes).row > 0
     is_plain = tensor.dtype == torch.float32 and segments.block_size is not None and not is_drawn
     return is_plain and uses_numba(tensor)
 

@@ -38,6 +38,7 @@ class Communicators:
         self._place, self._device = place, device
         self._groups: dict[str, Any] = {}  # in the order in which all ranks have made them
         self._lock = threading.Lock()
+        self._aborts: list[ThreadedCall] = []
         self._is_aborted = False
 
     def get(self, purpose: str, wait: Wait) -> Any:
@@ -66,13 +67,16 @@ class Communicators:
         return ""
 
     def abort(self) -> None:
-        """End all that is under way on all of them, together: one alone could wait for another's kernel."""
+        """End all that is under way on all of them, together: one alone could wait for another's kernel.
+
+        Kernels end at once. NCCL takes seconds more to let go of a rank that has ended; whoever asks waits
+        for that, but not for ever.
+        """
         with self._lock:
-            if self._is_aborted:
-                return
+            if not self._aborts:
+                self._aborts = [ThreadedCall(group.abort) for group in reversed(list(self._groups.values()))]
             self._is_aborted = True
-            calls = [ThreadedCall(group.abort) for group in reversed(list(self._groups.values()))]
-        for call in calls:
+        for call in self._aborts:
             with suppress(RuntimeError):  # nothing else can be done
                 call.wait(_ABORT_LIMIT)
 

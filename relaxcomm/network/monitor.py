@@ -84,7 +84,8 @@ class Monitor:
     def end(self) -> None:
         """Watch no more."""
         self._ending.set()
-        if self._thread is not None:
+        is_aborting = self._error is not None or self._waiting.has_failed  # which is waited for elsewhere
+        if self._thread is not None and not is_aborting:
             self._thread.join(_END_SECONDS)
         self._outstanding.clear()
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Iterable
 
 from relaxcomm.tensors.buckets import Bucket, Item
 
+_NEVER = 1 << 62
+
 
 def _no_key(item: Item) -> Hashable:
     return None
@@ -19,6 +21,7 @@ def build_buckets(
     items: Iterable[Item],
     *,
     bucket_bytes: int,
+    first_bytes: int = _NEVER,
     key: Callable[[Item], Hashable] = _no_key,
     whole: Callable[[Item], bool] = _splits,
 ) -> list[Bucket]:
@@ -30,6 +33,7 @@ def build_buckets(
     Args:
         items: tensors in the order in which they become ready.
         bucket_bytes: capacity in bytes.
+        first_bytes: with so many the first bucket is complete, so that it is sent early.
         key: tensors with different keys never share a bucket.
         whole: tensors that fill one bucket however large it gets; the same for equal keys.
 
@@ -39,11 +43,14 @@ def build_buckets(
     open_buckets: dict[Hashable, list[Item]] = {}
     sizes: dict[Hashable, int] = {}
     complete: list[list[Item]] = []
+    first: Hashable = None
     for item in items:
         place = (item.tensor.dtype, item.tensor.device, key(item))
-        size = item.share_bytes
-        if place in open_buckets and sizes[place] + size > bucket_bytes and not whole(item):
-            complete.append(open_buckets.pop(place))
+        size, first = item.share_bytes, first or place
+        if place in open_buckets and not whole(item):
+            enough = first_bytes if place == first and not complete else bucket_bytes
+            if sizes[place] >= enough or sizes[place] + size > bucket_bytes:
+                complete.append(open_buckets.pop(place))
         if place not in open_buckets:
             open_buckets[place], sizes[place] = [], 0
         open_buckets[place].append(item)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -94,8 +95,30 @@ def test_what_was_not_reached_is_told(tmp_path):
     later.write_text("def test_third(): pass\n")
     found = list(prove([str(path), str(later)], 5, 30))
     assert {one["outcome"] for one in found} == {"not reached"}
-    assert [one["test"].split("::")[-1] for one in found] == ["test_first", "test_second", "test_third"]
+    names = [one["test"].split("::")[-1] for one in found]
+    assert names == ["test_first", "test_second", str(later)]  # of which nobody has seen inside
     assert list(prove([str(path)], 0, 30)) == [{"test": str(path), "outcome": "not reached"}]
+
+
+def test_files_run_side_by_side(tmp_path):
+    meeting = "import pathlib, time\ndef test_meets():\n    here = pathlib.Path(__file__)\n"
+    meeting += "    here.with_suffix('.here').touch()\n    end = time.monotonic() + 20\n"
+    meeting += "    while len(list(here.parent.glob('*.here'))) < 2: assert time.monotonic() < end\n"
+    for name in ("test_one.py", "test_other.py"):
+        (tmp_path / name).write_text(meeting)
+    found = list(prove([str(tmp_path)], 60, 30, at_once=2))
+    assert [one["outcome"] for one in found] == ["proven"] * 2, found
+    assert {Path(one["test"].split("::")[0]).name for one in found} == {"test_one.py", "test_other.py"}
+
+
+def test_who_listens_no_more_ends_all(tmp_path):
+    path = tmp_path / "test_made.py"
+    path.write_text("import time\ndef test_first(): pass\ndef test_second(): time.sleep(60)\n")
+    begin = time.monotonic()
+    for one in prove([str(path)], 60, 50):
+        assert one["outcome"] == "proven"
+        break
+    assert time.monotonic() - begin < 30
 
 
 def test_the_whole_command(tmp_path, monkeypatch, capsys):

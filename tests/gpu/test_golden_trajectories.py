@@ -21,6 +21,10 @@ BY_THE_CLOCK = (
     *("ssp stale", "ssp coded"),
 )
 ROUNDING = 1e-7  # float64, and sums in another order
+ALLOWED = {
+    **dict.fromkeys(("qsgd", "terngrad"), 0.03),  # drawn from the device's own generator
+    "dcd_psgd": 1e-4,  # a sum in another order may round to the level beside
+}
 CHEAP = ("streaming_diloco", "ssp stale")
 
 
@@ -37,4 +41,4 @@ def test_it_goes_where_it_went(name):
         assert now[0].counts["steps"] == RECORDED["texts"][f"{name}/{LOOP}"]["counts"][0]["steps"]
     else:
         assert [one.counts for one in now] == RECORDED["texts"][f"{name}/{LOOP}"]["counts"]
-        assert distance(RECORDED[f"{name}/{LOOP}"], now) < ROUNDING
+        assert distance(RECORDED[f"{name}/{LOOP}"], now) < ALLOWED.get(name, ROUNDING)

@@ -19,7 +19,14 @@ KINDS = ("normal", "nan", "infinite", "equal", "zero", "tiny")
 
 
 def entries(numel: int, dtype: torch.dtype = torch.float32, kind: str = "normal", seed: int = 0) -> Tensor:
-    """A flat tensor of a kind."""
+    """A flat tensor of a kind, where kernels for GPUs run."""
+    return host_entries(numel, dtype, kind, seed).to(DEVICE)
+
+
+def host_entries(
+    numel: int, dtype: torch.dtype = torch.float32, kind: str = "normal", seed: int = 0
+) -> Tensor:
+    """The same on the CPU."""
     x = torch.randn(numel, generator=torch.Generator().manual_seed(seed))
     if kind == "nan":
         x[numel // 2] = math.nan
@@ -31,7 +38,7 @@ def entries(numel: int, dtype: torch.dtype = torch.float32, kind: str = "normal"
         x.zero_()
     elif kind == "tiny":
         x *= 1e-39  # subnormal, of whose steps no inverse exists
-    return x.to(dtype).to(DEVICE)
+    return x.to(dtype)
 
 
 def counter(x: Tensor) -> Callable[[float], int]:

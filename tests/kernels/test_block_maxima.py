@@ -8,7 +8,7 @@ import torch
 from relaxcomm.kernels.block_maxima import largest_of_blocks, takes
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.segments import Blocks
-from tests.kernels.comparing import KINDS, SIZES, entries, same_bits
+from tests.kernels.comparing import KINDS, SIZES, host_entries, same_bits
 from tests.kernels.host_kernels import needs_numba, on_host
 
 
@@ -35,7 +35,7 @@ def found_in(flat, one, other, blocks, has_terms):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("numel", SIZES)
 def test_both_implementations_choose_the_same(numel, kind):
-    flat, other = entries(numel, kind=kind), entries(numel, seed=1)
+    flat, other = host_entries(numel, kind=kind), host_entries(numel, seed=1)
     for size in (1, 3, 16, 256):
         for has_terms in (False, True):
             found = on_host(found_in, flat, flat, other, blocks_of(numel, size), has_terms)
@@ -45,7 +45,7 @@ def test_both_implementations_choose_the_same(numel, kind):
 @needs_numba
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_difference_that_is_not_made_is_chosen_from_like_one_that_is(kind):
-    flat, one, other = (entries(4097, seed=seed, kind=kind) for seed in range(3))
+    flat, one, other = (host_entries(4097, seed=seed, kind=kind) for seed in range(3))
     difference = Difference(flat, (one[:1000], one[1000:1600], one[1600:]), (0, 1000, 1600))
     made = difference.write_to(torch.empty(4097))
     for blocks in (blocks_of(4097, 16), blocks_of(4097, 50), tensor_blocks(16, 1000, 1600, 4097)):
@@ -56,7 +56,7 @@ def test_a_difference_that_is_not_made_is_chosen_from_like_one_that_is(kind):
 
 
 def test_what_is_chosen_is_the_largest_to_the_last_bits():
-    flat = entries(4097)
+    flat = host_entries(4097)
     values, places = largest_of_blocks(flat, blocks_of(4097, 16))
     rows = flat[:4096].view(-1, 16)
     assert torch.equal(values[:-1], rows.gather(1, places[:-1].long().view(-1, 1)).view(-1))

@@ -75,6 +75,7 @@ def test_others_are_left_to_kernels_that_look_and_pack_apart(kernels):
         assert not takes_blocks(x, Segments(9000, 1024), 16, is_drawn=False)  # two codes a byte
         assert not takes_blocks(x, Segments(9000, 5000), 256, is_drawn=False)
         assert not takes_blocks(x, Segments(9000, None, (4000, 5000)), 256, is_drawn=False)
+        assert not takes_blocks(x.double(), Segments(9000, 1024), 256, is_drawn=False)
     with implementation("torch"):
         assert not takes_blocks(x, Segments(9000, 1024), 256, is_drawn=False)
 

@@ -16,6 +16,7 @@ from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.testing import PretendGpu
 from tests.kernels.comparing import both, entries, same_bits
+from tests.kernels.interpreter import HAS_GPU
 from tests.kernels.test_compressors import CODERS
 
 FUSED = {
@@ -99,6 +100,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.skipif(HAS_GPU, reason="what a pretended GPU holds is for Triton's interpreter")
 @pytest.mark.parametrize("name", KERNELS)
 def test_around_a_quantiser_error_feedback_takes_no_launch_more(name, kernels):
     """One or two kernels encode and one decodes, with and without; the rest is about few scales."""

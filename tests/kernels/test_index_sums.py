@@ -8,7 +8,7 @@ import torch
 from relaxcomm.kernels.dispatch import implementation
 from relaxcomm.kernels.index_sums import add_range
 from relaxcomm.tensors.messages.sparse_message import Range
-from tests.kernels.comparing import SIZES, entries, same_bits
+from tests.kernels.comparing import SIZES, host_entries, same_bits
 from tests.kernels.host_kernels import needs_numba, on_host
 
 WEIGHTS = (0.25, 1 / 3, -1.0, 0.1)
@@ -24,11 +24,11 @@ def summed(total, places, values, offsets, weight):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("numel", SIZES)
 def test_both_implementations_add_the_same(numel, dtype, values):
-    draw, sent = torch.Generator().manual_seed(numel), entries(numel, values, seed=2)
+    draw, sent = torch.Generator().manual_seed(numel), host_entries(numel, values, seed=2)
     for kind in (torch.int32, torch.int64):
         places = torch.randint(numel, (numel,), generator=draw).to(kind)  # some come twice
         for weight in WEIGHTS:
-            assert same_bits(*on_host(summed, entries(numel + 3, dtype), places, sent, None, weight))
+            assert same_bits(*on_host(summed, host_entries(numel + 3, dtype), places, sent, None, weight))
 
 
 @needs_numba
@@ -36,9 +36,9 @@ def test_both_implementations_add_the_same(numel, dtype, values):
 def test_both_count_places_from_offsets(numel):
     offsets = torch.arange(0, 5 * numel, 5, dtype=torch.int32)
     places = torch.randint(5, (numel,), generator=torch.Generator().manual_seed(3)).to(torch.uint8)
-    found = on_host(summed, entries(5 * numel + 3), places, entries(numel), offsets, 0.1)
+    found = on_host(summed, host_entries(5 * numel + 3), places, host_entries(numel), offsets, 0.1)
     assert same_bits(*found)
-    assert not torch.equal(found[0], entries(5 * numel + 3))
+    assert not torch.equal(found[0], host_entries(5 * numel + 3))
 
 
 @needs_numba

@@ -124,6 +124,23 @@ def test_who_was_not_told_learns_it_when_the_transport_is_closed():
         assert sorted(calls[-2:]) == ["abort neighbors", "abort operations"]
 
 
+def closes_beside_a_slow_abort(rank):
+    """How long a rank is told nothing by `close`, where NCCL does not come back from an abort."""
+    with pretended(Stuck), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Stuck, "abort", lambda group: time.sleep(20))
+        transport = pretended_nccl.transport(3)
+        name, _ = issue_until_told(transport)
+        begin = time.monotonic()
+        transport.close()
+        return name, time.monotonic() - begin
+
+
+def test_nobody_waits_for_an_abort_that_is_slow():
+    for name, seconds in run_ranks(closes_beside_a_slow_abort, 2):
+        assert name == "RankLostError"
+        assert seconds < 1
+
+
 def sees_an_error(rank, most):
     """NCCL itself reports an error on rank 0, where operations end up to the one with number `most`."""
     with pretended(Stuck), pytest.MonkeyPatch.context() as patched:

@@ -8,6 +8,7 @@ import torch
 import relaxcomm
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.testing import PretendGpu
 
 SIZES = [(520, 700), (700, 8), (8, 4)]  # 2.8 MiB, 44 KiB and less: taken at once, and together with the rest
 
@@ -58,6 +59,12 @@ def test_the_mean_of_large_and_small_gradients(backwards):
     for found in relaxcomm.simulate(lambda group: train(group, backwards), 3):
         for mine, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_gpu_takes_all_gradients_of_a_bucket_at_once():
+    with PretendGpu():
+        large = torch.nn.Parameter(torch.zeros(600, 600, device="cuda"))
+        assert GradientBuffer(Bucket(0, [Item("large", large)])).large == []
 
 
 def test_what_was_taken_is_multiplied_once():

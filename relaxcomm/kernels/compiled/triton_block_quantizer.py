@@ -52,7 +52,7 @@ def launch(
         MOST=num_codes - 1 - zero,
         BITS=bits,
         UPPER=2.0 ** (bits - 32),
-        num_warps=8,
+        num_warps=4,
         enable_fp_fusion=False,  # rounded as the same arithmetic in torch
     )
     return codes, steps, lows

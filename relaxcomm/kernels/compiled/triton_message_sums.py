@@ -44,7 +44,7 @@ def launch(
         BLOCK=0 if offsets is not None else segments.block_size,
         SEARCHES=0 if offsets is None else len(offsets).bit_length(),
         HAS_LOWS=lows is not None,
-        num_warps=8,
+        num_warps=4,
         enable_fp_fusion=False,  # rounded as the same arithmetic in torch
     )
     return out
