@@ -27,6 +27,7 @@ TESTS = (
     "tests/gpu/test_host_waits.py",
     "tests/gpu/test_nccl_failures.py",
     "tests/gpu/test_precision.py",
+    "tests/gpu/test_ways_to_train.py",
     "tests/gpu/test_gpu_checkpoints.py",
     "tests/gpu/test_golden_trajectories.py",
     "tests/kernels",

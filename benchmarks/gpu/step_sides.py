@@ -49,9 +49,12 @@ class Side:
         shape: of the model and its batch.
         rank: whose data it is.
         device: of both.
+        bucket_bytes: of relaxcomm's; DDP's hold 25 MiB or a little more.
     """
 
-    def __init__(self, name: str, shape: Shape, rank: int, device: torch.device) -> None:
+    def __init__(
+        self, name: str, shape: Shape, rank: int, device: torch.device, bucket_bytes: int = 25 << 20
+    ) -> None:
         self.model = shape.model().to(device)
         draw = torch.Generator().manual_seed(1 + rank)
         text = torch.randint(128, (shape.batch, shape.context + 1), generator=draw).to(device)
@@ -60,7 +63,8 @@ class Side:
         self._forward: Callable[[Tensor], Tensor] = self.model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
         if name in ALGORITHMS:
-            self._engine = relaxcomm.attach(self.model, self.optimizer, {"algorithm": ALGORITHMS[name]})
+            config = {"algorithm": ALGORITHMS[name], "bucket_bytes": bucket_bytes}
+            self._engine = relaxcomm.attach(self.model, self.optimizer, config)
         elif name.startswith("ddp"):  # a group of its own, as relaxcomm's always is
             backend = "nccl" if device.type == "cuda" else "gloo"
             self._forward = DistributedDataParallel(

@@ -34,7 +34,13 @@ _WARM_STEPS, _PROFILED_STEPS, _MOST_STEPS = 4, 6, 200
 
 
 def take_turns(
-    rank: int, device: torch.device, names: Sequence[str], shape: Shape, rounds: int, block_seconds: float
+    rank: int,
+    device: torch.device,
+    names: Sequence[str],
+    shape: Shape,
+    rounds: int,
+    block_seconds: float,
+    bucket_bytes: int,
 ) -> dict[str, Any]:
     """Seconds a step of all sides, in turn; of the second one also what it makes the host do.
 
@@ -43,8 +49,9 @@ def take_turns(
         shape: of the model and its batch.
         rounds: in each of which every side has a block; a multiple of 6 covers all orders.
         block_seconds: about how long a block lasts.
+        bucket_bytes: of relaxcomm's buckets.
     """
-    sides = {name: Side(name, shape, rank, device) for name in names}
+    sides = {name: Side(name, shape, rank, device, bucket_bytes) for name in names}
     for side in sides.values():
         side.timed(_WARM_STEPS)  # which connects, and compiles
     warm = [side.timed(_WARM_STEPS) for side in sides.values()]
@@ -110,7 +117,7 @@ def main() -> None:
     parser = make_parser(
         *("steps", __doc__),
         **{"rounds": 12, "width": 512, "layers": 8, "local_width": 768, "local_layers": 15},
-        **{"context": 256, "batch": 8, "limit_seconds": 420},
+        **{"context": 256, "batch": 8, "limit_seconds": 420, "bucket_bytes": 25 << 20},
     )
     parser.add_argument("--ranks", type=positive(int), nargs="+", default=[1, 2, 4], help="default 1 2 4")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default cuda")
@@ -127,7 +134,7 @@ def main() -> None:
         try:
             found = run_on(
                 *(arguments.device, num, left, take_turns),
-                *(names, model, arguments.rounds, arguments.block_seconds),
+                *(names, model, arguments.rounds, arguments.block_seconds, arguments.bucket_bytes),
             )
             records[label] = {"ranks": num, **compare(names, found)}
         except Exception as error:  # of a rank, with its traceback; the others are still measured

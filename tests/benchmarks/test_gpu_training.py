@@ -19,7 +19,7 @@ TRIAL = Trial(width=16, layers=1, context=16, batch=2, steps=8, period=4, learni
 
 
 def turns(rank: int, names):
-    return steps.take_turns(rank, CPU, names, SHAPE, 3, 0.01)
+    return steps.take_turns(rank, CPU, names, SHAPE, 3, 0.01, 1 << 20)
 
 
 @pytest.mark.parametrize("names", [steps.AGAINST_DDP, steps.AGAINST_NOTHING])
