@@ -84,7 +84,10 @@ def summary(results: dict[str, Any]) -> int:
         if one["outcome"] == "failed":
             print(f"\nFAILED {one['test']}\n{one['why'][-1500:]}")
     for row in results["speed"]:
-        print(f"{row['numel']:>11} {row['what']:40} {row.get('median_milliseconds', row.get('failed', ''))}")
+        print(
+            f"{row['numel']:>11} {row['what']:30} {row.get('median_milliseconds', row.get('failed', ''))}"
+            + (f" ms, the GPU {row['device_milliseconds']}" if "device_milliseconds" in row else "")
+        )
     for aim in results["aims"]:
         print(f"{'held' if aim['holds'] else 'MISSED':6} {aim['aim']}: {aim['found']}")
     outcomes = Counter(one["outcome"] for one in results["proofs"])

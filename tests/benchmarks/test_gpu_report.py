@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu import __main__ as command, proofs
+from benchmarks.gpu import __main__ as command, proofs, speed
 from benchmarks.gpu.aims import LARGE, aims
 from benchmarks.gpu.proofs import ROOT, prove
 from benchmarks.gpu.speed import measure
@@ -42,6 +42,31 @@ def test_every_contender_is_timed_in_every_round():
     rows = measure(torch.device("cpu"), 4096, 2)
     assert len(rows) == 6
     assert all(len(row["milliseconds"]) == 2 and min(row["milliseconds"]) > 0 for row in rows)
+
+
+def test_a_gpus_time_is_that_of_its_kernels(monkeypatch):
+    class Event:
+        def __init__(self, name, time, kind=torch.autograd.DeviceType.CUDA):
+            self.name, self.self_device_time_total, self.device_type = name, time, kind
+
+    class Seen:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def events(self):
+            host = Event("aten::add", 7.0, torch.autograd.DeviceType.CPU)
+            return [Event("_list", 10.0), Event("_sum", 500.0), host, Event("_sum", 1000.0)]
+
+    runs = []
+    monkeypatch.setattr(speed, "profile", lambda **_: Seen())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: runs.append("waited"))
+    found = speed._on_device(lambda: runs.append("run"), torch.device("cuda", 0))
+    assert runs == ["run"] * 5 + ["waited"]
+    assert list(found["kernels"].items()) == [("_sum", 0.3), ("_list", 0.002)]
+    assert found["device_milliseconds"] == pytest.approx(0.302)
 
 
 def test_what_cannot_be_measured_says_why(monkeypatch):

@@ -129,11 +129,15 @@ def test_a_correction_in_one_pass_is_that_of_three(decay):
             assert torch.equal(mine["residual"], other["residual"])
 
 
-@pytest.mark.parametrize("name", ["gaussian_k", "top_k", "chain"])
-def test_entries_that_are_not_finite_reach_all(name):
+@pytest.mark.parametrize(
+    "coder",
+    [CODERS["gaussian_k"], CODERS["top_k"], primitives.top_k(density=0.0001), CODERS["chain"]],
+    ids=["gaussian_k", "top_k", "one entry", "chain"],
+)
+def test_entries_that_are_not_finite_reach_all(coder):
     for kind in ("nan", "infinite"):
         with implementation("torch"):
-            _, result, _ = coded(CODERS[name], entries(1025, kind=kind))
+            _, result, _ = coded(coder, entries(1025, kind=kind))
         assert not torch.isfinite(result).all()
 
 

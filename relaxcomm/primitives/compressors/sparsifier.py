@@ -95,11 +95,7 @@ class Sparsifier(FusedFeedback):
         if not tensor.numel():
             return torch.empty(0, dtype=torch.int64, device=tensor.device)
         indices = self.select(sizes, density, capacity)
-        if is_for_kernels(tensor):  # without waiting; to come twice spoils no more
-            spoilt = ~torch.isfinite(tensor)
-            shown = torch.where(spoilt.any(), spoilt.int().argmax(), indices[:1])
-            return torch.cat([shown, indices[1:]])
-        if sizes.is_finite():
+        if is_for_kernels(tensor) or sizes.is_finite():  # to a GPU's selections NaN is the largest
             return indices
         spoilt = torch.nonzero(~torch.isfinite(tensor)).view(-1)
         # Never hidden: one entry that is not finite reaches all ranks.
