@@ -20,6 +20,7 @@ from relaxcomm.kernels.magnitudes import (
 
 _MOST_PARTS = 1024
 _COPIES = 4  # of the histogram, so that fewer programs add to the same number at once
+_BESIDE = 4  # entries that a thread reads at once, and adds up by itself
 
 
 def launch(
@@ -49,6 +50,7 @@ def launch(
         HAS_RESIDUAL=residual is not None,
         ROWS=TILE // ROW,
         ROW=ROW,
+        BESIDE=_BESIDE,
         SHIFT=BIN_SHIFT,
         BINS=NUM_BINS,
         COPIES=_COPIES,
@@ -68,6 +70,12 @@ def magnitude_key(
     """As `magnitude_keys`."""
     key = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     return tl.where(value == value, key, NOT_A_NUMBER)
+
+
+@triton.jit
+def _beside(value, ROWS: tl.constexpr, ROW: tl.constexpr, BESIDE: tl.constexpr):
+    """Sums of neighbours, `[ROWS, ROW / BESIDE]`: those of rows would pass between threads in each tile."""
+    return tl.sum(tl.reshape(value, (ROWS, ROW // BESIDE, BESIDE)), axis=2)
 
 
 @triton.jit
@@ -93,6 +101,7 @@ def _statistics(
     HAS_RESIDUAL: tl.constexpr,
     ROWS: tl.constexpr,
     ROW: tl.constexpr,
+    BESIDE: tl.constexpr,
     SHIFT: tl.constexpr,
     BINS: tl.constexpr,
     COPIES: tl.constexpr,
@@ -103,9 +112,9 @@ def _statistics(
     part = tl.program_id(0)
     rows = tl.arange(0, ROWS)
     place = rows[:, None] * ROW + tl.arange(0, ROW)[None, :]
-    total = tl.zeros((ROWS,), dtype=tl.float64)
-    squares = tl.zeros((ROWS,), dtype=tl.float64)
-    spoilt = tl.zeros((ROWS,), dtype=tl.int32)
+    total = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.float64)
+    squares = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.float64)
+    spoilt = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.int32)
     bins_ptr = histogram_ptr + (part % COPIES) * BINS
     for step in range(tiles_each):
         tile = part.to(tl.int64) * tiles_each + step
@@ -116,12 +125,12 @@ def _statistics(
         wide = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, decay, HAS_RESIDUAL)
         key = magnitude_key(wide, NOT_A_NUMBER)
         exact = wide.to(tl.float64)
-        total += tl.sum(exact, axis=1)
-        squares += tl.sum(exact * exact, axis=1)
-        spoilt += tl.sum((key >= INFINITY).to(tl.int32), axis=1)
+        total += _beside(exact, ROWS, ROW, BESIDE)
+        squares += _beside(exact * exact, ROWS, ROW, BESIDE)
+        spoilt += _beside((key >= INFINITY).to(tl.int32), ROWS, ROW, BESIDE)
         tl.store(largest_ptr + tile * ROWS + rows, tl.max(key, axis=1), mask=rows * ROW < left)
         counted = inside & _is_counted(tile, stride)
         tl.atomic_add(bins_ptr + (key >> SHIFT), 1, mask=counted, sem="relaxed")
-    tl.store(sums_ptr + 2 * part, tl.sum(total, axis=0))
-    tl.store(sums_ptr + 2 * part + 1, tl.sum(squares, axis=0))
-    tl.store(not_finite_ptr + part, tl.sum(spoilt, axis=0))
+    tl.store(sums_ptr + 2 * part, tl.sum(total))
+    tl.store(sums_ptr + 2 * part + 1, tl.sum(squares))
+    tl.store(not_finite_ptr + part, tl.sum(spoilt))
