@@ -33,7 +33,8 @@ TESTS = (
     "tests/kernels",
 )
 """In the order of what they tell."""
-SIZES = (1 << 20, 16 << 20, 1 << 30)
+SIZES = (1 << 20, 16 << 20, (16 << 20) + 1, 1 << 30)
+"""One is no multiple of 16: a GPU reads its entries one by one."""
 _SPEED_SECONDS = 75  # for what comes behind the proofs
 _SIZE_SECONDS = 20
 _MOST_AT_ONCE, _CORES_EACH = 5, 3  # three ranks of a test; the GPU takes turns
