@@ -89,8 +89,9 @@ def hooked_and_attached(place: Place):
     return flat(model), flat(other)
 
 
-def test_ddps_hook_does_what_the_engine_does():
-    found = told(launch(hooked_and_attached, 3, where=DEVICE))
+@pytest.mark.parametrize("ranks", [costly(3)])
+def test_ddps_hook_does_what_the_engine_does(ranks):
+    found = told(launch(hooked_and_attached, ranks, where=DEVICE))
     for hooked, attached in found:
         np.testing.assert_allclose(hooked, found[0][0], rtol=1e-6, atol=1e-7)
         np.testing.assert_allclose(hooked, attached, rtol=1e-4, atol=1e-5)
@@ -114,7 +115,7 @@ def sharded_replica(place: Place, algorithm):
     return history
 
 
-@pytest.mark.parametrize("algorithm", [{"name": "local_sgd", "steps": 3}, costly("bsp")], ids=str)
+@pytest.mark.parametrize("algorithm", [costly({"name": "local_sgd", "steps": 3}), costly("bsp")], ids=str)
 def test_sharded_replicas_train_as_whole_ones(algorithm):
     found = told(launch(sharded_replica, 4, algorithm, where=DEVICE))
     expected = sharded.train_whole({"algorithm": algorithm, "bucket_bytes": 8})
