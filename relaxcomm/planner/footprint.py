@@ -14,7 +14,8 @@ from relaxcomm.network.operations import AllGather, AllToAll
 from relaxcomm.network.transport import Membership
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.roles import Context, is_buffer
-from relaxcomm.step.plan import Plan, fill_buckets
+from relaxcomm.step.bucket_filling import fill_buckets
+from relaxcomm.step.plan import Plan
 from relaxcomm.step.state import RuleState
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology

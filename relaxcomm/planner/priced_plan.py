@@ -18,7 +18,8 @@ from relaxcomm.planner.collectives import Collective, Heard, collective
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.roles import Context
-from relaxcomm.step.plan import Plan, Task, fill_buckets
+from relaxcomm.step.bucket_filling import fill_buckets
+from relaxcomm.step.plan import Plan, Task
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
 

@@ -11,10 +11,11 @@ from relaxcomm.network.operations import AllReduce
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context
 from relaxcomm.step.agreements import Agreements
+from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.clock import Clock
 from relaxcomm.step.controllers import Controllers
 from relaxcomm.step.device_flags import DeviceFlags
-from relaxcomm.step.plan import Plan, fill_buckets
+from relaxcomm.step.plan import Plan
 from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.state import State
 from relaxcomm.step.votes import Votes

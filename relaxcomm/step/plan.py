@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +12,9 @@ from relaxcomm.primitives.payloads.parameters import parameters
 from relaxcomm.primitives.triggers.every import every
 from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.replica.gradient_buffer import GradientBuffer
-from relaxcomm.replica.gradient_in_place import GradientInPlace, can_stay
+from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.roles import Context, VotingTrigger
+from relaxcomm.step.bucket_filling import stays_in_place
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item
 
@@ -68,8 +69,6 @@ class Task:
 
 
 _BUFFERS = "buffers"
-_LARGE_SHARE = 2  # of a bucket: many messages cost more than copies where a round trip is long
-_FIRST_BYTES = 1 << 20
 
 
 class Plan:
@@ -129,7 +128,7 @@ class Plan:
     def gradients_of(self, bucket: Bucket) -> GradientBuffer | GradientInPlace:
         """What holds the gradients of a bucket."""
         first, *others = bucket.items
-        stays = not others and _stays(first, self.algorithm)
+        stays = not others and stays_in_place(first, self.algorithm)
         return GradientInPlace(bucket) if stays else GradientBuffer(bucket)
 
     def for_buffers(self, index: int, items: Sequence[Item], bucket_bytes: int) -> list[Task]:
@@ -184,66 +183,6 @@ class Plan:
                 if rule.trigger == trigger and rule.is_active(step):
                     found.setdefault(trigger, rule)
         return found
-
-
-def fill_buckets(
-    items: Iterable[Item], order: Sequence[str], algorithm: Algorithm, bucket_bytes: int
-) -> list[tuple[str, ...]]:
-    """Names of the parameters of each bucket: rules that differ, or look at whole models, part them.
-
-    A large gradient that can stay where it is has a bucket of its own. Where entries of a GPU's gradients are
-    sent, the first bucket is small, as DistributedDataParallel's: the network begins when backward does. On a
-    CPU, which does both, one bucket more costs more than that gains.
-
-    Args:
-        items: the trainable parameters.
-        order: their names, as they go into buckets.
-        algorithm: whose rules cover them.
-        bucket_bytes: a bucket's capacity.
-    """
-
-    def is_whole(item: Item) -> bool:
-        """Whether a compressor looks at the whole model when it codes a parameter's entries."""
-        rules = (algorithm.rules[index] for index in algorithm.covering(item.name))
-        return any(rule.compressor.facts.scope == "model" for rule in rules)
-
-    def key(item: Item) -> Hashable:
-        covering = algorithm.covering(item.name)
-        is_large = item.share_bytes >= bucket_bytes / _LARGE_SHARE and _stays(item, algorithm)
-        return (covering, item.name) if is_large else covering
-
-    by_name = {item.name: item for item in items}
-    on_gpu = any(item.tensor.device.type != "cpu" for item in by_name.values())
-    begins_early = on_gpu and all(map(_sends_entries, algorithm.rules))
-    buckets = build_buckets(
-        (by_name[name] for name in order),
-        bucket_bytes=bucket_bytes,
-        first_bytes=_FIRST_BYTES if begins_early else bucket_bytes,
-        key=key,
-        whole=is_whole,
-    )
-    return [bucket.names for bucket in buckets]
-
-
-def _stays(item: Item, algorithm: Algorithm) -> bool:
-    """Whether a gradient is exchanged where autograd has put it."""
-    rules = (algorithm.rules[index] for index in algorithm.covering(item.name))
-    return can_stay(item) and all(_takes_as_it_is(rule, item.tensor.numel()) for rule in rules)
-
-
-def _sends_entries(rule: Rule) -> bool:
-    """Whether a rule sends gradients entry by entry while backward goes on; codes of buckets cost more."""
-    at_once = rule.payload.facts.site == "backward" and not rule.delay
-    return at_once and rule.compressor.facts.scope == "entry"
-
-
-def _takes_as_it_is(rule: Rule, numel: int) -> bool:
-    """Whether a rule sends gradients entry by entry, in full, and puts the result in their place."""
-    sent, exchange = rule.compressor, rule.exchange.facts
-    replaces = rule.payload.facts.site == "backward" and not rule.delay and rule.outer.facts.moves_model
-    return bool(
-        replaces and exchange.takes_divided and sent.facts.scope == "entry" and sent.contraction(numel) == 0.0
-    )
 
 
 def _buffer_rule(rule: Rule) -> Rule:

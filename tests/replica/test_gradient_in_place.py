@@ -8,7 +8,8 @@ import torch
 import relaxcomm
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.replica.gradient_in_place import GradientInPlace
-from relaxcomm.step.plan import Plan, fill_buckets
+from relaxcomm.step.bucket_filling import fill_buckets
+from relaxcomm.step.plan import Plan
 from relaxcomm.tensors.buckets import Bucket, Item
 from tests.models import make_optimizer
 from tests.ranks import run_ranks

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relaxcomm.config.grammar import parse_algorithm
-from relaxcomm.step.plan import fill_buckets
+from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.testing import PretendGpu
