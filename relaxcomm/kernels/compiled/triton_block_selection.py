@@ -61,7 +61,7 @@ def _select(
     key = tl.where(inside, magnitude_key(value.to(tl.float32), NOT_A_NUMBER), -1)
     # The largest key that as many as are kept reach, bit by bit from the highest.
     least = tl.zeros((ROWS,), dtype=tl.int32)
-    for bit in tl.static_range(KEY_BITS):
+    for bit in range(KEY_BITS):  # not unrolled: that takes seconds to compile, and half a megabyte
         higher = least | (1 << (KEY_BITS - 1 - bit))
         reached = tl.sum((key >= higher[:, None]).to(tl.int32), axis=1)
         least = tl.where(reached >= kept, higher, least)
