@@ -41,7 +41,7 @@ def fill_buckets(
         return (covering, item.name) if is_large else covering
 
     by_name = {item.name: item for item in items}
-    on_gpu = any(item.tensor.device.type != "cpu" for item in by_name.values())
+    on_gpu = any(item.tensor.device.type == "cuda" for item in by_name.values())
     begins_early = on_gpu and all(map(_sends_entries, algorithm.rules))
     buckets = build_buckets(
         (by_name[name] for name in order),
