@@ -73,9 +73,9 @@ class Communicators:
         for that, but not for ever.
         """
         with self._lock:
+            self._is_aborted = True
             if not self._aborts:
                 self._aborts = [ThreadedCall(group.abort) for group in reversed(list(self._groups.values()))]
-            self._is_aborted = True
         for call in self._aborts:
             with suppress(RuntimeError):  # nothing else can be done
                 call.wait(_ABORT_LIMIT)

@@ -15,7 +15,7 @@ from relaxcomm.network.operations import Label
 from relaxcomm.network.waiting import Waiting
 
 _LOOK_SECONDS = 0.5
-_END_SECONDS = 5.0
+_END_SECONDS, _END_LOOK_SECONDS = 5.0, 0.002
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class Monitor:
         self._latest: Label | None = None
         self._lock = threading.Lock()
         self._error: CommunicationError | None = None
-        self._is_told = False
+        self._is_told = self._is_aborting = False
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -84,10 +84,14 @@ class Monitor:
     def end(self) -> None:
         """Watch no more."""
         self._ending.set()
-        is_aborting = self._error is not None or self._waiting.has_failed  # which is waited for elsewhere
-        if self._thread is not None and not is_aborting:
-            self._thread.join(_END_SECONDS)
+        deadline = time.monotonic() + _END_SECONDS
+        while self._is_running() and time.monotonic() < deadline:
+            time.sleep(_END_LOOK_SECONDS)
         self._outstanding.clear()
+
+    def _is_running(self) -> bool:
+        """Whether the thread looks; that it aborts may take long, and is waited for elsewhere."""
+        return self._thread is not None and self._thread.is_alive() and not self._is_aborting
 
     def _run(self) -> None:
         assert self._communicators is not None, "without one nothing is watched"
@@ -107,6 +111,7 @@ class Monitor:
                 break
         else:
             return
+        self._is_aborting = True
         self._communicators.abort()
 
     def _look(self, communicators: Communicators, noticed: Missing) -> Missing:
