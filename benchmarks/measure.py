@@ -9,6 +9,7 @@ import os
 import socket
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # else both sides keep the default group, and may abort at their end
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import ProcessException, spawn
 
 Rounds = Sequence[Sequence[float]]
 """`rounds[r]` holds the repetitions, in seconds, that were measured in round r."""
@@ -118,7 +119,8 @@ def run_ranks(
     """`function(rank, *arguments)` on fresh processes; returns what rank 0 returned.
 
     Each process has one torch thread and talks over the loopback interface. What `function`
-    returns must be valid JSON. A rank that fails ends all of them with its traceback.
+    returns must be valid JSON. A rank that fails ends all of them with its traceback, the
+    first one of several.
 
     Args:
         backend: of the default group, as torch.distributed names it.
@@ -130,11 +132,14 @@ def run_ranks(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        answer = Path(folder) / "answer.json"
-        passed = (num_workers, port, str(answer), backend, function, arguments)
+        passed = (num_workers, port, folder, backend, function, arguments)
         started = spawn(_rank_main, passed, nprocs=num_workers, join=False)  # type: ignore[no-untyped-call]
-        _join(started, limit_seconds)
-        return json.loads(answer.read_text())
+        try:
+            _join(started, limit_seconds)
+        except ProcessException as error:  # of the first that ended, perhaps since another had failed
+            first = min(Path(folder).glob("failed at *"), default=None)
+            raise RuntimeError(first.read_text() if first else str(error)) from error
+        return json.loads((Path(folder) / "answer.json").read_text())
 
 
 def _join(started: Any, limit_seconds: float) -> None:
@@ -151,7 +156,7 @@ def _rank_main(
     rank: int,
     num_workers: int,
     port: int,
-    answer: str,
+    folder: str,
     backend: str,
     function: Callable[..., Any],
     arguments: Any,
@@ -161,8 +166,13 @@ def _rank_main(
     dist.init_process_group(
         backend, f"tcp://127.0.0.1:{port}", timeout=COLLECTIVE_LIMIT, rank=rank, world_size=num_workers
     )
-    result = function(rank, *arguments)
+    try:
+        result = function(rank, *arguments)
+    except BaseException:
+        told = f"rank {rank}:\n{traceback.format_exc()}"
+        (Path(folder) / f"failed at {time.monotonic_ns():020} rank {rank}").write_text(told)
+        raise
     if rank == 0:
-        Path(answer).write_text(json.dumps(result))
+        (Path(folder) / "answer.json").write_text(json.dumps(result))
     dist.barrier()
     dist.destroy_process_group()

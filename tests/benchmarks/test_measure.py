@@ -1,5 +1,6 @@
 """The statistics, the memory reading and the process launcher that the benchmarks stand on."""
 
+import atexit
 import json
 import os
 import sys
@@ -99,6 +100,21 @@ def test_run_ranks_returns_rank_0s_answer_from_other_processes():
 def test_a_rank_that_fails_ends_the_run_with_its_reason():
     with pytest.raises(Exception, match="rank 1 was told to fail"):
         measure.run_ranks(sum_or_fail, 2, 1)
+
+
+def fail_one_after_the_other(rank: int) -> None:
+    """Rank 1 first, whose process then ends last."""
+    if rank == 1:
+        atexit.register(time.sleep, 3)
+        raise RuntimeError("rank 1 was told to fail")
+    time.sleep(1)
+    raise RuntimeError("rank 1 is gone")
+
+
+@pytest.mark.ranks
+def test_the_first_failure_is_told_and_not_what_followed_from_it():
+    with pytest.raises(RuntimeError, match="rank 1 was told to fail"):
+        measure.run_ranks(fail_one_after_the_other, 2)
 
 
 def sleep_or_end(rank: int) -> None:
