@@ -46,7 +46,7 @@ def fill_buckets(
     buckets = build_buckets(
         (by_name[name] for name in order),
         bucket_bytes=bucket_bytes,
-        first_bytes=_FIRST_BYTES if begins_early else bucket_bytes,
+        first_bytes=_FIRST_BYTES if begins_early else None,
         key=key,
         whole=is_whole,
     )
@@ -67,8 +67,5 @@ def _sends_entries(rule: Rule) -> bool:
 
 def _takes_as_it_is(rule: Rule, numel: int) -> bool:
     """Whether a rule sends gradients entry by entry, in full, and puts the result in their place."""
-    sent, exchange = rule.compressor, rule.exchange.facts
-    replaces = rule.payload.facts.site == "backward" and not rule.delay and rule.outer.facts.moves_model
-    return bool(
-        replaces and exchange.takes_divided and sent.facts.scope == "entry" and sent.contraction(numel) == 0.0
-    )
+    replaces = rule.exchange.facts.takes_divided and rule.outer.facts.moves_model
+    return _sends_entries(rule) and replaces and rule.compressor.contraction(numel) == 0.0

@@ -6,8 +6,6 @@ from collections.abc import Callable, Hashable, Iterable
 
 from relaxcomm.tensors.buckets import Bucket, Item
 
-_NEVER = 1 << 62
-
 
 def _no_key(item: Item) -> Hashable:
     return None
@@ -21,7 +19,7 @@ def build_buckets(
     items: Iterable[Item],
     *,
     bucket_bytes: int,
-    first_bytes: int = _NEVER,
+    first_bytes: int | None = None,
     key: Callable[[Item], Hashable] = _no_key,
     whole: Callable[[Item], bool] = _splits,
 ) -> list[Bucket]:
@@ -33,7 +31,7 @@ def build_buckets(
     Args:
         items: tensors in the order in which they become ready.
         bucket_bytes: capacity in bytes.
-        first_bytes: with so many the first bucket is complete, so that it is sent early.
+        first_bytes: with so many the first bucket is complete, so that it is sent early; None: like others.
         key: tensors with different keys never share a bucket.
         whole: tensors that fill one bucket however large it gets; the same for equal keys.
 
@@ -48,8 +46,8 @@ def build_buckets(
         place = (item.tensor.dtype, item.tensor.device, key(item))
         size, first = item.share_bytes, first or place
         if place in open_buckets and not whole(item):
-            enough = first_bytes if place == first and not complete else bucket_bytes
-            if sizes[place] >= enough or sizes[place] + size > bucket_bytes:
+            enough = first_bytes if place == first and not complete else None
+            if sizes[place] + size > bucket_bytes or (enough is not None and sizes[place] >= enough):
                 complete.append(open_buckets.pop(place))
         if place not in open_buckets:
             open_buckets[place], sizes[place] = [], 0

@@ -86,6 +86,12 @@ def told(done: list[Finished]) -> list[Any]:
     return [json.loads(one.stdout.splitlines()[-1]) for one in done]
 
 
+def flat(model: torch.nn.Module) -> list[float]:
+    """All parameters, one behind the other."""
+    values: list[float] = torch.cat([p.detach().flatten() for p in model.parameters()]).cpu().tolist()
+    return values
+
+
 def costly(*values: Any) -> Any:
     """A parameter that is left to `make test-slow` where there is no GPU."""
     return pytest.param(*values, marks=() if HAS_GPU else pytest.mark.slow)

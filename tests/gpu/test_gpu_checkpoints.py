@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import relaxcomm
-from tests.gpu.places import Place, costly, run
+from tests.gpu.places import Place, costly, flat, run
 
 pytestmark = pytest.mark.ranks
 RANKS, STEPS, STOP = 3, 8, 5
@@ -39,7 +39,7 @@ def trained(place: Place, algorithm, stops: bool) -> list[float]:
             torch.save([part.state_dict() for part in parts], file)
             saved = file.getvalue()
             engine.close(average=False)
-    return torch.cat([p.detach().cpu().flatten() for p in model.parameters()]).tolist()
+    return flat(model)
 
 
 @pytest.mark.parametrize(

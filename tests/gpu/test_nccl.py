@@ -23,7 +23,7 @@ from relaxcomm.network.operations import (
 )
 from tests import references
 from tests.engine.harness import simulated_workers
-from tests.gpu.places import GPU, HAS_GPU, Place, costly, launch, run, told
+from tests.gpu.places import GPU, HAS_GPU, Place, costly, flat, launch, run, told
 from tests.models import CASES, make_optimizer
 
 pytestmark = pytest.mark.ranks
@@ -72,10 +72,6 @@ def test_operations(size):
         }
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
-
-
-def flat(model: torch.nn.Module) -> list[float]:
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).cpu().tolist()
 
 
 def training(place: Place, algorithm, steps: int):
