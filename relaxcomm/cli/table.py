@@ -21,7 +21,8 @@ def show(results: Sequence[Result], failed: Mapping[str, str] = MappingProxyType
 def title(result: Result) -> str:
     """What all results of a comparison share."""
     over = "" if result.link is None else f" over simulated links of {result.link}"
-    return f"{result.task} on {result.workers} worker" + ("s" if result.workers != 1 else "") + over
+    on = "" if result.device == "cpu" else f", {result.device}"
+    return f"{result.task} on {result.workers} worker" + ("s" if result.workers != 1 else "") + on + over
 
 
 def link_in_words(result: Result) -> str:

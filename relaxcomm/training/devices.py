@@ -33,6 +33,22 @@ def choose_device(config: Config, local_workers: int) -> torch.device:
     return torch.device("cuda", launched().local_rank)
 
 
+def device_name(device: torch.device) -> str:
+    """A GPU's model, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def why_on_cpu(config: Config, local_workers: int) -> str | None:
+    """Why workers that may use GPUs leave those of this machine alone; None where they do not."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not gpus or config.backend != "auto" or choose_device(config, local_workers).type != "cpu":
+        return None
+    return (
+        f"training on the CPU: there are {local_workers} local workers for {gpus} GPU{'s' * (gpus > 1)}, and "
+        f"each needs its own; start {gpus} here, or set backend: gloo, which means the CPU"
+    )
+
+
 def move(batch: Any, device: torch.device) -> Any:
     """The tensors of a batch of tuples, lists and mappings on `device`; whatever else as it is."""
     if isinstance(batch, torch.Tensor):

@@ -73,6 +73,7 @@ def train_simulated(config: Config, factory: TaskFactory, scenario: Scenario) ->
         task=factory.name,
         metric=tasks[0].metric,
         higher_is_better=tasks[0].higher_is_better,
+        device=_CPU.type,
         seed=config.seed,
         link=scenario.links.slowest.words,
     )

@@ -89,6 +89,7 @@ class Result:
         higher_is_better: whether more of it is better.
         measure: held-out measure of the model at the end.
         workers: number of ranks at the end; sums and means are over these.
+        device: what the first rank trained on, a GPU's model or "cpu".
         seed: of the task.
         seconds: training time of the slowest rank, without evaluations.
         steps: optimizer steps of each rank.
@@ -114,6 +115,7 @@ class Result:
     higher_is_better: bool
     measure: float
     workers: int
+    device: str
     seed: int
     seconds: float
     steps: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.network import Link
 from relaxcomm.system.environment import launched
 from relaxcomm.tasks.task_loader import find_task
-from relaxcomm.training.devices import choose_device
+from relaxcomm.training.devices import choose_device, device_name, why_on_cpu
 from relaxcomm.training.job_group import process_group, throttled
 from relaxcomm.training.results import Result, merge
 from relaxcomm.training.training_run import Run
@@ -48,9 +49,7 @@ def train(config: Config, link: Link | None = None) -> Outcome:
         )
     place = launched()
     rank = place.rank
-    device = choose_device(config, place.local_world_size)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    device = _own_device(config, rank, place.local_world_size)
     factory = find_task(config.task)
     task = factory.build(config.seed)
     task.model.to(device)
@@ -65,8 +64,19 @@ def train(config: Config, link: Link | None = None) -> Outcome:
             task=factory.name,
             metric=task.metric,
             higher_is_better=task.higher_is_better,
+            device=device_name(device),
             seed=config.seed,
             link=None if link is None else link.words,
             changes=tuple(run.changes),
         )
         return Outcome(result, run.rank)
+
+
+def _own_device(config: Config, rank: int, local_workers: int) -> torch.device:
+    """The device of this rank, as its current one."""
+    device = choose_device(config, local_workers)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    elif not rank and (reason := why_on_cpu(config, local_workers)) is not None:
+        print(f"relaxcomm: {reason}", file=sys.stderr, flush=True)
+    return device

@@ -11,7 +11,7 @@ from relaxcomm.cli.app import app
 from relaxcomm.cli.compare import make_jobs, split_names
 from relaxcomm.cli.job import parse_set
 from relaxcomm.cli.plot import plot
-from relaxcomm.cli.table import cells
+from relaxcomm.cli.table import cells, title
 from relaxcomm.config import registry
 from relaxcomm.training.results import Point, Result
 
@@ -36,7 +36,7 @@ def make(seed: int):
 """
 
 
-def result(name: str, sent: int) -> Result:
+def result(name: str, sent: int, device: str = "cpu") -> Result:
     return Result(
         algorithm=name,
         composition="…",
@@ -45,6 +45,7 @@ def result(name: str, sent: int) -> Result:
         higher_is_better=True,
         measure=0.98,
         workers=2,
+        device=device,
         seed=0,
         seconds=1.5,
         steps=10,
@@ -180,6 +181,11 @@ def test_cells_show_units():
     assert header[:3] == ["algorithm", "accuracy", "time"]
     assert rows[0] == ["bsp", "0.9800", "1.50 s", "10", "50%", "4 MB", "1.0x"]
     assert rows[1][-1] == "-", "there is no ratio to nothing"
+
+
+def test_the_title_names_the_gpu_that_all_trained_on():
+    assert title(result("bsp", 1)) == "digits on 2 workers"
+    assert title(result("bsp", 1, device="NVIDIA H200")) == "digits on 2 workers, NVIDIA H200"
 
 
 def test_a_measure_that_falls_says_so():

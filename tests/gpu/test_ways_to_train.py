@@ -157,3 +157,4 @@ def test_the_command_line_trains(backend, tmp_path):
     record = json.loads((tmp_path / "out" / "local_sgd.json").read_text())
     assert (record["steps"], record["synchronisations"]) == (45, 11)
     assert record["measure"] > 0.5
+    assert record["device"] == (torch.cuda.get_device_name() if HAS_GPU else "cpu")

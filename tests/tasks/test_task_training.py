@@ -3,14 +3,12 @@
 import json
 import sys
 import time
-from collections import namedtuple
 
 import pytest
 import torch
 
 from relaxcomm import config
-from relaxcomm.errors import ConfigError, NonFiniteError
-from relaxcomm.training.devices import choose_device, move
+from relaxcomm.errors import NonFiniteError
 from relaxcomm.training.results import Point, RankRecord, merge
 from relaxcomm.training.stopwatch import Stopwatch
 from relaxcomm.training.trainer import train
@@ -49,6 +47,7 @@ def merged(records):
         "task": "t",
         "metric": "m",
         "higher_is_better": True,
+        "device": "cpu",
         "seed": 1,
     }
     return merge(records, **facts)
@@ -125,18 +124,3 @@ def test_clock_leaves_out_what_is_between_stop_and_start():
     clock.start()
     time.sleep(0.01)
     assert held + 0.01 <= clock.seconds
-
-
-def test_move_keeps_the_shape_of_a_batch():
-    pair = namedtuple("pair", "x y")  # what a user's collate function may return
-    batch = {"a": [torch.zeros(2), "text"], "b": pair(torch.ones(1), (torch.ones(2),))}
-    moved = move(batch, torch.device("meta"))
-    assert moved["a"][0].device.type == moved["b"].x.device.type == moved["b"].y[0].device.type == "meta"
-    assert moved["a"][1] == "text"
-    assert isinstance(moved["b"], pair)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_nccl_without_gpus_is_refused():
-    with pytest.raises(ConfigError, match="each of the 3 local workers, PyTorch sees 0; use"):
-        choose_device(config.load(SMALL | {"backend": "nccl"}), 3)
