@@ -202,7 +202,7 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
         key: value
         if key == "params"
         else "number"
-        if isinstance(value, int | float)
+        if isinstance(value, int | float) and not isinstance(value, bool)  # which torch's steps refuse
         else type(value).__name__
         for key, value in group.items()
     }

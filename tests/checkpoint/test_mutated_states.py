@@ -131,3 +131,16 @@ def test_a_mutated_state(data):
 @given(st.data())
 def test_many_mutated_states(data):
     try_one(data)
+
+
+@pytest.mark.parametrize("value", [True, "0.1", None])
+def test_a_setting_that_was_a_number_has_to_be_one(value):
+    _, optimizer, engine, _, good = run_of("selsync")
+    state = copied(good)
+    state["optimizers"][0]["param_groups"][0]["weight_decay"] = value
+    with pytest.raises(ConfigError, match=f"groups of .*'weight_decay': '{type(value).__name__}'"):
+        engine.load_run_state_dict(state)
+    state["optimizers"][0]["param_groups"][0]["weight_decay"] = 0.25
+    engine.load_run_state_dict(state)
+    assert optimizer.param_groups[0]["weight_decay"] == 0.25
+    engine.load_run_state_dict(copied(good))
