@@ -56,12 +56,14 @@ checkpoint: {path: saved, every_steps: 3}
 """
 
 
-def result_of(folder: Path, task: str, output: str, workers: int = 2) -> tuple[dict, str]:
-    """Train under torchrun, which starts once more; the result, and what was said."""
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m")
+
+
+def result_of(folder: Path, task: str, output: str, *more: str, launcher=()) -> tuple[dict, str]:
+    """Train, under a launcher or with `more` arguments; the result, and what was said."""
     (folder / "resumable.py").write_text(JOB)
     (folder / f"{output}.yaml").write_text(CONFIG % (task, output))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-    command += ["--max-restarts=1", "-m", "relaxcomm", "train", f"{output}.yaml"]
+    command = [sys.executable, "-m", *launcher, "relaxcomm", "train", f"{output}.yaml", *more]
     environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
@@ -74,14 +76,15 @@ def result_of(folder: Path, task: str, output: str, workers: int = 2) -> tuple[d
 def test_a_killed_run_starts_again_and_ends_as_if_nothing_had_been(tmp_path):
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
-    whole, _ = result_of(tmp_path / "whole", "resumable:make", "out")
-    found, said = result_of(tmp_path / "killed", "{'resumable:make': {end_at: 17}}", "out")
+    whole, _ = result_of(tmp_path / "whole", "resumable:make", "out", "--workers=2")
+    killed = "{'resumable:make': {end_at: 17}}"
+    found, said = result_of(tmp_path / "killed", killed, "out", launcher=TORCHRUN)
     assert "relaxcomm: goes on from saved/step-000000" in said
     assert found["steps"] == whole["steps"] == 24
     points = [[(one["step"], one["measure"]) for one in each["history"]] for each in (whole, found)]
     assert points[0] == points[1]  # the evaluations before the kill, too
     assert len(points[0]) == 5
-    more, said = result_of(tmp_path / "whole", "{'resumable:make': {epochs: 5}}", "more", workers=3)
+    more, said = result_of(tmp_path / "whole", "{'resumable:make': {epochs: 5}}", "more", "--workers=3")
     assert "relaxcomm: goes on from saved/step-00000024" in said
     assert more["steps"] == 24 + 96 // 8 // 3  # the fifth epoch, with three workers
     assert [(one["step"], one["measure"]) for one in more["history"]][:4] == points[0][:4]
