@@ -141,6 +141,7 @@ def result_of(synchronisations, workers=2):
         "task": "t",
         "metric": "m",
         "higher_is_better": True,
+        "device": "cpu",
         "seed": 0,
     }
     return merge([record] * workers, **facts)
