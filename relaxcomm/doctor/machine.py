@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from relaxcomm.config import registry
 from relaxcomm.doctor.diagnosis import Finding, ok
+from relaxcomm.system.gpus import num_gpus
 
 _LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SHOWN = (*_LAUNCHER, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
@@ -56,7 +57,7 @@ def _plugins() -> Iterator[Finding]:
 
 
 def _gpus(local_workers: int) -> Finding:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    count = num_gpus()
     if count:
         names = ", ".join(sorted({torch.cuda.get_device_name(index) for index in range(count)}))
         text = f"{count} ({names}), CUDA {torch.version.cuda}"

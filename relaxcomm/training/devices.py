@@ -10,6 +10,7 @@ import torch
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
 from relaxcomm.system.environment import launched
+from relaxcomm.system.gpus import num_gpus
 from relaxcomm.system.slurm import gpus_on_node
 
 
@@ -20,7 +21,7 @@ def choose_device(config: Config, local_workers: int) -> torch.device:
 
     Raises: ConfigError if `backend: nccl` asks for more GPUs than there are.
     """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = num_gpus()
     if gpus == 1 < local_workers <= gpus_on_node() and config.backend != "gloo":
         return torch.device("cuda", 0)
     if config.backend == "nccl" and gpus < local_workers:
@@ -38,10 +39,10 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def why_on_cpu(config: Config, local_workers: int) -> str | None:
+def why_on_cpu(device: torch.device, config: Config, local_workers: int) -> str | None:
     """Why workers that may use GPUs leave those of this machine alone; None where they do not."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not gpus or config.backend != "auto" or choose_device(config, local_workers).type != "cpu":
+    gpus = num_gpus()
+    if device.type != "cpu" or config.backend != "auto" or not gpus:
         return None
     return (
         f"training on the CPU: there are {local_workers} local workers for {gpus} GPU{'s' * (gpus > 1)}, and "

@@ -77,6 +77,6 @@ def _own_device(config: Config, rank: int, local_workers: int) -> torch.device:
     device = choose_device(config, local_workers)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    elif not rank and (reason := why_on_cpu(config, local_workers)) is not None:
+    if not rank and (reason := why_on_cpu(device, config, local_workers)) is not None:
         print(f"relaxcomm: {reason}", file=sys.stderr, flush=True)
     return device

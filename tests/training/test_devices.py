@@ -51,7 +51,8 @@ def test_nccl_without_gpus_is_refused():
 )
 def test_a_run_says_why_it_leaves_gpus_alone(gpus, backend, count, local_workers, says):
     gpus(count)
-    reason = why_on_cpu(config.load(DIGITS | {"backend": backend}), local_workers)
+    job = config.load(DIGITS | {"backend": backend})
+    reason = why_on_cpu(choose_device(job, local_workers), job, local_workers)
     assert (reason is None) == (says is None)
     assert says is None or says in reason
 
