@@ -1,4 +1,4 @@
-"""The kernels of `compact`: one lists rows with a large entry, one counts in these, one writes."""
+"""The kernels of `compact`: one lists rows with a large entry and counts in these, one writes."""
 
 from __future__ import annotations
 
@@ -23,42 +23,22 @@ def launch(
     num_rows = len(largest)
     rows_each = triton.cdiv(num_rows, min(_MOST_PARTS, triton.cdiv(num_rows, _ROWS)))
     parts = triton.cdiv(num_rows, rows_each)
-    values = torch.zeros(capacity, dtype=dtype, device=tensor.device)
-    indices, count, rows, num_listed, counts = (
-        maker(size, dtype=torch.int32, device=tensor.device)
-        for maker, size in (
-            *((torch.zeros, capacity), (torch.empty, 1), (torch.empty, num_rows)),
-            *((torch.empty, parts), (torch.empty, parts)),
-        )
+    values = torch.empty(capacity, dtype=dtype, device=tensor.device)
+    indices, count, rows, counts = (
+        torch.empty(size, dtype=torch.int32, device=tensor.device)
+        for size in (capacity, 1, num_rows, 2 * parts)
     )
-    _list[(parts,)](largest, threshold, rows, num_listed, num_rows, rows_each, TILE=_LISTED, num_warps=4)
-    reads = (tensor, threshold, rows, num_listed, counts, tensor.numel(), rows_each)
+    reads = (tensor, threshold, rows, counts, values, indices, tensor.numel(), rows_each, capacity, parts)
     constants = {"DTYPE": _DTYPES[dtype], "ROWS": _ROWS, "ROW": ROW, "NOT_A_NUMBER": NOT_A_NUMBER}
-    _count[(parts,)](*reads, **constants, num_warps=8)
+    _count[(parts,)](*reads, largest, num_rows, **constants, TILE=_LISTED, num_warps=8)
     _write[(parts,)](
-        *(*reads, values, indices, count, capacity, parts),
+        *(*reads, count),
         **constants,
         PARTS=triton.next_power_of_2(parts),
         SUBTRACT=subtract,
         num_warps=8,
     )
     return values, indices, count
-
-
-@triton.jit(do_not_specialize=["rows_each"])
-def _list(largest_ptr, threshold_ptr, rows_ptr, num_listed_ptr, num_rows, rows_each, TILE: tl.constexpr):
-    """The rows of each part that hold a large entry, from where the part begins."""
-    part = tl.program_id(0)
-    threshold = tl.load(threshold_ptr)
-    start = part * rows_each
-    stop = tl.minimum(start + rows_each, num_rows)
-    listed = start
-    for first in range(start, stop, TILE):
-        row = first + tl.arange(0, TILE)
-        chosen = (tl.load(largest_ptr + row, mask=row < stop, other=0) > threshold).to(tl.int32)
-        tl.store(rows_ptr + listed + tl.cumsum(chosen, 0) - chosen, row, mask=chosen > 0)
-        listed += tl.sum(chosen, axis=0)
-    tl.store(num_listed_ptr + part, listed - start)
 
 
 @triton.jit
@@ -84,32 +64,65 @@ def _chosen(
     return entry, value, rounded, chosen
 
 
-@triton.jit(do_not_specialize=["rows_each"])
+@triton.jit
+def _clear(values_ptr, indices_ptr, capacity, part, parts, TILE: tl.constexpr):
+    """A part of a message: what is not written later is 0."""
+    each = (capacity + parts - 1) // parts
+    stop = tl.minimum((part + 1) * each, capacity)
+    for first in range(part * each, stop, TILE):
+        slot = first + tl.arange(0, TILE)
+        tl.store(values_ptr + slot, 0.0, mask=slot < stop)
+        tl.store(indices_ptr + slot, 0, mask=slot < stop)
+
+
+@triton.jit
+def _list(largest_ptr, threshold, rows_ptr, start, stop, TILE: tl.constexpr):
+    """Writes the rows of a part that hold a large entry, from where the part begins; how many."""
+    listed = start
+    for first in range(start, stop, TILE):
+        row = first + tl.arange(0, TILE)
+        chosen = (tl.load(largest_ptr + row, mask=row < stop, other=0) > threshold).to(tl.int32)
+        tl.store(rows_ptr + listed + tl.cumsum(chosen, 0) - chosen, row, mask=chosen > 0)
+        listed += tl.sum(chosen, axis=0)
+    return listed - start
+
+
+@triton.jit(do_not_specialize=["rows_each", "capacity", "parts", "num_rows"])
 def _count(
     tensor_ptr,
     threshold_ptr,
     rows_ptr,
-    num_listed_ptr,
     counts_ptr,
+    values_ptr,
+    indices_ptr,
     numel,
     rows_each,
+    capacity,
+    parts,
+    largest_ptr,
+    num_rows,
     DTYPE: tl.constexpr,
     ROWS: tl.constexpr,
     ROW: tl.constexpr,
     NOT_A_NUMBER: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    """How many entries are chosen of each part."""
+    """How many rows of each part are listed, and how many entries of these are chosen."""
     part = tl.program_id(0)
+    _clear(values_ptr, indices_ptr, capacity, part, parts, TILE)
     threshold = tl.load(threshold_ptr)
-    listed = tl.load(num_listed_ptr + part)
+    start = part * rows_each
+    listed = _list(largest_ptr, threshold, rows_ptr, start, tl.minimum(start + rows_each, num_rows), TILE)
+    tl.debug_barrier()  # other threads read what one has listed
     found = tl.zeros((ROWS,), dtype=tl.int32)
     for first in range(0, listed, ROWS):
-        rows = rows_ptr + part * rows_each + first
+        rows = rows_ptr + start + first
         _entry, _value, _rounded, chosen = _chosen(
             tensor_ptr, rows, threshold, numel, listed - first, DTYPE, ROWS, ROW, NOT_A_NUMBER
         )
         found += tl.sum(chosen.to(tl.int32), axis=1)
     tl.store(counts_ptr + part, tl.sum(found, axis=0))
+    tl.store(counts_ptr + parts + part, listed)
 
 
 @triton.jit(do_not_specialize=["rows_each", "parts", "capacity"])
@@ -117,15 +130,14 @@ def _write(
     tensor_ptr,
     threshold_ptr,
     rows_ptr,
-    num_listed_ptr,
     counts_ptr,
-    numel,
-    rows_each,
     values_ptr,
     indices_ptr,
-    count_ptr,
+    numel,
+    rows_each,
     capacity,
     parts,
+    count_ptr,
     DTYPE: tl.constexpr,
     ROWS: tl.constexpr,
     ROW: tl.constexpr,
@@ -136,7 +148,7 @@ def _write(
     """What is chosen of each part, behind what is chosen of the parts before it."""
     part = tl.program_id(0)
     threshold = tl.load(threshold_ptr)
-    listed = tl.load(num_listed_ptr + part)
+    listed = tl.load(counts_ptr + parts + part)
     others = tl.arange(0, PARTS)
     counts = tl.load(counts_ptr + others, mask=others < parts, other=0)
     before = tl.sum(tl.where(others < part, counts, 0), axis=0)
