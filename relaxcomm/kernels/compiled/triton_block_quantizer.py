@@ -25,7 +25,7 @@ def launch(
     out: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, steps, and lows unless the levels lie around 0."""
-    count = triton.cdiv(lanes.numel, lanes.row)
+    count = -(-lanes.numel // lanes.row)
     codes = torch.empty(lanes.num_bytes, dtype=torch.uint8, device=tensor.device)
     steps = torch.empty(count, dtype=torch.float32, device=tensor.device)
     lows = steps[:0] if symmetric else torch.empty_like(steps)

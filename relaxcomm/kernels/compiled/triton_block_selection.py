@@ -20,9 +20,9 @@ def launch(
     """Values and places of the chosen entries; the table has starts, sizes, kept and ends of blocks."""
     values = torch.empty(capacity, dtype=flat.dtype, device=flat.device)
     places = torch.empty(capacity, dtype=torch.int32, device=flat.device)
-    columns = triton.next_power_of_2(size)
+    columns = 1 << (size - 1).bit_length()
     rows, count = max(1, _TILE // columns), table[0].numel()
-    _select[(triton.cdiv(count, rows),)](
+    _select[(-(-count // rows),)](
         *(flat, *table, values, places, count),
         ROWS=rows,
         COLUMNS=columns,

@@ -21,8 +21,8 @@ def launch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Values, indices and count."""
     num_rows = len(largest)
-    rows_each = triton.cdiv(num_rows, min(_MOST_PARTS, triton.cdiv(num_rows, _ROWS)))
-    parts = triton.cdiv(num_rows, rows_each)
+    rows_each = -(-num_rows // min(_MOST_PARTS, -(-num_rows // _ROWS)))
+    parts = -(-num_rows // rows_each)
     values = torch.empty(capacity, dtype=dtype, device=tensor.device)
     indices, count, rows, counts = (
         torch.empty(size, dtype=torch.int32, device=tensor.device)
@@ -34,7 +34,7 @@ def launch(
     _write[(parts,)](
         *(*reads, count),
         **constants,
-        PARTS=triton.next_power_of_2(parts),
+        PARTS=1 << (parts - 1).bit_length(),
         SUBTRACT=subtract,
         num_warps=8,
     )

@@ -12,9 +12,9 @@ _TILE = 2048  # lanes of a program
 
 def lane_tile(lanes: CodeLanes) -> tuple[int, int, int]:
     """Programs, and rows and columns of each: whole blocks where lanes are cut into them."""
-    columns = triton.next_power_of_2(lanes.row) if lanes.row else _TILE
+    columns = 1 << (lanes.row - 1).bit_length() if lanes.row else _TILE
     rows = max(1, _TILE // columns)
-    return triton.cdiv(lanes.lanes, rows * (lanes.row or columns)), rows, columns
+    return -(-lanes.lanes // (rows * (lanes.row or columns))), rows, columns
 
 
 @triton.jit

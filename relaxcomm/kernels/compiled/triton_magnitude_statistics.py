@@ -28,13 +28,13 @@ def launch(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sums, entries that are not finite, histogram and largest keys."""
     numel = tensor.numel()
-    tiles = triton.cdiv(numel, TILE)
-    tiles_each = triton.cdiv(tiles, _MOST_PARTS)
-    parts = triton.cdiv(tiles, tiles_each)
+    tiles = -(-numel // TILE)
+    tiles_each = -(-tiles // _MOST_PARTS)
+    parts = -(-tiles // tiles_each)
     sums = torch.empty(parts, 2, dtype=torch.float64, device=tensor.device)
     not_finite = torch.empty(parts, dtype=torch.int32, device=tensor.device)
     histogram = torch.zeros(_COPIES, NUM_BINS, dtype=torch.int32, device=tensor.device)
-    largest = torch.empty(triton.cdiv(numel, ROW), dtype=torch.int32, device=tensor.device)
+    largest = torch.empty(-(-numel // ROW), dtype=torch.int32, device=tensor.device)
     _statistics[(parts,)](
         tensor,
         tensor if residual is None else residual,

@@ -24,7 +24,7 @@ def launch(found: MagnitudeStatistics, k: int, capacity: int, quantile: float, f
         k,
         capacity,
         quantile,
-        PARTS=triton.next_power_of_2(len(found.sums)),
+        PARTS=1 << (len(found.sums) - 1).bit_length(),
         COPIES=len(found.histogram),
         SHIFT=BIN_SHIFT,
         BINS=NUM_BINS,

@@ -30,7 +30,7 @@ def launch(
     if segments.block_size is not None and segments.block_size <= LONGEST_ROW:
         return _of_blocks(tensor, read, has_residual, segments.count, segments.block_size)
     longest = segments.block_size or max(segments.sizes)
-    parts = max(1, min(triton.cdiv(longest, _TILE), _MOST_PROGRAMS // segments.count))
+    parts = max(1, min(-(-longest // _TILE), _MOST_PROGRAMS // segments.count))
     extremes, sums = _empty(tensor, segments.count * parts)
     _parts[(segments.count * parts,)](
         *(*read, offsets, *extremes, *sums, parts),
@@ -47,10 +47,10 @@ def launch(
 def _of_blocks(
     tensor: Tensor, read: tuple[object, ...], has_residual: bool, count: int, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    size = triton.next_power_of_2(block_size)
+    size = 1 << (block_size - 1).bit_length()
     rows = max(1, _BLOCKS // size)
     (lows, highs), (sizes, squares) = _empty(tensor, count)
-    _blocks[(triton.cdiv(count, rows),)](
+    _blocks[(-(-count // rows),)](
         *(*read, lows, highs, sizes, squares, tensor.numel(), count),
         HAS_RESIDUAL=has_residual,
         BLOCK=block_size,
