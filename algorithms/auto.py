@@ -96,10 +96,8 @@ class least_time(Planner):
         best = min(plans, key=lambda plan: plan.seconds)
         unit = max(measured.step_seconds, 1e-9)
         return best.make(), (
-            f"a step computes {1e3 * measured.step_seconds:.3g} ms, {measured.parameter_bytes / 1e6:.3g} MB "
-            f"go at {8e-6 * measured.bytes_per_second:,.0f} Mbit/s; a step should take "
-            f"{best.step_seconds / unit:.2f} times as long as alone, with bsp "
-            f"{plans[0].step_seconds / unit:.2f} times"
+            f"{measured.words}; a step should take {best.step_seconds / unit:.2f} times as long as alone, "
+            f"with bsp {plans[0].step_seconds / unit:.2f} times"
         )
 
 

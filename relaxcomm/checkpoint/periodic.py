@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from relaxcomm.engine import Engine
 from relaxcomm.engine.run_state import Stateful
 from relaxcomm.errors import CheckpointError
 from relaxcomm.step.world import World
+from relaxcomm.system.telling import tell
 
 _FIRST_LOOK_STEPS = 10  # after which a rank 0 knows how long steps take
 
@@ -46,7 +46,7 @@ class Checkpoints:
         """Go on from the newest checkpoint, if there is one; every rank calls it."""
         folder = load(self._engine, self._settings.path, **self._others)
         if folder is not None and self._engine.world.process.rank == 0:
-            print(f"relaxcomm: goes on from {folder}", file=sys.stderr, flush=True)
+            tell(f"goes on from {folder}")
         self._begin_interval(self._engine.statistics.steps)
 
     def step(self) -> None:
@@ -66,7 +66,7 @@ class Checkpoints:
                 act()
             except CheckpointError as error:
                 if self._engine.world.process.rank == 0:
-                    print(f"relaxcomm: {error}; training goes on", file=sys.stderr, flush=True)
+                    tell(f"{error}; training goes on")
         self._engine.observe(checkpoint_seconds=time.perf_counter() - began)
 
     def finish(self) -> None:

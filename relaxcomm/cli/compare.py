@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.network import Link, parse_link
 from relaxcomm.system.files import check_folder
+from relaxcomm.system.telling import tell
 from relaxcomm.training.results import Result
 
 _DEFAULT_OUTPUT = Path("runs")
@@ -92,10 +92,10 @@ def train_all(
             results.append(run(job, settings, verbose=verbose))
             if settings.output is not None:
                 path = results[-1].write(settings.output, provenance(settings))
-                print(f"relaxcomm: result: {path}", file=sys.stderr)
+                tell(f"result: {path}")
         except (RunFailed, RelaxcommError) as error:
             failed[name] = error if isinstance(error, RunFailed) else RunFailed(str(error))
-            print(f"relaxcomm: {name} failed: {error}", file=sys.stderr)
+            tell(f"{name} failed: {error}")
     return results, failed
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from relaxcomm.cli.launcher import LOOPBACK, prepare
 from relaxcomm.cli.worker_reports import first_failure, in_words, report_of, reporting
 from relaxcomm.system.environment import JOIN, RANK_VARIABLES
 from relaxcomm.system.files import write_whole
+from relaxcomm.system.telling import tell
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def launch_elastic(
             signal.signal(number, signals.raise_signal)
         store, place = invitation.listen(address)
         invitation.invite(store, configuration)
-        print(f"relaxcomm: to add a worker: relaxcomm join {place}", file=sys.stderr, flush=True)
+        tell(f"to add a worker: relaxcomm join {place}")
         launcher = _Launcher(work, workers, place, Path(folder), restarts, fork_server.begin())
         try:
             return launcher.run()
@@ -186,7 +186,7 @@ class _Launcher(Generic[T]):
         if self._console.is_terminal:
             self._console.file.write("\r\x1b[2K")
             self._console.show_cursor()
-        print(f"relaxcomm: {words}", file=sys.stderr, flush=True)
+        tell(words)
 
 
 def _environment(rank: int, size: int, place: str) -> dict[str, str]:

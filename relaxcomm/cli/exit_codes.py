@@ -14,6 +14,7 @@ from typing import TextIO
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from relaxcomm.errors import CompositionError, ConfigError, PluginError, RelaxcommError, TopologyError
+from relaxcomm.system.telling import tell
 
 BAD_INPUT = (ConfigError, CompositionError, TopologyError, PluginError)
 _PACKAGE = str(Path(__file__).parents[1])
@@ -75,14 +76,14 @@ def readable(show_traceback: bool, prefix: str = "") -> Iterator[None]:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough; click ends quietly
         raise
     except (KeyboardInterrupt, SignalException) as error:
-        print("relaxcomm: interrupted; all workers are ended", file=sys.stderr)
+        tell("interrupted; all workers are ended")
         number = error.sigval if isinstance(error, SignalException) else signal.SIGINT
         raise SystemExit(128 + number) from None
     except Exception as error:
         bad_input = isinstance(error, BAD_INPUT) or (isinstance(error, RunFailed) and error.bad_input)
         if show_traceback:
             print(getattr(error, "details", "") or traceback.format_exc(), file=sys.stderr)
-        print(f"relaxcomm: error: {prefix}{describe(error)}", file=sys.stderr)
+        tell(f"error: {prefix}{describe(error)}")
         if not (show_traceback or bad_input):
-            print("relaxcomm: --traceback shows where it happened", file=sys.stderr)
+            tell("--traceback shows where it happened")
         raise SystemExit(2 if bad_input else 1) from None

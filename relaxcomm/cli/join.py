@@ -16,6 +16,7 @@ from relaxcomm.cli.table import show
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import shown
 from relaxcomm.system.environment import JOIN, RANK_VARIABLES
+from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import find_task
 from relaxcomm.training import trainer
 
@@ -48,7 +49,7 @@ def join(
             invitation.await_begin(store, address, _BEGIN_SECONDS)
             _become(command)
         loaded = config.load(invitation.configuration_in(store, address))
-        print(f"relaxcomm: asks to join {address}", file=sys.stderr, flush=True)
+        tell(f"asks to join {address}")
         find_task(loaded.task)
         invitation.await_begin(store, address, loaded.timeout_seconds)
         show([trainer.train(loaded).result])

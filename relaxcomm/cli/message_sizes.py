@@ -10,8 +10,8 @@ from torch import Tensor
 from relaxcomm.composition import fragments
 from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import RelaxcommError
-from relaxcomm.monitoring.data_size import data_size
 from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.system.quantities import data_size
 from relaxcomm.tensors.layout import Layout, one_matrix
 from relaxcomm.topology import Topology
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from relaxcomm.cli.rows import show_rows, show_text
+from relaxcomm.system.quantities import duration
 from relaxcomm.training.pilot_statistics import Pilot, Spread, best_by, confidence
 
 
@@ -98,7 +99,7 @@ def _verdict(pilots: Sequence[Pilot], target: float | None, after: float) -> str
     if target is not None:
         said = f"{where}: {first.name} is the first at {result.metric} {target:g}, after {_words(value)} s"
     else:
-        said = f"{where}: after {after:.3g} s {first.name} has the best {result.metric}, {_words(value)}"
+        said = f"{where}: after {duration(after)} {first.name} has the best {result.metric}, {_words(value)}"
     if apart:
         said += f"; its interval meets that of {', '.join(apart)}: more seeds would tell them apart, or not"
     return said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.planner.scenario import Scenario
+from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import find_task
 from relaxcomm.training.pilot import simulated_config, train_simulated
 from relaxcomm.training.pilot_statistics import Pilot
@@ -76,8 +76,5 @@ def train_all(
             continue
         pilots.append(Pilot(name, scenario.workers, tuple(results)))
         spent = time.perf_counter() - begin
-        print(
-            f"relaxcomm: {name}, {scenario.workers} simulated workers, {training.seeds} seeds: {spent:.0f} s",
-            file=sys.stderr,
-        )
+        tell(f"{name}, {scenario.workers} simulated workers, {training.seeds} seeds: {spent:.0f} s")
     return pilots

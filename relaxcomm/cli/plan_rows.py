@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relaxcomm.cli.rows import show_rows, show_text
-from relaxcomm.monitoring.data_size import data_size
-from relaxcomm.network import Link
 from relaxcomm.planner.forecast import UTILISATIONS, Forecast
 from relaxcomm.planner.scenario import Scenario
+from relaxcomm.system.quantities import bandwidth, data_size, duration
 
 _HEADINGS = (
     "algorithm",
@@ -74,7 +73,7 @@ def _title(num_parameters: int, scenario: Scenario) -> str:
     seconds = scenario.step_times.seconds
     slowest = "links" if scenario.links.uniform else "slowest link"
     words = scenario.links.slowest.words
-    return f"{num_parameters:,} parameters, {_seconds(seconds)} a step alone, {slowest} {words}"
+    return f"{num_parameters:,} parameters, {duration(seconds)} a step alone, {slowest} {words}"
 
 
 def _cells(one: Forecast, num_parameters: int) -> list[str]:
@@ -82,9 +81,9 @@ def _cells(one: Forecast, num_parameters: int) -> list[str]:
     return [
         one.name,
         str(one.workers),
-        _seconds(step.step_seconds),
-        _seconds(step.exposed_seconds),
-        _seconds(step.hidden_seconds),
+        duration(step.step_seconds),
+        duration(step.exposed_seconds),
+        duration(step.hidden_seconds),
         data_size(step.sent_bytes),
         data_size(step.busiest_bytes),
         f"{step.utilisation:.1%}",
@@ -94,16 +93,12 @@ def _cells(one: Forecast, num_parameters: int) -> list[str]:
     ]
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 or not seconds else f"{1e3 * seconds:.3g} ms"
-
-
 def _rate(bytes_per_second: float | None) -> str:
     if bytes_per_second is None:
         return "never"
     if not bytes_per_second:
         return "any"
-    return Link(bytes_per_second=float(f"{bytes_per_second:.3g}")).words
+    return bandwidth(bytes_per_second)
 
 
 def _number(value: float) -> float | None:

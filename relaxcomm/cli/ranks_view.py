@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from relaxcomm.monitoring.data_size import data_size
 from relaxcomm.monitoring.scraping import Reading
+from relaxcomm.system.quantities import data_size, duration
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60
@@ -150,7 +150,7 @@ def _cells(row: Row, measures: Sequence[str]) -> list[str]:
     return [
         str(row.rank),
         str(row.steps) if row.note != "silent" else "-",
-        duration(row.step_seconds),
+        "-" if row.step_seconds is None else duration(row.step_seconds),
         "-" if row.exposed is None else f"{row.exposed:.0%}",
         "-" if row.sent_per_second is None else data_size(row.sent_per_second),
         data_size(row.saved_bytes) if row.note != "silent" else "-",
@@ -160,15 +160,3 @@ def _cells(row: Row, measures: Sequence[str]) -> list[str]:
         "-" if row.loss is None else f"{row.loss:#.4g}",
         row.note,
     ]
-
-
-def duration(seconds: float | None) -> str:
-    """A time in a unit that suits it.
-
-    Example:
-        >>> duration(0.0123)
-        '12.3 ms'
-    """
-    if seconds is None:
-        return "-"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

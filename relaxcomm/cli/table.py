@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from relaxcomm.cli.rows import show_rows
-from relaxcomm.monitoring.data_size import data_size
+from relaxcomm.system.quantities import data_size
 from relaxcomm.training.results import Result
 
 

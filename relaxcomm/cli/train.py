@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import sys
 from typing import Annotated
 
 import torch
@@ -17,6 +16,7 @@ from relaxcomm.cli.table import show
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
 from relaxcomm.system.slurm import unused_tasks
+from relaxcomm.system.telling import tell
 from relaxcomm.training import trainer
 from relaxcomm.training.results import Result
 
@@ -52,7 +52,7 @@ def train(
         job = make_job(config, workers, sets, algorithm)
         loaded = job.load_for_training()
         if (hint := unused_tasks()) is not None:
-            print(f"relaxcomm: on this host alone, workers: {loaded.workers}. {hint}", file=sys.stderr)
+            tell(f"on this host alone, workers: {loaded.workers}. {hint}")
         finish(loaded, run(job, loaded, restarts=max_restarts, address=address, verbose=traceback))
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from relaxcomm.doctor import interfaces
 from relaxcomm.doctor.diagnosis import Finding, ok
 from relaxcomm.system.environment import launched
+from relaxcomm.system.quantities import bandwidth, duration
 
 _MEGABYTE = 1_000_000
 _LARGEST_BYTES = 16 * _MEGABYTE
@@ -60,17 +61,17 @@ def _all_have_a_gpu() -> bool:
 
 def _measure(backend: str, group: Any, device: torch.device, limit: timedelta) -> Iterator[Finding]:
     latency = _seconds(4, _LATENCY_RUNS, group, device, limit)
-    yield ok("latency", f"{backend}: all-reduce of 4 B in {1e3 * latency:.3g} ms, median of {_LATENCY_RUNS}")
+    yield ok("latency", f"{backend}: all-reduce of 4 B in {duration(latency)}, median of {_LATENCY_RUNS}")
     # A slow link is asked for no more than it can carry in a moment; all ranks choose the same.
     once = _slowest(_seconds(_MEGABYTE, 1, group, device, limit))
     numel_bytes = _LARGEST_BYTES if once < 0.25 else _MEGABYTE
     seconds = _slowest(_seconds(numel_bytes, _BANDWIDTH_RUNS, group, device, limit))
     world_size = dist.get_world_size()
     rate = 2 * (world_size - 1) / world_size * numel_bytes / seconds
-    text = f"{backend}: all-reduce of {numel_bytes // _MEGABYTE} MB in {1e3 * seconds:.3g} ms"
+    text = f"{backend}: all-reduce of {numel_bytes // _MEGABYTE} MB in {duration(seconds)}"
     if world_size > 1:
-        text += f", each worker sends {8e-6 * rate:,.0f} Mbit/s"
-    text += f"; 100 MB of gradients would take {_EXAMPLE_BYTES / numel_bytes * seconds:.2g} s a step"
+        text += f", each worker sends {bandwidth(rate)}"
+    text += f"; 100 MB of gradients would take {duration(_EXAMPLE_BYTES / numel_bytes * seconds)} a step"
     yield ok("bandwidth", text)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -17,6 +16,7 @@ from relaxcomm.engine.state_schema import EngineState
 from relaxcomm.errors import ConfigError, UsageError
 from relaxcomm.roles.planner import Measured
 from relaxcomm.step.step import Step
+from relaxcomm.system.telling import tell
 
 
 class AlgorithmSchedule:
@@ -165,4 +165,4 @@ class AlgorithmSchedule:
         bound = self._step.bound
         self._measured, self.choice = measured, f"{before.name} chose {bound.algorithm!r}: {reason}"
         if bound.world.process.rank == 0:
-            print(f"relaxcomm: {self.choice}", file=sys.stderr, flush=True)
+            tell(self.choice)

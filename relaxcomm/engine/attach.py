@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,6 +39,7 @@ from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.world import World
 from relaxcomm.system.environment import address_to_join
 from relaxcomm.system.slurm import unused_tasks
+from relaxcomm.system.telling import tell
 
 
 def attach(
@@ -187,7 +187,7 @@ def _say_joined(transport: Transport, settings: Config) -> None:
     network = f"alone: {unused_tasks() or others}"
     if isinstance(transport, TorchTransport):
         network = transport.backend
-    print(f"relaxcomm: {ranks}, {settings.algorithm.name}, {network}", file=sys.stderr, flush=True)
+    tell(f"{ranks}, {settings.algorithm.name}, {network}")
 
 
 def _named(config: str | Path | Mapping[str, Any] | Algorithm) -> str | Path | Mapping[str, Any] | Algorithm:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 from relaxcomm.config import Config
@@ -11,6 +10,7 @@ from relaxcomm.network import TorchTransport, Transport
 from relaxcomm.network.generations import Generation, Generations
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.step.world import World
+from relaxcomm.system.telling import tell
 from relaxcomm.tensors import buffer_pool
 
 
@@ -100,7 +100,7 @@ class Elastic:
             return
         size = len(now.workers)
         ranks = "1 rank goes" if size == 1 else f"{size} ranks go"
-        print(f"relaxcomm: {'; '.join(changes)}: {ranks} on from step {step}", file=sys.stderr, flush=True)
+        tell(f"{'; '.join(changes)}: {ranks} on from step {step}")
 
     def _check_quorum(self) -> None:
         size = len(self.generation.workers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -26,6 +25,7 @@ from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.world import World
+from relaxcomm.system.telling import tell
 
 
 def join(
@@ -76,11 +76,9 @@ def join(
         undo.callback(session.detach)
         session.join()
         undo.pop_all()
-    print(
-        f"relaxcomm: worker {worker} has joined as rank {world.rank} of {world.size}, "
-        f"{session.bound.algorithm.name}, from step {session.world.statistics.steps}",
-        file=sys.stderr,
-        flush=True,
+    tell(
+        f"worker {worker} has joined as rank {world.rank} of {world.size}, "
+        f"{session.bound.algorithm.name}, from step {session.world.statistics.steps}"
     )
     return Engine(session, owns_default_group=False)
 

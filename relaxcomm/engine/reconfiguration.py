@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from relaxcomm.network.generations import GivenUpError
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
+from relaxcomm.system.telling import tell
 
 
 class Run(Protocol):
@@ -141,7 +141,7 @@ class Reconfiguration:
             raise CommunicationError(
                 f"{error}; {before.algorithm.name} admits nobody, so this worker ends"
             ) from None
-        print(f"relaxcomm: {error}; it asks to join them", file=sys.stderr, flush=True)
+        tell(f"{error}; it asks to join them")
         self.join(before, self.elastic.at(world, self.elastic.join()), in_step=in_step)
 
     def _go_on_with(self, gone: Gone) -> None:

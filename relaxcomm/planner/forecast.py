@@ -23,6 +23,7 @@ from relaxcomm.planner.two_levels import hierarchical_instead
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.roles.planner import Measured
+from relaxcomm.system.quantities import bandwidth, duration
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.tensors.layout import Layout
 
@@ -104,8 +105,8 @@ def forecast(
     useful = None if failures is None else failures.useful(replay, replayed.step_seconds, items)
     if useful is not None and useful.died_out_seconds < math.inf:
         remarks.append(
-            f"all workers are dead at once about every {useful.died_out_seconds:.2g} s, and begin anew then, "
-            "which is not counted: write checkpoint: {path: saved, every_seconds: 600}"
+            f"all workers are dead at once about every {duration(useful.died_out_seconds)}, and begin anew "
+            "then, which is not counted: write checkpoint: {path: saved, every_seconds: 600}"
         )
     return Forecast(
         name=algorithm.name,
@@ -207,13 +208,9 @@ def _where_it_loses(
     limit = Link(bytes_per_second=saved / worked)
     here = limit.bytes_per_second <= scenario.links.slowest.bytes_per_second
     return (
-        f"compression loses where a worker's link is faster than {_rate(limit)}"
-        f"{', as it is here' if here else ''}: coding takes {1e3 * short.coding_seconds:.3g} ms a bucket"
+        f"compression loses where a worker's link is faster than {bandwidth(limit.bytes_per_second)}"
+        f"{', as it is here' if here else ''}: coding takes {duration(short.coding_seconds)} a bucket"
     )
-
-
-def _rate(link: Link) -> str:
-    return Link(bytes_per_second=float(f"{link.bytes_per_second:.3g}")).words
 
 
 def _bandwidth_for(utilisation: float, replay: Replay) -> float | None:

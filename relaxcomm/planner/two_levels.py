@@ -15,6 +15,7 @@ from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.hierarchical_all_reduce import hierarchical_all_reduce
+from relaxcomm.system.quantities import duration
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.topology import complete, hierarchical
 
@@ -54,7 +55,7 @@ def hierarchical_instead(algorithm: Algorithm, items: Sequence[Item], replay: Re
     written = json.dumps({"rules": [_rule(rule) for rule in rules]})
     return (
         f"{len(groups)} groups of workers have slow links between them: averaged inside each first, then "
-        f"between them, a step takes {instead:.3g} s instead of {now:.3g} s, "
+        f"between them, a step takes {duration(instead)} instead of {duration(now)}, "
         f"{now / instead:.3g} times as fast; write "
         f"topology: {{hierarchical: {{sizes: {list(sizes)}}}}} and algorithm: {written}"
     )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from relaxcomm.roles.compressor import Compressor
 from relaxcomm.roles.context import Primitive
 from relaxcomm.roles.facts import PlannerFacts
+from relaxcomm.system.quantities import bandwidth, data_size, duration
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,20 @@ class Measured:
     num_buckets: int = 1
     crowding: float = 0.0
     coding: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What a planner's reason may begin with.
+
+        Example:
+            >>> from relaxcomm.plugin import Measured
+            >>> Measured(0.1, 0.0, 1_000_000, 4_000_000, 8, 0.001, 1e7).words
+            'a step computes 100 ms, 4 MB go at 80 Mbit/s'
+        """
+        return (
+            f"a step computes {duration(self.step_seconds)}, {data_size(self.parameter_bytes)} "
+            f"go at {bandwidth(self.bytes_per_second)}"
+        )
 
 
 class Planner(Primitive):

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from relaxcomm.monitoring.data_size import data_size
+from relaxcomm.system.quantities import data_size
 
 _REFRESH_SECONDS = 0.1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
 from relaxcomm.network import Link
 from relaxcomm.system.environment import launched
+from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import find_task
 from relaxcomm.training.devices import choose_device, device_name, why_on_cpu
 from relaxcomm.training.job_group import process_group, throttled
@@ -78,5 +78,5 @@ def _own_device(config: Config, rank: int, local_workers: int) -> torch.device:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not rank and (reason := why_on_cpu(device, config, local_workers)) is not None:
-        print(f"relaxcomm: {reason}", file=sys.stderr, flush=True)
+        tell(reason)
     return device

@@ -377,7 +377,7 @@ def test_nothing_is_chosen_before_enough_steps_and_then_it_stays(algorithm, step
 def test_rank_0_says_once_what_was_chosen(capsys):
     (_, choice), *_ = relaxcomm.simulate(chosen, 3, link=LINK)
     assert choice.startswith("auto chose Algorithm(")
-    assert ": a step computes 2 ms, 0.0018 MB go at 16 Mbit/s; " in choice
+    assert ": a step computes 2 ms, 1.8 kB go at 16 Mbit/s; " in choice
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"relaxcomm: {choice}\n")
 

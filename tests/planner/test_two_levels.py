@@ -46,7 +46,8 @@ def remark(algorithm, links):
 )
 def test_what_is_to_be_written_takes_what_is_promised(algorithm):
     said = remark(algorithm, two_sites())
-    promised, now = map(float, re.search(r"takes (\S+) s instead of (\S+) s", said).groups())
+    told = re.search(r"takes (\S+ m?s) instead of (\S+ m?s), ", said).groups()
+    promised, now = (float(number) * {"s": 1.0, "ms": 1e-3}[unit] for number, unit in map(str.split, told))
     text = re.search(r"write topology: (.*) and algorithm: (.*)", said)
     job = load(
         {"topology": yaml.safe_load(text[1]), "algorithm": yaml.safe_load(text[2]), "workers": WORKERS}

@@ -1,0 +1,50 @@
+"""Bytes, seconds and bandwidths in words, with three digits and never an exponent."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86400.0}
+
+
+def data_size(number_bytes: float) -> str:
+    """Bytes in decimal units.
+
+    Example:
+        >>> data_size(1_234_567)
+        '1.23 MB'
+    """
+    return _in_units(number_bytes, {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12})
+
+
+def duration(seconds: float) -> str:
+    """A time in a unit that suits it.
+
+    Example:
+        >>> duration(0.0123), duration(5400.0)
+        ('12.3 ms', '90 min')
+    """
+    return _in_units(seconds, _SECONDS) if seconds else "0 s"
+
+
+def bandwidth(bytes_per_second: float) -> str:
+    """Bytes a second as networks are sold, in bits.
+
+    Example:
+        >>> bandwidth(12_500_000)
+        '100 Mbit/s'
+    """
+    return _in_units(8 * bytes_per_second, {"kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9})
+
+
+def _in_units(value: float, units: dict[str, float]) -> str:
+    """In the first unit of which it is fewer than a thousand, and less than two of the next one."""
+    for name, following in pairwise(units):
+        if abs(value) < min(999.5 * units[name], 2 * units[following]):
+            return f"{_digits(value / units[name])} {name}"
+    last = list(units)[-1]
+    return f"{_digits(value / units[last])} {last}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
