@@ -24,6 +24,7 @@ from relaxcomm.cli.exit_codes import RunFailed
 from relaxcomm.cli.worker_reports import first_failure, reporting
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.store_server import serve_store
+from relaxcomm.system.quantities import data_size
 
 T = TypeVar("T")
 
@@ -93,8 +94,8 @@ def prepare(workers: int) -> None:
     needed, available = workers * _WORKER_BYTES, psutil.virtual_memory().available
     if needed > available:
         raise ConfigError(
-            f"{workers} workers need at least {needed / 1e9:.2g} GB of memory, and this machine has "
-            f"{available / 1e9:.2g} GB left; start {max(1, available // _WORKER_BYTES)} at most"
+            f"{workers} workers need at least {data_size(needed)} of memory, and this machine has "
+            f"{data_size(available)} left; start {max(1, available // _WORKER_BYTES)} at most"
         )
     # Without it each worker takes all cores, and they fight.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from relaxcomm.cli.rows import show_rows, show_text
-from relaxcomm.system.quantities import duration
+from relaxcomm.system.quantities import duration, number
 from relaxcomm.training.pilot_statistics import Pilot, Spread, best_by, confidence
 
 
@@ -111,7 +111,7 @@ def _overlap(one: Spread, other: Spread) -> bool:
 
 def _words(spread: Spread) -> str:
     median, low, high = (
-        "never" if math.isinf(one) else f"{one:.3g}" for one in (spread.median, spread.low, spread.high)
+        "never" if math.isinf(one) else number(one) for one in (spread.median, spread.low, spread.high)
     )
     return f"{median} [{low}, {high}]"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relaxcomm.monitoring.scraping import Reading
-from relaxcomm.system.quantities import data_size, duration
+from relaxcomm.system.quantities import data_size, duration, number
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60
@@ -154,7 +154,7 @@ def _cells(row: Row, measures: Sequence[str]) -> list[str]:
         "-" if row.exposed is None else f"{row.exposed:.0%}",
         "-" if row.sent_per_second is None else data_size(row.sent_per_second),
         data_size(row.saved_bytes) if row.note != "silent" else "-",
-        "-" if row.reduction is None else f"{row.reduction:.3g}x",
+        "-" if row.reduction is None else f"{number(row.reduction)}x",
         "-" if row.lssr is None else f"{row.lssr:.0%}",
         *(f"{row.evaluations[name]:#.4g}" if name in row.evaluations else "-" for name in measures),
         "-" if row.loss is None else f"{row.loss:#.4g}",

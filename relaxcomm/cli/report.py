@@ -13,6 +13,7 @@ from relaxcomm.cli import plot
 from relaxcomm.cli.table import cells, link_in_words, title
 from relaxcomm.monitoring.snapshot import jsonable
 from relaxcomm.system.files import write_whole
+from relaxcomm.system.quantities import number
 from relaxcomm.training.results import Result
 
 _STYLE = """
@@ -85,8 +86,9 @@ def findings(results: Sequence[Result]) -> list[str]:
         if not first.bytes_sent or not other.bytes_sent:
             continue
         found.append(
-            f"Against {first.algorithm}, {other.algorithm} sent {other.bytes_sent / first.bytes_sent:.3g} "
-            f"times the bytes, took {other.seconds / first.seconds:.3g} times as long, and ended at "
+            f"Against {first.algorithm}, {other.algorithm} sent "
+            f"{number(other.bytes_sent / first.bytes_sent)} times the bytes, "
+            f"took {number(other.seconds / first.seconds)} times as long, and ended at "
             f"{other.measure:.4f} in {first.heading}, where {first.algorithm} ended at {first.measure:.4f}."
         )
     return found

@@ -12,6 +12,7 @@ from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_primitive
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields import docstrings
+from relaxcomm.system.quantities import number
 from relaxcomm.topology import Topology
 
 
@@ -30,7 +31,7 @@ def topology_node(topology: Topology, workers: int, picture: Path) -> Node:
     period, groups = topology.period_steps(workers), topology.groups(workers)
     facts = [
         Node("workers", str(workers)),
-        Node("links", f"{topology.links(workers) / workers:.3g} a worker and step"),
+        Node("links", f"{number(topology.links(workers) / workers)} a worker and step"),
         Node("period", f"{period} step(s)"),
         Node("spectral gap", f"{topology.spectral_gap(workers):.4g} a step"),
     ]

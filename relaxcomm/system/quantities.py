@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86400.0}
+
+def number(value: float) -> str:
+    """Three digits; from a thousand on, whole numbers.
+
+    Example:
+        >>> number(0.01234), number(12345.6)
+        ('0.0123', '12,346')
+    """
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def data_size(number_bytes: float) -> str:
@@ -24,7 +32,9 @@ def duration(seconds: float) -> str:
         >>> duration(0.0123), duration(5400.0)
         ('12.3 ms', '90 min')
     """
-    return _in_units(seconds, _SECONDS) if seconds else "0 s"
+    if not seconds:
+        return "0 s"
+    return _in_units(seconds, {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86400.0})
 
 
 def bandwidth(bytes_per_second: float) -> str:
@@ -41,10 +51,6 @@ def _in_units(value: float, units: dict[str, float]) -> str:
     """In the first unit of which it is fewer than a thousand, and less than two of the next one."""
     for name, following in pairwise(units):
         if abs(value) < min(999.5 * units[name], 2 * units[following]):
-            return f"{_digits(value / units[name])} {name}"
+            return f"{number(value / units[name])} {name}"
     last = list(units)[-1]
-    return f"{_digits(value / units[last])} {last}"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+    return f"{number(value / units[last])} {last}"
