@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from relaxcomm import Algorithm, Link, RelaxcommError
-from relaxcomm.monitoring.data_size import data_size
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.footprint import footprint
 from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
+from relaxcomm.system.quantities import data_size
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.topology import complete
 
