@@ -36,7 +36,7 @@ def faults(site: Path) -> list[str]:
     pages = {
         str(path.relative_to(site)): _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")
     }
-    found = []
+    found = [] if "index.html" in pages else ["there is no index.html, which hosts show first"]
     for name, page in pages.items():
         if name == "404.html":  # its links begin at the host that serves it
             continue

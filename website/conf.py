@@ -18,11 +18,12 @@ version = release = _PROJECT["version"]
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.githubpages",  # which would leave out folders whose names begin with an underscore
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
-root_doc = "README"
+root_doc = "index"
 
 html_theme = "furo"  # light and dark, and nothing from another host
 html_title = f"relaxcomm {version}"

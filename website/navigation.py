@@ -82,7 +82,7 @@ def contents(pages: tuple[str, ...], caption: str = "") -> str:
 
 def with_contents(page: str, text: str) -> str:
     """A page with the pages below it; one that the sidebar does not show says so."""
-    if page == "README":
+    if page == "index":
         return text + "".join(contents(pages, caption) for caption, pages in SECTIONS.items())
     if page in BELOW:
         return text + contents(tuple(f"/{one}" for one in BELOW[page]))

@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 _PLACES = (
+    ("docs/README.md", "index.md"),
     ("docs/", ""),
     ("benchmarks/results/README.md", "evidence/runs.md"),
     ("benchmarks/results/", "evidence/"),
@@ -36,8 +37,8 @@ def place(path: str) -> str:
     """Where a file lies on the site.
 
     Example:
-        >>> place("docs/plan.md"), place("benchmarks/results/a.md"), place("examples/slurm/train.sbatch")
-        ('plan.md', 'evidence/a.md', 'project/examples/slurm/train.sbatch.md')
+        >>> place("docs/README.md"), place("docs/plan.md"), place("examples/slurm/train.sbatch")
+        ('index.md', 'plan.md', 'project/examples/slurm/train.sbatch.md')
     """
     if path in EXAMPLES:
         return path.replace(".py", ".rst")

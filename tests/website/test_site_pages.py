@@ -49,8 +49,14 @@ def test_code_is_shown_as_code():
     ],
 )
 def test_faults_of_a_built_site(body, fault, tmp_path):
+    (tmp_path / "index.html").write_text("")
     (tmp_path / "a.html").write_text(body)
     assert check_site.faults(tmp_path) == ([] if fault is None else [f"a.html {fault}"])
+
+
+def test_a_site_begins_somewhere(tmp_path):
+    (tmp_path / "a.html").write_text("")
+    assert check_site.faults(tmp_path) == ["there is no index.html, which hosts show first"]
 
 
 def test_the_site_is_in_the_source_archive():
