@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from relaxcomm.kernels.compiled.triton_magnitude_statistics import magnitude_key
+from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.kernels.magnitudes import NOT_A_NUMBER
 
 _TILE = 4096  # entries of a program, or one block
@@ -20,7 +21,7 @@ def launch(
     """Values and places of the chosen entries; the table has starts, sizes, kept and ends of blocks."""
     values = torch.empty(capacity, dtype=flat.dtype, device=flat.device)
     places = torch.empty(capacity, dtype=torch.int32, device=flat.device)
-    columns = 1 << (size - 1).bit_length()
+    columns = next_power_of_two(size)
     rows, count = max(1, _TILE // columns), table[0].numel()
     _select[(-(-count // rows),)](
         *(flat, *table, values, places, count),

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from relaxcomm.kernels.compiled.triton_magnitude_statistics import magnitude_key
+from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.kernels.magnitudes import NOT_A_NUMBER, ROW
 
 _LISTED = 1024  # rows that a program looks through at once
@@ -34,7 +35,7 @@ def launch(
     _write[(parts,)](
         *(*reads, count),
         **constants,
-        PARTS=1 << (parts - 1).bit_length(),
+        PARTS=next_power_of_two(parts),
         SUBTRACT=subtract,
         num_warps=8,
     )

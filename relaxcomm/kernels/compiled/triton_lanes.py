@@ -6,13 +6,14 @@ import triton
 import triton.language as tl
 
 from relaxcomm.kernels.code_lanes import CodeLanes
+from relaxcomm.kernels.launch_sizes import next_power_of_two
 
 _TILE = 2048  # lanes of a program
 
 
 def lane_tile(lanes: CodeLanes) -> tuple[int, int, int]:
     """Programs, and rows and columns of each: whole blocks where lanes are cut into them."""
-    columns = 1 << (lanes.row - 1).bit_length() if lanes.row else _TILE
+    columns = next_power_of_two(lanes.row) if lanes.row else _TILE
     rows = max(1, _TILE // columns)
     return -(-lanes.lanes // (rows * (lanes.row or columns))), rows, columns
 

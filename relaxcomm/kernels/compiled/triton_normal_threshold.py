@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.kernels.magnitude_statistics import MagnitudeStatistics
 from relaxcomm.kernels.magnitudes import BIN_SHIFT, LARGEST_FINITE, NUM_BINS
 
@@ -24,7 +25,7 @@ def launch(found: MagnitudeStatistics, k: int, capacity: int, quantile: float, f
         k,
         capacity,
         quantile,
-        PARTS=1 << (len(found.sums) - 1).bit_length(),
+        PARTS=next_power_of_two(len(found.sums)),
         COPIES=len(found.histogram),
         SHIFT=BIN_SHIFT,
         BINS=NUM_BINS,

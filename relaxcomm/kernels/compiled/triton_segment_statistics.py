@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import LONGEST_ROW
 from relaxcomm.kernels.compiled.triton_feedback import corrected
+from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.tensors.segments import Segments
 
 _TILE = 2048
@@ -47,7 +48,7 @@ def launch(
 def _of_blocks(
     tensor: Tensor, read: tuple[object, ...], has_residual: bool, count: int, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    size = 1 << (block_size - 1).bit_length()
+    size = next_power_of_two(block_size)
     rows = max(1, _BLOCKS // size)
     (lows, highs), (sizes, squares) = _empty(tensor, count)
     _blocks[(-(-count // rows),)](
