@@ -1,68 +1,66 @@
-"""The engine's state as plain tensors, numbers and strings."""
+"""The state of an attached run on one rank: its step's, its schedule's and its loaders'."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relaxcomm.engine.state_schema import SCHEMA
-from relaxcomm.step.bound import Bound
-from relaxcomm.step.step import Step
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.engine import step_state
+from relaxcomm.engine.consistency import compare, share
+from relaxcomm.engine.session import Session
+from relaxcomm.engine.state_fits import check_fits
+from relaxcomm.engine.state_schema import parse
+from relaxcomm.errors import RelaxcommError
+from relaxcomm.network.transport import Membership
+from relaxcomm.step import replicas, served
 
 
-def export(step: Step) -> dict[str, Any]:
-    """All state of this rank; results on their way are waited for and saved as results."""
-    with _nobody_asking(step.bound):
-        return _export(step)
+def export(session: Session) -> dict[str, Any]:
+    """All state of this rank."""
+    session.loop.close_skipped_step()
+    session.bound.flags.raise_if_bad()
+    served.meet(session.bound, session.step.parameters.asked())
+    session.step.parameters.meet()
+    parts = {**step_state.export(session.step), **session.schedule.export()}
+    return {**parts, "loaders": session.loaders.export()}
 
 
-def restore(step: Step, saved: Mapping[str, Any]) -> None:
-    """Put a rank's state back, which was checked; every rank must call it."""
-    with _nobody_asking(step.bound):
-        _restore(step, saved)
+def check(session: Session, state: Any) -> None:
+    """Refuse, on all ranks and before anything changes, what cannot be a state of this rank and run.
+
+    Raises: ConfigError.
+    """
+    problem, together = None, {}
+    try:
+        checked = parse(state)
+        algorithm = session.schedule.algorithm_of(checked)
+        check_fits(checked, algorithm, session.bound, session.world.membership)
+        together = checked.together(keeps_step=algorithm.keeps_step)
+    except RelaxcommError as error:
+        problem = error
+    reports = share(session.world.transport, problem, together, "load_state_dict()")
+    compare(reports, "load the states that were saved together")
 
 
-@contextmanager
-def _nobody_asking(bound: Bound) -> Iterator[None]:
-    """What services hold is whole only while no rank asks: all ranks enter and leave together."""
-    if bound.state.services:
-        bound.meet("state_dict() or load_state_dict()")
-    yield
-    if bound.state.services:
-        bound.meet("the end of state_dict() or load_state_dict()")
+def algorithm_of(session: Session, states: Sequence[Any]) -> Algorithm:
+    """The algorithm that ran when all ranks' states were saved, in rank order, by any number of ranks.
+
+    Raises: ConfigError for what cannot be states of this run, or was not saved together.
+    """
+    parsed = [parse(state) for state in states]
+    algorithm = session.schedule.algorithm_of(parsed[0])
+    for rank, one in enumerate(parsed):
+        check_fits(one, algorithm, session.bound, Membership(rank, len(states)))
+    together = [one.together(keeps_step=algorithm.keeps_step) for one in parsed]
+    compare(together, "load the states that were saved together")
+    return algorithm
 
 
-def _export(step: Step) -> dict[str, Any]:
-    bound = step.bound
-    buckets = bound.plan.buckets
-    return {
-        "schema": SCHEMA,
-        "algorithm": repr(bound.algorithm),
-        "rank": bound.world.rank,
-        "world_size": bound.world.size,
-        "step": bound.clock.step,
-        "layout": None if buckets is None else [list(bucket.names) for bucket in buckets],
-        **bound.state.export(),
-        "votes": bound.votes.export(),
-        "client_states": bound.replica.export_clients(),
-        "values": bound.controllers.export(),
-        "late_gradients": step.backward.export(),
-        "late_parameters": step.parameters.export(),
-        "statistics": bound.world.statistics.export(),
-    }
-
-
-def _restore(step: Step, saved: Mapping[str, Any]) -> None:
-    bound = step.bound
-    bound.clock.set(saved["step"])
-    bound.world.statistics.restore(saved["statistics"])
-    bound.votes.restore(saved["votes"])
-    bound.replica.restore_clients(saved["client_states"])
-    bound.controllers.restore(saved["values"])
-    if saved["layout"] is None:
-        return
-    bound.lay_out_as(saved["layout"])
-    bound.state.restore(saved)
-    step.backward.restore(saved["late_gradients"])
-    step.parameters.restore(saved["late_parameters"])
+def restore(session: Session, state: Mapping[str, Any]) -> None:
+    """Go on from a state that was checked; every rank calls it."""
+    session.loop.leave_step()
+    with replicas.kept(session.bound):  # they were loaded; a switch would average them
+        session.schedule.resume(state)
+    step_state.restore(session.step, state)
+    session.loaders.restore(state["loaders"])

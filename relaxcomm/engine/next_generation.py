@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from relaxcomm.carry.loaders import carried_loaders
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine import admission, bucket_parts, client_states, engine_state, survival
+from relaxcomm.engine import admission, bucket_parts, client_states, step_state, survival
 from relaxcomm.engine.standings import Loaded, Standing, Standings
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import EngineState, parse
@@ -146,7 +146,7 @@ def _stay(
         _restore_late(step, late)
     if standings.joined:
         state = admission.exported_replica(new.replica)
-        engine = {**engine_state.export(step), **schedule, "loaders": loaders or mine.loaders}
+        engine = {**step_state.export(step), **schedule, "loaders": loaders or mine.loaders}
         engine["client_states"] = {}
         state |= {"engine": engine, "resumes_at": resumes_at, "rests": rests}
         admission.hand_over(world, state, standings.joined)

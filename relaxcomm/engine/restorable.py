@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relaxcomm.engine import run_state
+from relaxcomm.engine import engine_state, run_state
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.run_state import Stateful
 
@@ -33,7 +33,7 @@ class Restorable(Readable):
             1
         """
         self._check_open()
-        return {run_state.name_of(self.world.rank): (self._session.export(),)}
+        return {run_state.name_of(self.world.rank): (engine_state.export(self._session),)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that this rank saved; load model and optimizer first. Every rank must call it.
@@ -61,8 +61,8 @@ class Restorable(Readable):
         """
         self._check_open()
         mine = run_state.of_rank(self.world, state)
-        self._session.check(mine)
-        self._session.restore(mine)
+        engine_state.check(self._session, mine)
+        engine_state.restore(self._session, mine)
 
     def run_state_dict(self, **others: Stateful) -> dict[str, Any]:
         """All that this rank needs to go on: model, optimizers, GradScaler, engine, random numbers.

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from relaxcomm.carry import carry
+from relaxcomm.engine import engine_state
 from relaxcomm.engine.consistency import share
 from relaxcomm.engine.run_schema import OptimizerState, parse_run
 from relaxcomm.engine.session import Session
@@ -74,7 +75,7 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
         "model": held(replica.model.state_dict()),
         "optimizers": [held(optimizer.state_dict()) for optimizer in replica.optimizers],
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
-        "engine": session.export(),
+        "engine": engine_state.export(session),
         "random": _export_random(replica.device),
         "others": {name: one.state_dict() for name, one in others.items()},
     }
@@ -89,7 +90,7 @@ def carried(
     """
     for state in states:
         _check(session.replica, state, others)
-    algorithm = session.algorithm_of([state["engine"] for state in states])
+    algorithm = engine_state.algorithm_of(session, [state["engine"] for state in states])
     made = {
         name: one.carry_state_dicts([state["others"][name] for state in states])
         for name, one in others.items()
@@ -110,7 +111,7 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
     except RelaxcommError as error:
         problem = error
     share(session.world.transport, problem, None, "checkpoint.load()")
-    session.check(saved["engine"])
+    engine_state.check(session, saved["engine"])
     replica = session.replica
     replica.load_model(saved["model"])
     for optimizer, state in zip(replica.optimizers, saved["optimizers"], strict=True):
@@ -119,7 +120,7 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
         replica.scaler.load_state_dict(saved["scaler"])
     for name, one in others.items():
         one.load_state_dict(saved["others"][name])
-    session.restore(saved["engine"])
+    engine_state.restore(session, saved["engine"])
     _restore_random(saved["random"], replica.device)
 
 

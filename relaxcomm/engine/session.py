@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
-from relaxcomm.engine import attached_models, engine_state, idle, switching
+from relaxcomm.engine import attached_models, idle, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
-from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loading import Loaders
@@ -17,14 +15,11 @@ from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Gone
 from relaxcomm.engine.reconfiguration import Reconfiguration
-from relaxcomm.engine.state_fits import check_fits
-from relaxcomm.engine.state_schema import parse
-from relaxcomm.errors import RankLostError, RelaxcommError
+from relaxcomm.errors import RankLostError
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.generations import Generation
-from relaxcomm.network.transport import Membership
 from relaxcomm.replica.modes import evaluated
-from relaxcomm.step import replicas, served
+from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
@@ -155,52 +150,6 @@ class Session:
                 return event()
             except RankLostError as error:
                 self.go_on(error, in_step=False)
-
-    def export(self) -> dict[str, Any]:
-        """All state of this rank."""
-        self.loop.close_skipped_step()
-        self.bound.flags.raise_if_bad()
-        served.meet(self.bound, self.step.parameters.asked())
-        self.step.parameters.meet()
-        parts = {**engine_state.export(self.step), **self.schedule.export()}
-        return {**parts, "loaders": self.loaders.export()}
-
-    def check(self, state: Any) -> None:
-        """Refuse, on all ranks and before anything changes, what cannot be a state of this rank and run.
-
-        Raises: ConfigError.
-        """
-        problem, together = None, {}
-        try:
-            checked = parse(state)
-            algorithm = self.schedule.algorithm_of(checked)
-            check_fits(checked, algorithm, self.bound, self.world.membership)
-            together = checked.together(keeps_step=algorithm.keeps_step)
-        except RelaxcommError as error:
-            problem = error
-        reports = share(self.world.transport, problem, together, "load_state_dict()")
-        compare(reports, "load the states that were saved together")
-
-    def algorithm_of(self, states: Sequence[Any]) -> Algorithm:
-        """The algorithm that ran when all ranks' states were saved, in rank order, by any number of ranks.
-
-        Raises: ConfigError for what cannot be states of this run, or was not saved together.
-        """
-        parsed = [parse(state) for state in states]
-        algorithm = self.schedule.algorithm_of(parsed[0])
-        for rank, one in enumerate(parsed):
-            check_fits(one, algorithm, self.bound, Membership(rank, len(states)))
-        together = [one.together(keeps_step=algorithm.keeps_step) for one in parsed]
-        compare(together, "load the states that were saved together")
-        return algorithm
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that was checked; every rank calls it."""
-        self.loop.leave_step()
-        with replicas.kept(self.bound):  # they were loaded; a switch would average them
-            self.schedule.resume(state)
-        engine_state.restore(self.step, state)
-        self.loaders.restore(state["loaders"])
 
     def finish(self, *, average: bool | None) -> None:
         """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""

@@ -1,0 +1,68 @@
+"""The state of what is done in a step, as plain tensors, numbers and strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from relaxcomm.engine.state_schema import SCHEMA
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.step import Step
+
+
+def export(step: Step) -> dict[str, Any]:
+    """All state of this rank; results on their way are waited for and saved as results."""
+    with _nobody_asking(step.bound):
+        return _export(step)
+
+
+def restore(step: Step, saved: Mapping[str, Any]) -> None:
+    """Put a rank's state back, which was checked; every rank must call it."""
+    with _nobody_asking(step.bound):
+        _restore(step, saved)
+
+
+@contextmanager
+def _nobody_asking(bound: Bound) -> Iterator[None]:
+    """What services hold is whole only while no rank asks: all ranks enter and leave together."""
+    if bound.state.services:
+        bound.meet("state_dict() or load_state_dict()")
+    yield
+    if bound.state.services:
+        bound.meet("the end of state_dict() or load_state_dict()")
+
+
+def _export(step: Step) -> dict[str, Any]:
+    bound = step.bound
+    buckets = bound.plan.buckets
+    return {
+        "schema": SCHEMA,
+        "algorithm": repr(bound.algorithm),
+        "rank": bound.world.rank,
+        "world_size": bound.world.size,
+        "step": bound.clock.step,
+        "layout": None if buckets is None else [list(bucket.names) for bucket in buckets],
+        **bound.state.export(),
+        "votes": bound.votes.export(),
+        "client_states": bound.replica.export_clients(),
+        "values": bound.controllers.export(),
+        "late_gradients": step.backward.export(),
+        "late_parameters": step.parameters.export(),
+        "statistics": bound.world.statistics.export(),
+    }
+
+
+def _restore(step: Step, saved: Mapping[str, Any]) -> None:
+    bound = step.bound
+    bound.clock.set(saved["step"])
+    bound.world.statistics.restore(saved["statistics"])
+    bound.votes.restore(saved["votes"])
+    bound.replica.restore_clients(saved["client_states"])
+    bound.controllers.restore(saved["values"])
+    if saved["layout"] is None:
+        return
+    bound.lay_out_as(saved["layout"])
+    bound.state.restore(saved)
+    step.backward.restore(saved["late_gradients"])
+    step.parameters.restore(saved["late_parameters"])
