@@ -9,23 +9,17 @@ from dataclasses import dataclass
 import torch
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.composition.exchange_cost import exchange_cost
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.network.link import Link
 from relaxcomm.network.transport import Membership
-from relaxcomm.planner.connections import too_many
 from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.footprint import footprint
 from relaxcomm.planner.links import infinitely_fast
+from relaxcomm.planner.remarks import remarks_on
 from relaxcomm.planner.replay import Replay, Replayed
 from relaxcomm.planner.scenario import Scenario
-from relaxcomm.planner.two_levels import hierarchical_instead
-from relaxcomm.primitives.compressors.identity import identity
-from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.roles.planner import Measured
-from relaxcomm.system.quantities import bandwidth, duration
 from relaxcomm.tensors.buckets import Item
-from relaxcomm.tensors.layout import Layout
 
 UTILISATIONS = (0.5, 0.9, 0.99)
 _SLOWEST, _FASTEST = 1e3, 1e14  # bytes a second, between which a bandwidth is looked for
@@ -73,41 +67,34 @@ def forecast(
 ) -> Forecast:
     """What an algorithm will cost.
 
-    Args:
-        algorithm: as configured.
-        items: the trainable parameters; shapes are enough.
-        scenario: on what.
-        utilisations: for which a bandwidth is looked for.
-        adaptive_optimizer: for algorithms that a planner chooses, see `Measured`.
-        failures: of workers, or None.
+        Args:
+            algorithm: as configured.
+            items: the trainable parameters; shapes are enough.
+            scenario: on what.
+            utilisations: for which a bandwidth is looked for.
+            adaptive_optimizer: for algorithms that a planner chooses, see `Measured`.
+            failures: of workers, or None.
 
-    Raises: CompositionError, TopologyError where it cannot run so.
+        Raises: CompositionError, TopologyError where it cannot run so.
 
-    Example:
-        >>> from relaxcomm import Link
-        >>> from relaxcomm.planner.links import OwnLinks
-        >>> from relaxcomm.planner.replay import shapes_only
-        >>> from relaxcomm.planner.scenario import StepTimes
-        >>> from relaxcomm_algorithms.diloco import diloco
-        >>> scenario = Scenario(2, StepTimes(0.8), OwnLinks(Link(bytes_per_second=1e9)))
-        >>> model = shapes_only([(100_000, 100_000)])  # ten billion parameters
-        >>> found = forecast(diloco(steps=100), model, scenario)
-        >>> round(found.replayed.utilisation, 2), round(8e-9 * found.bandwidths[0.5], 1)
-        (0.67, 4.0)
+        Example:
+            >>> from relaxcomm import Link
+            >>> from relaxcomm.planner.links import OwnLinks
+            >>> from relaxcomm.planner.remarks import remarks_on
+    from relaxcomm.planner.replay import shapes_only
+            >>> from relaxcomm.planner.scenario import StepTimes
+            >>> from relaxcomm_algorithms.diloco import diloco
+            >>> scenario = Scenario(2, StepTimes(0.8), OwnLinks(Link(bytes_per_second=1e9)))
+            >>> model = shapes_only([(100_000, 100_000)])  # ten billion parameters
+            >>> found = forecast(diloco(steps=100), model, scenario)
+            >>> round(found.replayed.utilisation, 2), round(8e-9 * found.bandwidths[0.5], 1)
+            (0.67, 4.0)
     """
     chosen, remarks = _chosen(algorithm, items, scenario, adaptive_optimizer)
     replay = Replay(chosen, items, scenario)
     replayed = replay.run()
-    remarks += _assumed(replay.plan.algorithm, scenario)
-    remarks += [text for task in _first_tasks(replay) if (text := _where_it_loses(*task, scenario))]
-    better = hierarchical_instead(replay.plan.algorithm, items, replay)
-    remarks += [*([better] if better else []), *too_many(replay.plan)]
     useful = None if failures is None else failures.useful(replay, replayed.step_seconds, items)
-    if useful is not None and useful.died_out_seconds < math.inf:
-        remarks.append(
-            f"all workers are dead at once about every {duration(useful.died_out_seconds)}, and begin anew "
-            "then, which is not counted: write checkpoint: {path: saved, every_seconds: 600}"
-        )
+    remarks += remarks_on(replay, items, math.inf if useful is None else useful.died_out_seconds)
     return Forecast(
         name=algorithm.name,
         workers=scenario.workers,
@@ -145,72 +132,6 @@ def _chosen(
     made = parse_algorithm(choice)
     rules = "; ".join(map(repr, made.rules))
     return made, [f"{algorithm.name} would choose {made.name}: {rules}"]
-
-
-def _assumed(algorithm: Algorithm, scenario: Scenario) -> list[str]:
-    """What cannot be known without training."""
-    said = []
-    for rule in algorithm.rules:
-        facts = rule.trigger.facts
-        if facts.known == "backward" or facts.needs:
-            every = facts.period_steps
-            when = "in every step" if every == 1 else f"every {every} steps"
-            said.append(f"counted as if it exchanged {when}, the most that it can; its trigger decides")
-        if facts.known == "event":
-            said.append(f"an epoch was taken to have {scenario.round_steps} steps")
-        if len(rule.compressor.phases) > 1:
-            since = rule.compressor.phases[-1][0]
-            said.append(f"counted as after its first {since} steps, from which on it codes otherwise")
-    topology, groups = scenario.topology, scenario.links.groups
-    if topology.has_groups and groups is not None and topology.groups(scenario.workers) == groups:
-        said.append(f"its groups are those between which links are slow: {[len(one) for one in groups]}")
-    return said
-
-
-def _first_tasks(replay: Replay) -> list[tuple[int, Layout, int, Replay]]:
-    """Of each rule that compresses, a bucket."""
-    found = []
-    for index, layout, element_bytes in replay.plan.first_buckets():
-        if replay.plan.algorithm.rules[index].compressor != identity():
-            found.append((index, layout, element_bytes, replay))
-    return found
-
-
-def _where_it_loses(
-    index: int, layout: Layout, element_bytes: int, replay: Replay, scenario: Scenario
-) -> str | None:
-    """From which bandwidth on a compressor costs more time than it saves."""
-    rule = replay.plan.algorithm.rules[index]
-    facts = rule.exchange.facts
-    if not facts.collective or facts.topology != "complete" or scenario.workers == 1:
-        return None
-    ways = scenario.workers, scenario.topology
-    costs = {"speeds": scenario.speeds, "crowding": scenario.crowding}
-    coder = rule.compressor.phases[-1][1]
-    short = exchange_cost(rule.exchange, coder, layout, element_bytes, *ways, **costs)  # type: ignore[arg-type]
-    full = exchange_cost(
-        exchange_for(identity()),
-        identity(),
-        layout,
-        element_bytes,
-        *ways,
-        **costs,  # type: ignore[arg-type]
-    )
-    saved = full.sent_bytes - short.sent_bytes
-    if saved <= 0:
-        return (
-            f"compression loses at any bandwidth: among {scenario.workers} workers it sends "
-            f"{short.sent_bytes / full.sent_bytes:.3g} times what full precision does"
-        )
-    worked = short.coding_seconds + short.work_seconds - full.work_seconds
-    if worked <= 0:
-        return None
-    limit = Link(bytes_per_second=saved / worked)
-    here = limit.bytes_per_second <= scenario.links.slowest.bytes_per_second
-    return (
-        f"compression loses where a worker's link is faster than {bandwidth(limit.bytes_per_second)}"
-        f"{', as it is here' if here else ''}: coding takes {duration(short.coding_seconds)} a bucket"
-    )
 
 
 def _bandwidth_for(utilisation: float, replay: Replay) -> float | None:

@@ -1,0 +1,93 @@
+"""What is to be known of a forecast beside its numbers, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from relaxcomm.composition.exchange_cost import ExchangeCost, exchange_cost
+from relaxcomm.planner.connections import too_many
+from relaxcomm.planner.replay import Replay
+from relaxcomm.planner.two_levels import hierarchical_instead
+from relaxcomm.primitives.compressors.identity import identity
+from relaxcomm.primitives.exchanges.exchange_for import exchange_for
+from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.system.quantities import bandwidth, duration, number
+from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.layout import Layout
+
+
+def remarks_on(replay: Replay, items: Sequence[Item], died_out_seconds: float) -> list[str]:
+    """What was assumed, where compression loses, what would be better, and what is not counted.
+
+    Args:
+        replay: of the algorithm.
+        items: the trainable parameters.
+        died_out_seconds: from one time at which all workers are dead at once to the next; infinity for never.
+    """
+    better = hierarchical_instead(replay.plan.algorithm, items, replay)
+    said = [*_assumed(replay), *_losses(replay), *([better] if better else []), *too_many(replay.plan)]
+    if died_out_seconds < math.inf:
+        said.append(
+            f"all workers are dead at once about every {duration(died_out_seconds)}, and begin anew then, "
+            "which is not counted: write checkpoint: {path: saved, every_seconds: 600}"
+        )
+    return said
+
+
+def _assumed(replay: Replay) -> Iterator[str]:
+    """What cannot be known without training."""
+    scenario = replay.scenario
+    for rule in replay.plan.algorithm.rules:
+        facts = rule.trigger.facts
+        if facts.known == "backward" or facts.needs:
+            every = facts.period_steps
+            when = "in every step" if every == 1 else f"every {every} steps"
+            yield f"counted as if it exchanged {when}, the most that it can; its trigger decides"
+        if facts.known == "event":
+            yield f"an epoch was taken to have {scenario.round_steps} steps"
+        if len(rule.compressor.phases) > 1:
+            since = rule.compressor.phases[-1][0]
+            yield f"counted as after its first {since} steps, from which on it codes otherwise"
+    topology, groups = scenario.topology, scenario.links.groups
+    if topology.has_groups and groups is not None and topology.groups(scenario.workers) == groups:
+        yield f"its groups are those between which links are slow: {[len(one) for one in groups]}"
+
+
+def _losses(replay: Replay) -> Iterator[str]:
+    """Of each rule that compresses, where it loses."""
+    for index, layout, element_bytes in replay.plan.first_buckets():
+        if replay.plan.algorithm.rules[index].compressor != identity():
+            loses = _where_it_loses(replay, index, layout, element_bytes)
+            yield from [] if loses is None else [loses]
+
+
+def _where_it_loses(replay: Replay, index: int, layout: Layout, element_bytes: int) -> str | None:
+    """From which bandwidth on a compressor costs more time than it saves."""
+    rule, scenario = replay.plan.algorithm.rules[index], replay.scenario
+    facts = rule.exchange.facts
+    if not facts.collective or facts.topology != "complete" or scenario.workers == 1:
+        return None
+
+    def cost(exchange: Exchange, compressor: Compressor) -> ExchangeCost:
+        where, speeds = (scenario.workers, scenario.topology), scenario.speeds
+        return exchange_cost(
+            exchange, compressor, layout, element_bytes, *where, speeds=speeds, crowding=scenario.crowding
+        )
+
+    short = cost(rule.exchange, rule.compressor.phases[-1][1])
+    full = cost(exchange_for(identity()), identity())
+    saved = full.sent_bytes - short.sent_bytes
+    if saved <= 0:
+        return (
+            f"compression loses at any bandwidth: among {scenario.workers} workers it sends "
+            f"{number(short.sent_bytes / full.sent_bytes)} times what full precision does"
+        )
+    worked = short.coding_seconds + short.work_seconds - full.work_seconds
+    if worked <= 0:
+        return None
+    here = saved / worked <= scenario.links.slowest.bytes_per_second
+    return (
+        f"compression loses where a worker's link is faster than {bandwidth(saved / worked)}"
+        f"{', as it is here' if here else ''}: coding takes {duration(short.coding_seconds)} a bucket"
+    )
