@@ -67,28 +67,27 @@ def forecast(
 ) -> Forecast:
     """What an algorithm will cost.
 
-        Args:
-            algorithm: as configured.
-            items: the trainable parameters; shapes are enough.
-            scenario: on what.
-            utilisations: for which a bandwidth is looked for.
-            adaptive_optimizer: for algorithms that a planner chooses, see `Measured`.
-            failures: of workers, or None.
+    Args:
+        algorithm: as configured.
+        items: the trainable parameters; shapes are enough.
+        scenario: on what.
+        utilisations: for which a bandwidth is looked for.
+        adaptive_optimizer: for algorithms that a planner chooses, see `Measured`.
+        failures: of workers, or None.
 
-        Raises: CompositionError, TopologyError where it cannot run so.
+    Raises: CompositionError, TopologyError where it cannot run so.
 
-        Example:
-            >>> from relaxcomm import Link
-            >>> from relaxcomm.planner.links import OwnLinks
-            >>> from relaxcomm.planner.remarks import remarks_on
-    from relaxcomm.planner.replay import shapes_only
-            >>> from relaxcomm.planner.scenario import StepTimes
-            >>> from relaxcomm_algorithms.diloco import diloco
-            >>> scenario = Scenario(2, StepTimes(0.8), OwnLinks(Link(bytes_per_second=1e9)))
-            >>> model = shapes_only([(100_000, 100_000)])  # ten billion parameters
-            >>> found = forecast(diloco(steps=100), model, scenario)
-            >>> round(found.replayed.utilisation, 2), round(8e-9 * found.bandwidths[0.5], 1)
-            (0.67, 4.0)
+    Example:
+        >>> from relaxcomm import Link
+        >>> from relaxcomm.planner.links import OwnLinks
+        >>> from relaxcomm.planner.replay import shapes_only
+        >>> from relaxcomm.planner.scenario import StepTimes
+        >>> from relaxcomm_algorithms.diloco import diloco
+        >>> scenario = Scenario(2, StepTimes(0.8), OwnLinks(Link(bytes_per_second=1e9)))
+        >>> model = shapes_only([(100_000, 100_000)])  # ten billion parameters
+        >>> found = forecast(diloco(steps=100), model, scenario)
+        >>> round(found.replayed.utilisation, 2), round(8e-9 * found.bandwidths[0.5], 1)
+        (0.67, 4.0)
     """
     chosen, remarks = _chosen(algorithm, items, scenario, adaptive_optimizer)
     replay = Replay(chosen, items, scenario)

@@ -301,8 +301,16 @@ def test_a_thousand_neighbors_take_no_more_than_they_must(topology):
     graph = parse_primitive("topology", topology)
     began = time.process_time()
     found = replayed(d_psgd(), workers=1000, topology=graph)
+    took = time.process_time() - began
     assert found.step_seconds > 0.1
-    assert time.process_time() - began < 2  # half a second alone
+    assert took < 6 * _seconds_for_a_million_pairs()  # three times alone; twelve with links counted one by one
+
+
+def _seconds_for_a_million_pairs():
+    """What this machine takes now to name all links of a thousand workers."""
+    began = time.process_time()
+    assert len({(one, other): 0 for one in range(1000) for other in range(1000)}) == 1_000_000
+    return time.process_time() - began
 
 
 def test_which_relaxation_wins_follows_the_network_as_in_baguas_paper():
