@@ -303,7 +303,7 @@ def test_a_thousand_neighbors_take_no_more_than_they_must(topology):
     found = replayed(d_psgd(), workers=1000, topology=graph)
     took = time.process_time() - began
     assert found.step_seconds > 0.1
-    assert took < 6 * _seconds_for_a_million_pairs()  # three times alone; twelve with links counted one by one
+    assert took < 6 * _seconds_for_a_million_pairs()  # 3 times; 12 where links are counted one by one
 
 
 def _seconds_for_a_million_pairs():
