@@ -127,6 +127,7 @@ def test_a_mutated_state(data):
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(1800)  # two minutes alone
 @MANY
 @given(st.data())
 def test_many_mutated_states(data):

@@ -19,7 +19,7 @@ from tests.ranks import free_port
 pytestmark = [pytest.mark.ranks, pytest.mark.faults]
 
 SIZE, CLIENTS, SAMPLES, MORE = 3, 6, 120, 4
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 240  # alone 20; the one that joins starts a minute late on a busy machine
 
 SCRIPT = """
 import json, os, signal, sys, time, torch, relaxcomm
