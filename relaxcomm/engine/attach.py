@@ -13,26 +13,24 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config import Config, load, registry
+from relaxcomm.config import Config
 from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_unread
-from relaxcomm.engine import device_checks
-from relaxcomm.engine.attached_models import all_attached
+from relaxcomm.engine import attach_arguments, device_checks
 from relaxcomm.engine.connecting import connect
 from relaxcomm.engine.consistency import compare_digests, digest, elastic_facts, fingerprint, share
 from relaxcomm.engine.elastic import Elastic, check_elastic
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.joining import join
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.model_checks import check_initialised, check_model, check_switchable, fitted
+from relaxcomm.engine.model_checks import fitted
 from relaxcomm.engine.session import Session
-from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
+from relaxcomm.errors import RelaxcommError
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic_store
 from relaxcomm.network.secret import Secret
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.shard_groups import check_replicas
 from relaxcomm.replica.sharding import place_shards
-from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.replica_norms import ReplicaNorms
@@ -97,10 +95,10 @@ def attach(
     optimizers: tuple[Optimizer, ...] = ()
     secret: Secret | None = None
     try:
-        settings = config if isinstance(config, Config) else load(_named(config))
+        settings = attach_arguments.loaded(config)
         secret = settings.membership.read_secret()
-        optimizers = _listed(optimizer)
-        _check(model, optimizers, settings)
+        optimizers = attach_arguments.listed(optimizer)
+        attach_arguments.check(model, optimizers, settings)
         check_replicas(model, process_group)
     except Exception as error:  # the others are told, who would wait for this rank
         problem = error
@@ -188,56 +186,3 @@ def _say_joined(transport: Transport, settings: Config) -> None:
     if isinstance(transport, TorchTransport):
         network = transport.backend
     tell(f"{ranks}, {settings.algorithm.name}, {network}")
-
-
-def _named(config: str | Path | Mapping[str, Any] | Algorithm) -> str | Path | Mapping[str, Any] | Algorithm:
-    """What to load: a string that names no file, and does not look like one, is an algorithm's name.
-
-    Raises: ConfigError for a name that no algorithm has.
-    """
-    if not isinstance(config, str) or Path(config).is_file() or Path(config).suffix in (".yaml", ".yml"):
-        return config
-    try:
-        registry.algorithm(config)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; nor is there a file {config!r}") from None
-    return {"algorithm": config}
-
-
-def _listed(optimizer: object) -> tuple[Optimizer, ...]:
-    """The optimizers, each once.
-
-    Raises: UsageError for what is none.
-    """
-    listed = () if optimizer is None else optimizer
-    many = tuple(listed) if isinstance(listed, Sequence) else (listed,)
-    for one in many:
-        if not isinstance(one, Optimizer):
-            raise UsageError(
-                f"{type(one).__name__} is no torch.optim.Optimizer, whose steps could be followed; pass the "
-                "optimizer inside it, several as a list, or None"
-            )
-        if not hasattr(one, "_optimizer_step_pre_hooks"):  # it never ran Optimizer's own constructor
-            raise UsageError(
-                f"{type(one).__name__} wraps an optimizer, and its own steps cannot be followed; pass the "
-                "optimizer inside it, or with Accelerate prepare both by "
-                "relaxcomm.integrations.accelerate.Accelerator(relaxcomm=config)"
-            )
-    if not many and optimizer is not None:
-        raise UsageError("the list of optimizers is empty; pass None to train without one")
-    if len(set(many)) < len(many):
-        raise UsageError("an optimizer is listed twice; pass each once")
-    return many
-
-
-def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -> None:
-    """Refuse a model that is taken, or that an algorithm cannot work with."""
-    if next(model.parameters(), None) is None:
-        raise CompositionError("the model has no parameters")
-    check_initialised(model)
-    check_apart(model, all_attached())
-    check_unwrapped(model)
-    for algorithm in settings.algorithms:
-        check_model(model, optimizers, fitted(model, algorithm))
-        if settings.phases:
-            check_switchable(algorithm)

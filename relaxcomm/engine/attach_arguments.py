@@ -1,0 +1,78 @@
+"""What users give to `attach`: a configuration in one of its forms, optimizers, a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config import Config, load, registry
+from relaxcomm.engine.attached_models import all_attached
+from relaxcomm.engine.model_checks import check_initialised, check_model, check_switchable, fitted
+from relaxcomm.errors import CompositionError, ConfigError, UsageError
+from relaxcomm.replica.wrappers import check_apart, check_unwrapped
+
+
+def loaded(config: str | Path | Mapping[str, Any] | Algorithm | Config) -> Config:
+    """The configuration.
+
+    Raises: ConfigError, CompositionError.
+    """
+    return config if isinstance(config, Config) else load(_named(config))
+
+
+def listed(optimizer: object) -> tuple[Optimizer, ...]:
+    """The optimizers, each once.
+
+    Raises: UsageError for what is none.
+    """
+    given = () if optimizer is None else optimizer
+    many = tuple(given) if isinstance(given, Sequence) else (given,)
+    for one in many:
+        if not isinstance(one, Optimizer):
+            raise UsageError(
+                f"{type(one).__name__} is no torch.optim.Optimizer, whose steps could be followed; pass the "
+                "optimizer inside it, several as a list, or None"
+            )
+        if not hasattr(one, "_optimizer_step_pre_hooks"):  # it never ran Optimizer's own constructor
+            raise UsageError(
+                f"{type(one).__name__} wraps an optimizer, and its own steps cannot be followed; pass the "
+                "optimizer inside it, or with Accelerate prepare both by "
+                "relaxcomm.integrations.accelerate.Accelerator(relaxcomm=config)"
+            )
+    if not many and optimizer is not None:
+        raise UsageError("the list of optimizers is empty; pass None to train without one")
+    if len(set(many)) < len(many):
+        raise UsageError("an optimizer is listed twice; pass each once")
+    return many
+
+
+def check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -> None:
+    """Refuse a model that is taken, or that an algorithm cannot work with."""
+    if next(model.parameters(), None) is None:
+        raise CompositionError("the model has no parameters")
+    check_initialised(model)
+    check_apart(model, all_attached())
+    check_unwrapped(model)
+    for algorithm in settings.algorithms:
+        check_model(model, optimizers, fitted(model, algorithm))
+        if settings.phases:
+            check_switchable(algorithm)
+
+
+def _named(config: str | Path | Mapping[str, Any] | Algorithm) -> str | Path | Mapping[str, Any] | Algorithm:
+    """What to load: a string that names no file, and does not look like one, is an algorithm's name.
+
+    Raises: ConfigError for a name that no algorithm has.
+    """
+    if not isinstance(config, str) or Path(config).is_file() or Path(config).suffix in (".yaml", ".yml"):
+        return config
+    try:
+        registry.algorithm(config)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; nor is there a file {config!r}") from None
+    return {"algorithm": config}
