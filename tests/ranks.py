@@ -142,7 +142,7 @@ def _server() -> ForkServerContext:
     """Forks ranks off a process that has imported what all need and done nothing else: they start at once."""
     context = get_context("forkserver")
     ours = ("relaxcomm.engine", "relaxcomm.checks", "relaxcomm.checkpoint", "tests.engine.harness")
-    context.set_forkserver_preload(["torch._dynamo", *ours])
+    context.set_forkserver_preload(["torch._dynamo", *ours, "tests.frozen"])
     return context
 
 

@@ -109,7 +109,9 @@ def test_no_two_files_of_tests_have_one_name():
     ("ours", "other"),
     [
         ("relaxcomm", "torch"),
-        ("relaxcomm.cli", "torch._dynamo"),
+        ("relaxcomm.cli", "torch"),
+        ("relaxcomm.cli.app", "torch._dynamo"),
+        ("relaxcomm.cli.app", "networkx"),
         ("relaxcomm.engine", "networkx"),
         ("relaxcomm.engine", "psutil"),
         ("relaxcomm.engine", "relaxcomm.checks"),

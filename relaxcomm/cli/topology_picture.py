@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import networkx as nx
 import numpy as np
 
 from relaxcomm.errors import ConfigError
@@ -58,6 +57,8 @@ def draw_topology(topology: Topology, world_size: int, path: Path) -> None:
 
 
 def _panel(axis: Any, topology: Topology, world_size: int, step: int, places: Places) -> None:
+    import networkx as nx
+
     graph: Any = topology.graph(world_size, step)
     colour = {rank: f"C{i}" for i, group in enumerate(topology.groups(world_size)) for rank in group}
     size = 420 if world_size <= 16 else 200
@@ -87,6 +88,8 @@ def _panel(axis: Any, topology: Topology, world_size: int, step: int, places: Pl
 
 def spread(topology: Topology, world_size: int) -> Places:
     """Where each rank stands: as far apart as in the graph of all steps, and without that on a circle."""
+    import networkx as nx
+
     linked: Any = nx.empty_graph(world_size)
     for step in range(topology.period_steps(world_size)):
         linked.add_edges_from(topology.graph(world_size, step).edges)

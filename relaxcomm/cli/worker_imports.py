@@ -3,12 +3,23 @@
 It imports alone: a thread or a device that was opened here would be broken in what is forked.
 """
 
+import gc
+import importlib
 import signal
 
-import torch._dynamo  # noqa: F401  # every optimizer imports it, which takes as long as torch itself
-from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]  # as its own workers do
+_NEEDED = (
+    "torch._dynamo",  # every optimizer imports it, which takes as long as torch itself
+    "relaxcomm.cli.launcher",
+    "relaxcomm.cli.elastic_launcher",
+    "relaxcomm.cli.job",
+    "relaxcomm.engine.attach",  # what a worker uses is there when it begins
+)
 
-import relaxcomm.cli.job
-import relaxcomm.engine.attach  # noqa: F401  # what a worker uses is there when it begins
+gc.disable()  # nothing that imports make is garbage
+for name in _NEEDED:
+    importlib.import_module(name)
+gc.freeze()  # nor will it be in a worker, which would copy what it looks through
+gc.enable()
 
-_prctl_pr_set_pdeathsig(signal.SIGKILL)  # workers are bound to this process by PyTorch
+# As PyTorch's own workers are bound to this process by it.
+importlib.import_module("torch.multiprocessing")._prctl_pr_set_pdeathsig(signal.SIGKILL)

@@ -1,5 +1,6 @@
 """Workers are forked off a process that has imported what they need."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -32,6 +33,29 @@ def test_workers_have_the_environment_of_their_launch(monkeypatch):
     *second, same_server = launch(variables, 2)
     assert (first, second) == (["there", None], [None, "changed"])
     assert server == same_server != os.getpid()
+
+
+def collecting() -> tuple[bool, bool]:
+    return gc.isenabled(), gc.get_freeze_count() > 100_000
+
+
+@pytest.mark.ranks
+def test_workers_collect_garbage_but_not_in_what_was_imported():
+    assert launch(collecting, 2) == (True, True)
+
+
+def test_so_does_the_command_line():
+    program = """
+import gc, sys
+from relaxcomm.cli import main
+sys.argv = ["relaxcomm", "--version"]
+try:
+    main()
+except SystemExit:
+    print(gc.isenabled(), gc.get_freeze_count() > 100_000)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[1:] == ["True True", ""]
 
 
 def test_the_server_opens_nothing_that_a_fork_breaks():
