@@ -20,7 +20,7 @@ from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.config.keys import explain, put, read
 from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, MembershipConfig, Phase
 from relaxcomm.errors import ConfigError, RelaxcommError
-from relaxcomm.fields.frozen import Section
+from relaxcomm.fields.frozen import PathText, Section
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.topology import Topology, complete, from_networkx
 
@@ -61,7 +61,7 @@ class Config(Section):
     membership: MembershipConfig = MembershipConfig()
     metrics: MetricsConfig | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)] = 300.0
-    output: str | None = None
+    output: PathText | None = None
     debug: bool = False
 
     @field_validator("topology", mode="before")

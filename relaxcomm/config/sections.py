@@ -12,7 +12,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.data import Injection, Partition, iid
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.frozen import Count, Rate, Section
+from relaxcomm.fields.frozen import Count, PathText, Rate, Section
 from relaxcomm.network.secret import LEAST_BYTES, Secret
 from relaxcomm.system.files import read_private
 
@@ -72,7 +72,7 @@ class CheckpointConfig(Section):
         keep: how many checkpoints stay.
     """
 
-    path: str
+    path: PathText
     every_steps: Count | None = None
     every_seconds: Rate | None = None
     keep: Count = 2
@@ -96,7 +96,7 @@ class SecretConfig(Section):
     """
 
     env: str | None = None
-    file: str | None = None
+    file: PathText | None = None
 
     @model_validator(mode="before")
     @classmethod

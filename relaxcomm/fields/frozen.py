@@ -9,11 +9,12 @@ from dataclasses import MISSING, fields
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError
 from relaxcomm.fields.validation import describe
+from relaxcomm.system.files import expanded
 
 Steps: TypeAlias = Annotated[int, Field(ge=1)]
 """A positive number of optimizer steps."""
@@ -41,6 +42,9 @@ Threshold: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Index: TypeAlias = Annotated[int, Field(ge=0)]
 """A place in a list, from 0."""
+
+PathText: TypeAlias = Annotated[str, AfterValidator(expanded)]
+"""A path, in which ~ is the home folder."""
 
 
 class Declared(ABC):

@@ -18,6 +18,20 @@ def unshared(path: str, flags: int) -> int:
     return os.open(path, flags, 0o664)
 
 
+def expanded(path: str) -> str:
+    """A path whose `~` or `~name` at the beginning is that user's home folder, as a shell reads it.
+
+    Raises: ConfigError where none is known.
+    """
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise ConfigError(
+            f"{path}: no home folder is known of {Path(path).parts[0]}; write the path in full, or ./{path} "
+            "for a place of that name"
+        )
+    return found
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it, with the permissions of the umask, and none to write for all.
 

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import XMLParser
 
 from relaxcomm.errors import ConfigError, TopologyError
 from relaxcomm.fields.validation import shown
-from relaxcomm.system.files import read_at_most
+from relaxcomm.system.files import expanded, read_at_most
 
 _LARGEST_BYTES = 16_777_216
 _LONGEST_LINE = 4_096
@@ -27,7 +27,7 @@ def read_graph(path: str) -> Any:
     if reader is None:
         raise TopologyError(f"{shown(path)}: a topology file ends in {', '.join(sorted(_READERS))}")
     try:
-        return reader(read_at_most(Path(path), _LARGEST_BYTES, "the topology"))
+        return reader(read_at_most(Path(expanded(path)), _LARGEST_BYTES, "the topology"))
     except ConfigError as error:
         raise TopologyError(str(error)) from None
     except TopologyError as error:

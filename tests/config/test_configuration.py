@@ -2,7 +2,7 @@
 
 import pytest
 
-from relaxcomm import CompositionError, ConfigError
+from relaxcomm import CompositionError, ConfigError, RelaxcommError
 from relaxcomm.config import load, parse_yaml
 
 RULE = {"payload": "gradients", "exchange": "all_reduce"}
@@ -111,3 +111,29 @@ def test_overrides_win_and_reach_into_a_bare_name():
     config = load({"algorithm": "local_sgd"}, {"algorithm.steps": 3, "data.batch_size": 7})
     assert config.algorithm.rules[0].trigger.facts.period_steps == 3
     assert config.data.batch_size == 7
+
+
+def test_a_path_may_begin_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "pair.edgelist").write_text("0 1\n")
+    found = load(
+        {
+            "algorithm": "d_psgd",
+            "output": "~/runs",
+            "checkpoint": {"path": "~/saved", "every_steps": 1},
+            "membership": {"elastic": True, "secret": {"file": "~/secret"}},
+            "topology": {"file": {"path": "~/pair.edgelist"}},
+        }
+    )
+    assert found.output == f"{tmp_path}/runs"
+    assert found.checkpoint.path == f"{tmp_path}/saved"
+    assert found.membership.secret.file == f"{tmp_path}/secret"
+    assert set(found.topology.graph(2).edges) == {(0, 1)}
+
+
+@pytest.mark.parametrize("key", ["output", "checkpoint.path", "topology.file.path"])
+def test_of_whom_no_home_folder_is_known_is_refused(key):
+    values = {"algorithm": "d_psgd", "checkpoint": {"path": "saved", "every_steps": 1}}
+    says = r"~nobody_here/x[.a-z]*: no home folder is known of ~nobody_here; write the path in full"
+    with pytest.raises(RelaxcommError, match=says):
+        load(values, {key: "~nobody_here/x" + ".edgelist" * key.startswith("topology")}).topology.graph(2)
