@@ -43,7 +43,7 @@ def shard_bucket(
     bucket: Bucket, layout: Layout, dtype: torch.dtype | None = None, device: torch.device | None = None
 ) -> Bucket:
     """A bucket like `bucket` of such tensors, without memory: for `init` of a shard."""
-    nothing = torch.empty(1, dtype=dtype or bucket.dtype, device=device or bucket.device)
+    nothing = torch.empty((), dtype=dtype or bucket.dtype, device=device or bucket.device)
     spans = layout.spans() if layout.numel else iter([("", torch.Size([0]), 0)])
     return Bucket(bucket.index, [Item(name, nothing.expand(shape)) for name, shape, _ in spans])
 

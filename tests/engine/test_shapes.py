@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import relaxcomm
 from relaxcomm import UsageError
 from tests.engine.by_hand import ALGORITHMS, Shape, assert_by_hand
-from tests.engine.harness import in_process, values
+from tests.engine.harness import World, in_process, values
 from tests.engine.situations import Checkpointed
 from tests.models import CASES, make_convnet, make_toy
 
@@ -317,3 +317,51 @@ def test_the_average_itself_is_not_what_is_trained():
     model = make_toy()
     with pytest.raises(relaxcomm.CompositionError, match="are not in the model"):
         relaxcomm.attach(swa_utils.AveragedModel(model), momentum(model), "local_sgd")
+
+
+class Tempered(nn.Module):
+    """With a learned temperature, a parameter of no dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.temperature = nn.Linear(6, 4), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.layer(x) * self.temperature
+
+
+def tempered(world: World, algorithm, batches=6):
+    torch.manual_seed(0)
+    model = Tempered()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 64}):
+        for step in range(batches):
+            optimizer.zero_grad()
+            generator = torch.Generator().manual_seed(10 * step + world.rank)
+            model(torch.randn(4, 6, generator=generator)).square().mean().backward()
+            optimizer.step()
+    return values(model)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *("auto", "bytegrad", "qsgd", "terngrad", "signsgd", "ssp", "async_model_average", "ad_psgd"),
+        {"name": "qadam", "warmup_steps": 2},
+        {"name": "heloco", "steps": 2},
+        {"name": "decoupled_diloco", "steps": 2},
+        {"name": "local_sgd", "steps": 2, "compressor": {"quantize": {"bits": 8}}},
+    ],
+    ids=str,
+)
+def test_a_parameter_of_no_dimensions_is_exchanged_in_parts(algorithm):
+    first, *others = in_process(tempered, 3, algorithm)
+    assert np.isfinite(first).all()
+    for other in others:
+        np.testing.assert_allclose(other, first)
+
+
+def test_its_gradient_is_the_mean():
+    parts = {"rules": [{"payload": "gradients", "exchange": "scatter_gather"}]}
+    for found, expected in zip(in_process(tempered, 3, parts), in_process(tempered, 3, "bsp"), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
