@@ -36,6 +36,8 @@ def _nobody_asking(bound: Bound) -> Iterator[None]:
 def _export(step: Step) -> dict[str, Any]:
     bound = step.bound
     buckets = bound.plan.buckets
+    # What lands now is staged in what the rules keep, which is saved after it.
+    late = {"late_gradients": step.backward.export(), "late_parameters": step.parameters.export()}
     return {
         "schema": SCHEMA,
         "algorithm": repr(bound.algorithm),
@@ -47,8 +49,7 @@ def _export(step: Step) -> dict[str, Any]:
         "votes": bound.votes.export(),
         "client_states": bound.replica.export_clients(),
         "values": bound.controllers.export(),
-        "late_gradients": step.backward.export(),
-        "late_parameters": step.parameters.export(),
+        **late,
         "statistics": bound.world.statistics.export(),
     }
 

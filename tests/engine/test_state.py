@@ -27,6 +27,27 @@ CONFIGS = {
         ]
     },
 }
+LATE = {
+    "late_error_feedback": ("all_gather", {"error_feedback": {"top_k": {"density": 0.3}}}),
+    "late_server_feedback": (
+        {"scatter_gather": {"server_feedback": True}},
+        {"error_feedback": {"quantize": {"bits": 2}}},
+    ),
+}
+CONFIGS |= {
+    name: {
+        "rules": [
+            {
+                "trigger": {"every": {"steps": 3}},
+                "payload": "deltas",
+                "compressor": compressor,
+                "exchange": exchange,
+                "delay": 2,
+            }
+        ]
+    }
+    for name, (exchange, compressor) in LATE.items()
+}
 CONFIGS |= {name: {"rules": rules} for name, (rules, _, _) in COMPOSITIONS.items()}
 
 
