@@ -94,6 +94,7 @@ class GradientBuffer:
         except RuntimeError:
             self._check_gradients()
             raise
+        self._taken.clear()  # what another rule collects in this backward is the last one's result
         self.flags.fill_(1)
         for index in self.unused:
             self.views[index].zero_()
