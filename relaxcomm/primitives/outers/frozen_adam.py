@@ -13,7 +13,7 @@ from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.roles.optimizer_groups import refuse_momentum
 from relaxcomm.tensors.buckets import Bucket
 
-_FIRST, _SECOND, _COUNT = "first", "second", "count"
+_FIRST, _SECOND, _COUNT, _LEARNT = "first", "second", "count", "learnt"
 
 
 @frozen
@@ -58,12 +58,12 @@ class frozen_adam(Outer):
         needs_momentum=True,
         returns_direction=True,
         measures=False,
-        slots={_FIRST: "equal", _SECOND: "equal", _COUNT: "equal"},
+        slots={_FIRST: "equal", _SECOND: "equal", _COUNT: "equal", _LEARNT: "equal"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        count = torch.zeros((), dtype=torch.float64, device=bucket.device)
-        return {_FIRST: bucket.zeros(), _SECOND: bucket.zeros(), _COUNT: count}
+        none = torch.zeros((), dtype=torch.float64, device=bucket.device)
+        return {_FIRST: bucket.zeros(), _SECOND: bucket.zeros(), _COUNT: none, _LEARNT: none.clone()}
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
         refuse_momentum(self, groups)
@@ -76,7 +76,7 @@ class frozen_adam(Outer):
                 state[_SECOND] * self.beta2, gradient, gradient, value=1 - self.beta2
             )
             state[_FIRST] = result.to(state[_FIRST].dtype, copy=True)
-        learnt = count.clamp(max=self.warmup_steps)
-        size = (state[_SECOND] / (1 - self.beta2**learnt)).sqrt_().add_(self.eps)
+            state[_LEARNT] = state[_LEARNT] + 1
+        size = (state[_SECOND] / (1 - self.beta2 ** state[_LEARNT])).sqrt_().add_(self.eps)
         state[_COUNT] = count
         return result / (1 - self.beta**count) / size
