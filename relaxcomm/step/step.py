@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from relaxcomm.config import DriftGuard
 from relaxcomm.step.backward import Backward
+from relaxcomm.step.bases import Bases
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.drift import Drift
 from relaxcomm.step.parameter_exchange import ParameterExchange
@@ -29,9 +30,10 @@ class Step:
         self.backward = Backward(bound, debug=debug)
         self.parameters = ParameterExchange(bound)
         self.inputs = UnevenInputs(bound, self.backward, self.parameters)
-        self._drift = Drift(bound, guard)
+        self._drift, self._bases = Drift(bound, guard), Bases(bound)
         self._report = report
         self._exchanged = False
+        self._ran: frozenset[int] = frozenset()  # rules on parameters, in this step
 
     @property
     def follows_gradients(self) -> bool:
@@ -57,7 +59,7 @@ class Step:
         """The first gradient of a backward has come."""
         self.bound.flags.raise_if_bad(self.bound.clock.step)
         self.inputs.check_first_backward()
-        self.inputs.take_part(self.backward.is_due)
+        self.inputs.take_part(self.backward.meets)
         self.backward.begin()
 
     def ready(self, indices: Sequence[int]) -> None:
@@ -97,6 +99,7 @@ class Step:
     def exchange_parameters(self, fired: frozenset[int]) -> None:
         """Run the step rules that fire."""
         self._exchanged = self.parameters.run(fired) or self._exchanged
+        self._ran |= fired
 
     def tick(self) -> None:
         """Close the step: the clock goes on."""
@@ -109,8 +112,9 @@ class Step:
         device_seconds = bound.world.transport.device_seconds()
         bound.world.statistics.tick(exchanged, bound.uncompressed_bytes, *device_seconds)
         bound.clock.tick()
+        self._bases.follow(self._ran)
         self.backward.tick()
-        self._exchanged = False
+        self._exchanged, self._ran = False, frozenset()
         if exchanged:
             self._tell()
 
@@ -119,7 +123,7 @@ class Step:
         self.bound.flags.forget()
         self.bound.votes.leave()
         self.backward.tick()
-        self._exchanged = False
+        self._exchanged, self._ran = False, frozenset()
 
     def exchange_at(self, event: str) -> None:
         """Run the rules that wait for something that has happened."""
@@ -131,7 +135,7 @@ class Step:
     def shadow(self) -> bool:
         """Take part in all that the others exchange in this step; False when nobody trains any more."""
         for is_due, follow in (
-            (self.backward.is_due, self.backward.shadow),
+            (self.backward.meets, self.backward.shadow),
             (self.parameters.lands, self.parameters.apply_due),
         ):
             if is_due():
