@@ -41,8 +41,12 @@ class Backward:
         self._pipeline = Pipeline()
         self._finiteness = GradientFiniteness(bound)
 
+    def meets(self) -> bool:
+        """Whether the ranks talk at the end of this step's backward, be it of buckets; the same on all."""
+        return self.is_due() or (self._has_rules and self._plan.buckets is None)
+
     def is_due(self) -> bool:
-        """Whether the ranks talk at the end of this step's backward, the same on all of them."""
+        """Whether a rule exchanges gradients of this step, late ones land, or the ranks vote."""
         step = self._clock.step
         if self._plan.votes and self._plan.ballot(step):
             return True
@@ -120,6 +124,8 @@ class Backward:
 
         Raises: NonFiniteError on all ranks if they are not finite; with a scaler they are left out.
         """
+        if any(bucket.late for bucket in self.buckets):
+            self._bound.replica.clear_gradients()  # what is not late was applied before
         drained = [bucket for bucket in self.buckets if bucket.drain()]
         bad = [(one, one.buffer.main) for one in drained if not is_finite(one.buffer.main)]
         is_bad = bool(bad)
@@ -205,12 +211,8 @@ class Backward:
         for index in indices:
             self.exchanged = self.buckets[index].launch(self._pipeline) or self.exchanged
             for place in self.buckets[index].buffer.unused:
-                self._check_unused(self.buckets[index].bucket.names[place])
-
-    def _check_unused(self, name: str) -> None:
-        """Refuse a gradient that has come and is gone."""
-        if self._readiness.has_come(name):
-            raise taken_away_error(name)
+                if self._readiness.has_come(name := self.buckets[index].bucket.names[place]):
+                    raise taken_away_error(name)
 
     def _run_voted(self) -> bool:
         """Run the gradient rules for which the ranks have voted; whether there were any."""

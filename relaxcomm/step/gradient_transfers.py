@@ -120,7 +120,9 @@ class GradientTransfers:
         late = self.late.popleft()
         self.not_finite = list(late.not_finite)
         self.buffer.main.copy_(self._late_value(late))
-        self.buffer.expose(range(len(self.bucket.items)))
+        self.buffer.expose(
+            place for place, one in enumerate(self.bucket.items) if one.parameter.requires_grad
+        )
         return True
 
     def guarded_results(self) -> list[Tensor]:

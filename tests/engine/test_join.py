@@ -163,3 +163,26 @@ def switches_inside(world: World):
 
 def test_a_switch_of_ones_own_is_refused_inside_it(network):
     assert network(switches_inside, 3) == ["local_sgd"] * 3
+
+
+def join_without_a_batch(world: World, algorithm):
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine, engine.join():
+        for _ in range((0, 5, 4)[world.rank]):
+            optimizer.zero_grad()
+            model((1.0 + world.rank) * torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+    return values(model)
+
+
+@pytest.mark.parametrize("begins", [0, 2, 4])
+def test_a_rank_without_a_batch_where_gradients_are_exchanged_later(network, begins):
+    """All agree on buckets in the first backward, whether a rule is active by then or not."""
+    rules = [
+        {"payload": "parameters", "exchange": "all_reduce", "active": [0, max(begins, 1)]},
+        {"payload": "gradients", "exchange": "all_reduce", "active": [begins, None]},
+    ]
+    first, *others = network(join_without_a_batch, 3, {"rules": rules})
+    for other in others:
+        np.testing.assert_array_equal(first, other)

@@ -1,0 +1,63 @@
+"""What is late when a run ends is applied once, and nothing else with it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from relaxcomm import Algorithm, Rule, attach, simulate
+from relaxcomm.primitives import all_reduce, every, gradients, parameters
+
+
+class Two(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+
+    def forward(self, x):
+        return (self.a + self.b) * x
+
+
+def late(select, delay):
+    return Rule(payload=gradients(), exchange=all_reduce(), delay=delay, select=select)
+
+
+LOCAL = Rule(trigger=every(steps=2), payload=parameters(), exchange=all_reduce(), select="a")
+
+
+@pytest.mark.parametrize("switches", [False, True])
+@pytest.mark.parametrize(
+    "rules", [(late("a", 0), late("b", 1)), (late("a", 3), late("b", 1)), (LOCAL, late("b", 2))], ids=str
+)
+def test_each_gradient_is_applied_once(rules, switches):
+    def rank(group):
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with attach(model, optimizer, Algorithm(rules), process_group=group) as engine:
+            for _ in range(4):
+                optimizer.zero_grad()
+                (-(1.0 + group.rank()) * model(torch.ones(1))).sum().backward()
+                optimizer.step()
+            if switches:
+                engine.switch("bsp")
+        return model.a.item(), model.b.item()
+
+    assert simulate(rank, 3) == [(8.0, 8.0)] * 3  # four steps of the mean, 2
+
+
+def test_what_was_frozen_meanwhile_stays_as_it_is():
+    def rank(group):
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+        engine = attach(model, optimizer, {"algorithm": "delayed_sgd"}, process_group=group)
+        for step in range(5):
+            if step == 2:
+                model[0].requires_grad_(False)
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        before, other = model[0].weight.detach().clone(), model[1].weight.detach().clone()
+        engine.close()
+        return torch.equal(before, model[0].weight), torch.equal(other, model[1].weight)
+
+    assert simulate(rank, 3) == [(True, False)] * 3
