@@ -185,12 +185,18 @@ def _kept(bound: Bound, role: str) -> Iterator[tuple[Rule, Kept]]:
 
 def _residuals(bound: Bound) -> set[str]:
     """Names of the parameters of which something is left to send."""
-    return {
-        name
-        for rule, (bucket, slots) in _kept(bound, "compressor")
-        if rule.compressor.facts.memory != "none"
-        for slot, value in slots.items()
-        if not is_buffer(slot) and value.numel() == bucket.numel
-        for name, part in zip(bucket.names, bucket.views(value), strict=True)
-        if torch.count_nonzero(part)
-    }
+    left: set[str] = set()
+    for rule, (bucket, slots) in _kept(bound, "compressor"):
+        if rule.compressor.facts.memory == "none":
+            continue
+        for slot, value in slots.items():
+            if is_buffer(slot):
+                continue
+            if value.numel() == bucket.numel:
+                parts = zip(bucket.names, bucket.views(value), strict=True)
+                left.update(name for name, part in parts if torch.count_nonzero(part))
+            elif slot.rpartition(".")[2] == "residual" and torch.count_nonzero(
+                value
+            ):  # of a part that a rank averages
+                left.update(bucket.names)
+    return left

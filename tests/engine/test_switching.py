@@ -183,6 +183,28 @@ def test_what_cannot_be_carried_is_told():
         in_process(carried, 3, "carry", "bsp")
 
 
+PARTS = {"rules": [{"payload": "gradients", "compressor": EF, "exchange": "scatter_gather"}]}
+
+
+def in_parts(world, second):
+    """Three steps whose gradients are left to send for the most part, and three without any."""
+    model = torch.nn.Linear(20, 1, bias=False).double()
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": PARTS}) as engine:
+        for step in range(6):
+            if step == 3:
+                engine.switch(second)
+            optimizer.zero_grad()
+            (model(torch.arange(1.0, 21.0).double()) * (step < 3)).sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("second", ["bsp", PARTS])
+def test_residuals_of_parts_are_dropped_and_that_is_told(second):
+    with pytest.warns(CompositionWarning, match="drops what was left to send of weight"):
+        in_process(in_parts, 3, second)
+
+
 def of_two_payloads(world):
     """One rule sends half the gradients, the other half the deltas; then gradients alone, in one bucket."""
     model = torch.nn.Linear(30, 2).double()
