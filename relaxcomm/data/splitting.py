@@ -2,44 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from relaxcomm.errors import UsageError
+
 
 def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
-    """Parts of at most `size` samples of a nested batch of tensors, each with its share of the samples.
+    """Parts of at most `size` samples of a batch, each with its share of the samples.
+
+    A batch is made of tensors and lists with an entry for each sample, in tuples, lists and mappings; what
+    has no such entries is in each part as it is.
 
     Example:
         >>> import torch
         >>> from relaxcomm.data import split_batch
-        >>> [(part.tolist(), round(share, 2)) for part, share in split_batch(torch.arange(3), 2)]
-        [([0, 1], 0.67), ([2], 0.33)]
+        >>> [(part, round(share, 2)) for part, share in split_batch((torch.arange(3), ["a", "b", "c"]), 2)]
+        [((tensor([0, 1]), ['a', 'b']), 0.67), ((tensor([2]), ['c']), 0.33)]
     """
     total = num_samples(batch)
+    if total <= size:
+        yield batch, 1.0
+        return
     for start in range(0, total, size):
         stop = min(start + size, total)
-        yield _part(batch, start, stop), (stop - start) / total
+        yield _part(batch, total, slice(start, stop)), (stop - start) / total
 
 
 def num_samples(batch: Any) -> int:
-    """Samples of a nested batch of tensors.
+    """Samples of a batch: the first dimension of its first tensor, or the length of its first list.
+
+    Raises: UsageError for a batch without either.
 
     Example:
         >>> import torch
         >>> from relaxcomm.data import num_samples
-        >>> num_samples({"x": torch.zeros(3, 5), "y": torch.zeros(3)})
+        >>> num_samples({"name": ["a", "b", "c"], "x": torch.zeros(3, 5)})
         3
     """
-    if isinstance(batch, torch.Tensor):
-        return len(batch)
-    return num_samples(next(iter(batch.values())) if isinstance(batch, dict) else batch[0])
+    found = _first_dimension(batch)
+    if found is None and isinstance(batch, Mapping):
+        found = next((len(one) for one in batch.values() if isinstance(one, list | tuple)), None)
+    if found is None and isinstance(batch, list | tuple):
+        found = len(batch)
+    if found is None:
+        raise UsageError(
+            f"a batch of type {type(batch).__name__} holds no tensor and no list, whose entries would be its "
+            "samples; make one of tensors in tuples, lists and mappings"
+        )
+    return found
 
 
-def _part(batch: Any, start: int, stop: int) -> Any:
+def _first_dimension(batch: Any) -> int | None:
+    """Of the first tensor that has any, at whatever depth."""
     if isinstance(batch, torch.Tensor):
-        return batch[start:stop]
-    if isinstance(batch, dict):
-        return {key: _part(value, start, stop) for key, value in batch.items()}
-    return type(batch)(_part(value, start, stop) for value in batch)
+        return len(batch) if batch.dim() else None
+    values = (
+        batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    )
+    return next((found for one in values if (found := _first_dimension(one)) is not None), None)
+
+
+def _part(value: Any, total: int, samples: slice) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value[samples] if value.dim() and len(value) == total else value
+    if isinstance(value, Mapping):
+        return {key: _part(item, total, samples) for key, item in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    if len(value) == total and all(_first_dimension(item) != total for item in value):
+        return value[samples]  # an entry for each sample, such as texts, or tensors of different sizes
+    items = (_part(item, total, samples) for item in value)
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

@@ -87,7 +87,8 @@ class Batching(Readable):
         """Parts of a batch, each with its share of the samples; only the last one's backward is exchanged.
 
         Args:
-            batch: nested tensors whose first dimension is the samples.
+            batch: tensors whose first dimension is the samples, and lists of as many, in tuples, lists and
+                mappings; what else it holds is in each part.
             size: samples of a part, at most.
 
         Example:
