@@ -22,7 +22,9 @@ from relaxcomm.fields.validation import describe
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
-_NAME = re.compile(r"step-(\d+)(-\d+)?")
+_ENDINGS = (".distcp", ".metadata")  # of the files beside a manifest
+_NAME = re.compile(r"step-(\d{8,})(-\d+)?")
+_LEFT = re.compile(rf"(left-[0-9a-f]{{8}}-)?{_NAME.pattern}(\.[0-9a-f]{{8}})?{re.escape(PARTIAL)}")
 _FORMAT = 1
 _LONGEST_BYTES = 1 << 26  # hundreds of thousands of files
 
@@ -121,14 +123,23 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def _has_files(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.iterdir())
+    """Whether a folder holds parts of a state."""
+    return folder.is_dir() and any(one.name.endswith(_ENDINGS) for one in folder.iterdir())
+
+
+def unfinished(path: Path) -> list[Path]:
+    """What was left of checkpoints that were never finished, or not deleted to the end."""
+    return [one for one in sorted(path.iterdir()) if _LEFT.fullmatch(one.name)] if path.is_dir() else []
 
 
 def checkpoints(path: Path) -> list[Kept]:
-    """The checkpoints in a folder, oldest first; one with a damaged manifest is placed by its name."""
+    """The checkpoints that were saved to a folder, oldest first; what others keep there is left alone.
+
+    One with a damaged manifest is placed by its name.
+    """
     found = []
     for folder in sorted(path.iterdir()) if path.is_dir() else ():
-        if not is_checkpoint(folder):
+        if folder.is_symlink() or not (_NAME.fullmatch(folder.name) and is_checkpoint(folder)):
             continue
         try:
             found.append(Kept(folder, Manifest.read(folder)))

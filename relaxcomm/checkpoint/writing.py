@@ -16,7 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relaxcomm.checkpoint.manifest import PARTIAL, File, checkpoints, keep_newest, make, sync_folder
+from relaxcomm.checkpoint.manifest import (
+    PARTIAL,
+    File,
+    checkpoints,
+    keep_newest,
+    make,
+    sync_folder,
+    unfinished,
+)
 from relaxcomm.checkpoint.meeting import Meeting
 from relaxcomm.checkpoint.plain_state import encode
 from relaxcomm.checkpoint.storage import METADATA, Writing
@@ -48,7 +56,7 @@ class Place:
 
 def prepare(path: Path, step: int, keep: int) -> Place:
     """Choose the place of the next checkpoint, and clear away what was never finished; rank 0 does so."""
-    for left in path.glob(f"*{PARTIAL}") if path.is_dir() else ():
+    for left in unfinished(path):
         shutil.rmtree(left, ignore_errors=True)
     before = [one.manifest.number for one in checkpoints(path) if one.manifest is not None]
     names = {one.name for one in path.iterdir()} if path.is_dir() else set()
