@@ -57,12 +57,13 @@ def train(
 
 
 def finish(loaded: Config, result: Result) -> None:
-    """Show the result, and write it to the output folder if there is one."""
+    """Write the result to the output folder, if there is one, and show it; the reader may be gone by then."""
+    path = None if loaded.output is None else result.write(loaded.output, provenance(loaded))
     show([result])
     for change in result.changes:
         print(change.words)
-    if loaded.output is not None:
-        print(f"result: {result.write(loaded.output, provenance(loaded))}")
+    if path is not None:
+        print(f"result: {path}")
 
 
 def provenance(loaded: Config) -> dict[str, object]:

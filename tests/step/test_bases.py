@@ -67,17 +67,17 @@ def test_it_is_the_run_that_switches_there():
 def test_replicas_that_part_again_move_from_where_they_were_equal():
     """The last average is that after step 4; two local steps later the deltas begin."""
     before = {"trigger": {"every": {"steps": 4}}, "payload": "parameters", "exchange": "all_reduce"}
-    rules = {"rules": [before | {"active": [0, 6]}, later(6)]}
+    rules = {"rules": [before | {"active": [0, 6]}, later(6, outer={"sgd": {"lr": 0.5}})]}
     found = trained(rules, steps=10, gains=(1.0, 2.0, 6.0))
     assert [seen[5] for seen in found] == pytest.approx([14.0, 16.0, 24.0])
-    assert [seen[9] for seen in found] == pytest.approx([30.0] * 3)
+    assert [seen[9] for seen in found] == pytest.approx([12.0 + 0.5 * 18.0] * 3)
 
 
 def test_elastic_workers_begin_where_the_gradients_have_brought_them():
     elastic = {"elastic_difference": {"beta": 0.9}}
     rule = later(8) | {"payload": elastic, "outer": {"sgd": {"lr": 0.9}}}
     found = trained({"rules": [BEFORE["gradients"], rule]})
-    assert min(seen[11] for seen in found) > 8.0
+    assert min(seen[11] for seen in found) > 10.0
 
 
 def test_fragments_that_nobody_has_moved_keep_their_first_base():
