@@ -60,8 +60,6 @@ def launch_elastic(
     """
     prepare(workers)
     with TemporaryDirectory(prefix="relaxcomm-") as folder, signals.signals(), signals.no_child_left():
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, signals.raise_signal)
         store, place = invitation.listen(address)
         invitation.invite(store, configuration)
         tell(f"to add a worker: relaxcomm join {place}")

@@ -117,7 +117,6 @@ def _deadline(folder: Path, workers: int, seconds: float | None) -> Iterator[Non
     timer = threading.Timer(seconds or 0.0, look)
     timer.daemon = True
     if seconds is not None:
-        signal.signal(signal.SIGTERM, signals.raise_signal)  # until the launcher has a handler of its own
         timer.start()
     try:
         yield

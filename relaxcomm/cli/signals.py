@@ -13,16 +13,20 @@ from typing import NoReturn
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SIGNALS = (signal.SIGINT, *_ENDING)
 
 
 @contextmanager
 def signals() -> Iterator[None]:
     """Start workers deaf to Ctrl-C until `end_at_interrupt`, and put back what the launcher leaves behind.
 
-    A blocked signal is inherited, so it is blocked here, and a thread hears it for this process.
+    A blocked signal is inherited, so it is blocked here, and a thread hears it for this process. The others
+    end what is under way, also before torch's launcher has handlers of its own.
     """
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in _ENDING:
+        signal.signal(number, raise_signal)
     resource_tracker.ensure_running()  # its start would unblock the signal
     done = threading.Event()
     threading.Thread(target=done.wait, daemon=True, name="relaxcomm-ctrl-c").start()

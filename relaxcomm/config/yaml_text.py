@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -34,6 +34,8 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         if node is not None:
             self._check_tag(node)
+        if isinstance(node, yaml.MappingNode):
+            self._check_keys(node)  # before what is merged into it stands among its own
         return node
 
     def _check_tag(self, node: yaml.Node) -> None:
@@ -49,7 +51,7 @@ class _Loader(yaml.SafeLoader):
         if reads_as != node.tag:
             raise ConfigError(f"{_line(node)}: {shown(node.value)} is no {kind}; leave the tag !!{kind} out")
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def _check_keys(self, node: yaml.MappingNode) -> None:
         lines: dict[str, int] = {}
         for key_node, _ in node.value:
             if key_node.tag == f"{_TAG}merge":
@@ -64,7 +66,6 @@ class _Loader(yaml.SafeLoader):
                     f"the key {shown(key)} stands in line {lines[key]} and in line {line}; keep one"
                 )
             lines[key] = line
-        return super().construct_mapping(node, deep)
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         """A whole number of 64 bits."""

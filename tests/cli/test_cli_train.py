@@ -90,6 +90,19 @@ def test_an_interrupt_that_reaches_the_workers_first_is_no_failure(start, folder
     assert result.err.splitlines()[-1] == "relaxcomm: interrupted; all workers are ended"
 
 
+@pytest.mark.slow
+def test_a_signal_before_there_are_workers_ends_all_in_order(start):
+    running = start(*HANG)
+    running.until(
+        lambda: [pid for pid in running.members() if holds(pid, "cmdline", "forkserver")],
+        "what forks workers",
+    )
+    os.kill(running.process.pid, signal.SIGTERM)
+    result = running.finish()
+    assert (result.code, result.left_over) == (143, False)
+    assert result.err.splitlines()[-1] == "relaxcomm: interrupted; all workers are ended"
+
+
 def test_workers_that_start_end_when_their_launcher_is_killed(start):
     running = start(*HANG)
     running.until(lambda: starting(running), "a worker")

@@ -115,3 +115,9 @@ def test_a_mapping_from_python_has_the_same_bounds(values, says):
         load(values)
     assert says in str(caught.value)
     assert len(str(caught.value)) < 2_000
+
+
+def test_what_is_merged_may_have_merged_before():
+    """PyYAML writes what is merged into the node itself, which another one then merges."""
+    text = "base: &a {x: 1, y: 1}\nouter: {deep: {b: &b {<<: *a, x: 2}}}\nc: {<<: *b, z: 3}\n"
+    assert parse_yaml(text)["c"] == {"x": 2, "y": 1, "z": 3}
