@@ -195,8 +195,8 @@ def _residuals(bound: Bound) -> set[str]:
             if value.numel() == bucket.numel:
                 parts = zip(bucket.names, bucket.views(value), strict=True)
                 left.update(name for name, part in parts if torch.count_nonzero(part))
-            elif slot.rpartition(".")[2] == "residual" and torch.count_nonzero(
+            elif slot.endswith(".residual") and torch.count_nonzero(
                 value
-            ):  # of a part that a rank averages
+            ):  # of a worker's part of the bucket
                 left.update(bucket.names)
     return left

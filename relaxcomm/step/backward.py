@@ -42,7 +42,7 @@ class Backward:
         self._finiteness = GradientFiniteness(bound)
 
     def meets(self) -> bool:
-        """Whether the ranks talk at the end of this step's backward, be it of buckets; the same on all."""
+        """Whether the ranks talk at the end of this step's backward, as of buckets after the first one."""
         return self.is_due() or (self._has_rules and self._plan.buckets is None)
 
     def is_due(self) -> bool:

@@ -42,7 +42,7 @@ class Bases:
         for index, other in self._pairs:
             begins = self._rules[index].active[0]
             if step <= begins and self._is_met(other, step, ran, begins):
-                for task in self._plan_of(index, other):
+                for task in self._shared(index, other):
                     slots = self._bound.state.of(task)["payload"]
                     slots.update(task.rule.payload.init(task.bucket))
                     slots.commit(True)
@@ -54,8 +54,8 @@ class Bases:
             return other in ran
         return rule.is_active(step - 1) and (step == begins or not rule.is_active(step))
 
-    def _plan_of(self, index: int, other: int) -> list[Task]:
-        """What a rule does in buckets which another covers, too."""
+    def _shared(self, index: int, other: int) -> list[Task]:
+        """What a rule does in buckets that another covers, too."""
         tasks = self._bound.plan.tasks
         covered = {task.bucket.index for task in tasks[other]}
         return [task for task in tasks[index] if task.bucket.index in covered]
