@@ -127,13 +127,20 @@ class Rule:
         return self.outer.facts.moves_model and (payload.site == "backward" or payload.moves_model)
 
     @property
+    def makes_replicas_equal(self) -> bool:
+        """Whether an exchange of it, after the optimizer's step, leaves equal parameters on all workers."""
+        at_once = self.moves_parameters and not self.delay and self.exchange.facts.same_result
+        return self.payload.facts.site == "step" and at_once and not self.payload.facts.keeps_local
+
+    @property
     def keeps_replicas_equal(self) -> bool:
         """Whether workers that start a step with equal parameters end it so, in every step."""
-        always = (
-            self.trigger.facts.known == "start"
-            and self.trigger.facts.period_steps == 1
-            and self.active == (0, None)
-        )
+        return self.keeps_replicas_equal_while_active and self.active == (0, None)
+
+    @property
+    def keeps_replicas_equal_while_active(self) -> bool:
+        """The same in the steps in which it is active."""
+        always = self.trigger.facts.known == "start" and self.trigger.facts.period_steps == 1
         return self.payload.facts.site == "backward" and always and self.exchange.facts.same_result
 
     def __repr__(self) -> str:

@@ -195,8 +195,6 @@ def _residuals(bound: Bound) -> set[str]:
             if value.numel() == bucket.numel:
                 parts = zip(bucket.names, bucket.views(value), strict=True)
                 left.update(name for name, part in parts if torch.count_nonzero(part))
-            elif slot.endswith(".residual") and torch.count_nonzero(
-                value
-            ):  # of a worker's part of the bucket
+            elif slot.endswith(".residual") and torch.count_nonzero(value):  # of a worker's part
                 left.update(bucket.names)
     return left

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import product
 
-from relaxcomm.composition.rule import Rule
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Task
 
@@ -28,9 +27,17 @@ class Bases:
         self._pairs = [
             (index, other)
             for index, other in product(based, range(len(self._rules)))
-            if _brings_together(self._rules[other])
-            and self._rules[other].active[0] < self._rules[index].active[0]
+            if self._rules[other].active[0] < self._rules[index].active[0]
+            and (self._rules[other].makes_replicas_equal or self._has_kept_equal(other, index))
         ]
+
+    def _has_kept_equal(self, other: int, index: int) -> bool:
+        """Whether replicas that were equal at first are so by a gradient rule when another one begins."""
+        rule, begins = self._rules[other], self._rules[index].active[0]
+        kept = rule.keeps_replicas_equal_while_active and rule.moves_parameters and not rule.delay
+        before = [one for one in self._rules if one.active[0] < begins and one.moves_parameters]
+        parts = any(not one.exchange.facts.same_result or one.payload.facts.keeps_local for one in before)
+        return kept and not rule.active[0] and not parts
 
     def follow(self, ran: Collection[int]) -> None:
         """A step has ended.
@@ -59,12 +66,3 @@ class Bases:
         tasks = self._bound.plan.tasks
         covered = {task.bucket.index for task in tasks[other]}
         return [task for task in tasks[index] if task.bucket.index in covered]
-
-
-def _brings_together(rule: Rule) -> bool:
-    """Whether replicas are equal after an exchange of it."""
-    at_once = rule.moves_parameters and not rule.delay and rule.exchange.facts.same_result
-    if rule.payload.facts.site == "step":
-        return at_once and not rule.payload.facts.keeps_local
-    trigger = rule.trigger.facts
-    return at_once and trigger.known == "start" and trigger.period_steps == 1

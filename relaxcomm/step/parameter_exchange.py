@@ -109,12 +109,7 @@ class ParameterExchange:
         if not self._bound.algorithm.lets_replicas_differ:
             return True
         return any(
-            index in fired
-            and rule.select is None
-            and rule.moves_parameters
-            and not rule.delay
-            and rule.exchange.facts.same_result
-            and not rule.payload.facts.keeps_local
+            index in fired and rule.select is None and rule.makes_replicas_equal
             for index, rule in self._rules
         )
 

@@ -84,3 +84,11 @@ def test_fragments_that_nobody_has_moved_keep_their_first_base():
     """A rule that begins in its turn is not one that goes on from others."""
     found = trained({"rules": [later(2)]}, steps=6)
     assert [seen[5] for seen in found] == pytest.approx([6.0] * 3)
+
+
+def test_replicas_that_have_parted_keep_the_base_that_all_share():
+    """Gradients keep equal what was equal; after local steps nothing was, and bases must not differ."""
+    gradients = BEFORE["gradients"] | {"active": [4, 8]}
+    found = trained({"rules": [gradients, later(8)]}, steps=12, gains=(1.0, 2.0, 6.0))
+    assert found[0][7] != pytest.approx(found[2][7])
+    assert [seen[11] for seen in found] == pytest.approx([36.0] * 3)
