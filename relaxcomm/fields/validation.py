@@ -73,7 +73,10 @@ def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -
     for fault in error.errors():
         place = fault["loc"][0] if fault["loc"] else ""
         argument = names[place] if isinstance(place, int) and place < len(names) else str(place)
-        if fault["type"] in ("unexpected_keyword_argument", "unexpected_positional_argument"):
+        if fault["type"] == "unexpected_positional_argument":
+            takes = f"at most {place} positional arguments" if place else "keyword arguments only"
+            return f"{subject} takes {takes}: {signature_of(target)}"
+        if fault["type"] == "unexpected_keyword_argument":
             lines[argument] = (
                 f"{subject} has no parameter {shown(argument)}; it takes: {signature_of(target)}"
             )

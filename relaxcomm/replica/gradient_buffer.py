@@ -110,6 +110,10 @@ class GradientBuffer:
         """Give locally unused parameters a `.grad` where `used` says that some rank has a gradient."""
         self.expose([index for index in self.unused if used[index] > 0])
 
+    def nonzero_flags(self) -> Tensor:
+        """Whether a tensor has an entry other than zero, 1 or 0 each."""
+        return torch.stack([view.any() for view in self.views]).float()
+
     def expose(self, indices: Iterable[int]) -> None:
         """Make the views `.grad` of some parameters."""
         for index in indices:

@@ -88,6 +88,10 @@ class GradientInPlace:
         if self.unused and used[0] > 0:
             self._parameter.grad = self.views[0]
 
+    def nonzero_flags(self) -> Tensor:
+        """Whether the gradient has an entry other than zero, 1 or 0."""
+        return self.main.any().float().view(1)
+
     def expose(self, indices: Iterable[int]) -> None:
         """Make what lies here `.grad`."""
         for _ in indices:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
-import torch
-
-from relaxcomm.step.agreements import Answer
 from relaxcomm.step.backward_errors import second_backward_error, taken_away_error
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline
 from relaxcomm.step.gradient_finiteness import GradientFiniteness
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.readiness import Readiness
+from relaxcomm.step.used_parameters import UsedParameters
 from relaxcomm.tensors.finiteness import is_finite
 
 
@@ -40,6 +37,7 @@ class Backward:
         self._readiness = Readiness([item.name for item in bound.replica.parameters])
         self._pipeline = Pipeline()
         self._finiteness = GradientFiniteness(bound)
+        self._used = UsedParameters(bound)
 
     def meets(self) -> bool:
         """Whether the ranks talk at the end of this step's backward, as of buckets after the first one."""
@@ -230,18 +228,6 @@ class Backward:
 
     def _land(self) -> None:
         """Finish the flights and give a `.grad` to what some rank has used."""
-        used: Answer | DeviceAnswer | None = None
-        if not all(bucket.firing.carries_flags for bucket in self.buckets):
-            flags = torch.cat([bucket.buffer.flags.float() for bucket in self.buckets])
-            if self._bound.replica.device.type == "cuda":  # where only who lacks a gradient waits for it
-                used = DeviceAnswer.ask(self._bound.world, "used parameters", flags, self._clock.step)
-            else:
-                used = self._agreements.ask("used parameters", flags)
-                self._agreements.send(self._clock.step)  # on its way beside the flights
+        self._used.ask(self.buckets)
         self._pipeline.finish()
-        sizes = [len(bucket.bucket.items) for bucket in self.buckets]
-        agreed = None if used is None else torch.split(used.read(), sizes)
-        for place, bucket in enumerate(self.buckets):
-            if bucket.buffer.unused:
-                flags = bucket.buffer.flags if agreed is None else agreed[place]
-                bucket.buffer.expose_used(flags.tolist())
+        self._used.expose(self.buckets)

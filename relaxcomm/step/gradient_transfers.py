@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
+import torch
 from torch import Tensor
 
 from relaxcomm.step.bound import Bound
@@ -125,6 +126,17 @@ class GradientTransfers:
         )
         return True
 
+    @property
+    def sends_residuals(self) -> bool:
+        """Whether what this step has brought may hold what earlier messages have left out."""
+        return self._moved and any(transfer.task.sends_residuals for transfer in self._ran)
+
+    def note_used(self, used: Tensor) -> None:
+        """Which parameters any rank has used in this step, for the late gradients that left in it."""
+        for late in self.late:
+            if late.used is None and not late.task.carries_flags:
+                late.used = used
+
     def guarded_results(self) -> list[Tensor]:
         """What the exchanges of this step have brought, where it must be finite."""
         if not self.is_guarded:
@@ -146,7 +158,7 @@ class GradientTransfers:
     def export(self) -> list[list[object]]:
         """Late gradients as a checkpoint keeps them; waits for them."""
         return [
-            [late.due, late.task.index, self.bucket.index, late.flight.land().clone()] for late in self.late
+            [late.due, late.task.index, self.bucket.index, _with_flags(late).clone()] for late in self.late
         ]
 
     def restore(self, due: float, index: int, result: Tensor) -> None:
@@ -193,8 +205,14 @@ class GradientTransfers:
 
     def _late_value(self, late: Transfer) -> Tensor:
         numel = self.bucket.numel
-        result = late.flight.land()
+        result = _with_flags(late)
         value = late.apply(late.finalize(result[:numel]))
         if result.numel() > numel and self.buffer.unused:
             self.buffer.expose_used(result[numel:].tolist())
         return value
+
+
+def _with_flags(late: Transfer) -> Tensor:
+    """A late result with the flags of its step behind it; waits for it."""
+    result = late.flight.land()
+    return result if late.used is None else torch.cat([result, late.used.to(result)])

@@ -63,6 +63,11 @@ class Task:
         return bool(self.rule.outer.facts.moves_model)
 
     @cached_property
+    def sends_residuals(self) -> bool:
+        """Whether a message may hold what earlier ones have left out."""
+        return self.rule.compressor.facts.memory != "none" and self.moves_gradient
+
+    @cached_property
     def parts(self) -> bool:
         """Whether ranks take part together and get different results."""
         return self.rule.exchange.facts.collective and not self.rule.exchange.facts.same_result

@@ -54,6 +54,8 @@ class Transfer:
         self.snapshot: Tensor | None = None
         self.side: Tensor | None = None
         """This rank's side, if the distance between replicas is taken."""
+        self.used: Tensor | None = None
+        """Which parameters some rank had a gradient for, where a late message does not say it."""
         self.not_finite: tuple[str, ...] = ()
         """What this rank has put in that was not finite, where that was looked at on the host."""
         self.put_in: PutIn | None = None

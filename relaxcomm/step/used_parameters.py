@@ -1,0 +1,65 @@
+"""Which parameters get a `.grad` though this rank has not used them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from relaxcomm.network.operations import Label
+from relaxcomm.step.agreements import Answer
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.device_flags import DeviceAnswer
+from relaxcomm.step.gradient_transfers import GradientTransfers
+
+_USED, _SENT = "used parameters", "parameters with a residual"
+
+
+class UsedParameters:
+    """Gives a `.grad` to parameters that another rank has used, and to those for which residuals have come.
+
+    Args:
+        bound: the algorithm on a model.
+    """
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self._asked: Answer | DeviceAnswer | None = None
+
+    def ask(self, buckets: Sequence[GradientTransfers]) -> None:
+        """Ask which parameters any rank has used, unless the messages say it; it goes beside them."""
+        self._asked = None
+        if all(bucket.firing.carries_flags for bucket in buckets):
+            return
+        flags = torch.cat([bucket.buffer.flags.float() for bucket in buckets])
+        if self._bound.replica.device.type == "cuda":  # where only who lacks a gradient waits for it
+            self._asked = DeviceAnswer.ask(self._bound.world, _USED, flags, self._bound.clock.step)
+        else:
+            self._asked = self._bound.agreements.ask(_USED, flags)
+            self._bound.agreements.send(self._bound.clock.step)
+
+    def expose(self, buckets: Sequence[GradientTransfers]) -> None:
+        """The results are there: give a `.grad` to what some rank has used."""
+        used: Sequence[Tensor] = [bucket.buffer.flags for bucket in buckets]
+        if self._asked is not None:
+            used = torch.split(self._asked.read(), [len(bucket.bucket.items) for bucket in buckets])
+        for bucket, flags in zip(buckets, used, strict=True):
+            if self._asked is not None:
+                bucket.note_used(flags)
+            if bucket.buffer.unused:
+                bucket.buffer.expose_used(flags.tolist())
+        self._expose_residuals(buckets)
+
+    def _expose_residuals(self, buckets: Sequence[GradientTransfers]) -> None:
+        """The same for what nobody has used, where a residual was sent, as no later message has it."""
+        world = self._bound.world
+        # A residual may lie in one shard alone, and shards are stepped together.
+        sending = [one for one in buckets if one.sends_residuals and (world.is_sharded or one.buffer.unused)]
+        if not sending:
+            return
+        sent = torch.cat([bucket.buffer.nonzero_flags() for bucket in sending]).cpu()
+        sent = world.over_shards(sent, Label(self._bound.clock.step, _SENT), "max")
+        sizes = [len(bucket.bucket.items) for bucket in sending]
+        for bucket, flags in zip(sending, torch.split(sent, sizes), strict=True):
+            bucket.buffer.expose_used(flags.tolist())

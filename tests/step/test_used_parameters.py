@@ -1,0 +1,119 @@
+"""Parameters that some ranks, or all, did not use in a step: nothing that was sent for them is lost."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from relaxcomm import Algorithm, Rule, attach, simulate
+from relaxcomm.primitives import error_feedback, every_step, gradients, quantize, scatter_gather, top_k
+from tests.engine.sharded import RANKS, shard
+from tests.ranks import run_ranks
+
+STEPS = 40
+EIGHT_BITS = {
+    "payload": "gradients",
+    "exchange": "scatter_gather",
+    "compressor": {"quantize": {"bits": 8}},
+    "delay": 1,
+}
+
+
+PARTS = {"error_feedback": {"compressor": {"top_k": {"density": 0.1}}}}
+
+
+class Experts(nn.Module):
+    """One is used in the first step only, the other in each; the third never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seldom, self.often, self.never = (nn.Parameter(torch.zeros(8)) for _ in range(3))
+
+    def loss(self, uses_seldom: bool) -> torch.Tensor:
+        loss = 1e-3 * self.often.sum()
+        return loss + self.seldom.sum() if uses_seldom else loss
+
+
+def trained(group, algorithm, users=(0, 1, 2), steps=STEPS, saves_at=None):
+    model = Experts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    config = {"algorithm": algorithm, "bucket_bytes": 32}
+    engine = attach(model, optimizer, config, process_group=group)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model.loss(step == 0 and group.rank() in users).backward()
+        optimizer.step()
+        if step == saves_at:
+            saved = engine.state_dict()
+            parameters = [p.detach().clone() for p in model.parameters()]
+            engine.close()
+            with torch.no_grad():
+                for p, before in zip(model.parameters(), parameters, strict=True):
+                    p.copy_(before)
+            engine = attach(model, optimizer, config, process_group=group)
+            engine.load_state_dict(saved)
+    never = model.never.grad is None
+    engine.close()
+    return model.seldom.detach().sum().item(), model.often.detach().sum().item(), never
+
+
+@pytest.mark.parametrize("users", [(0, 1, 2), (1,)], ids=str)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "topk_sgd", "density": 0.25},
+        {"name": "dgc", "density": 0.25, "momentum": 0.0},
+{"rules": [{"payload": "gradients", "exchange": "scatter_gather", "compressor": PARTS}]},
+    ],
+    ids=str,
+)
+def test_residuals_of_what_nobody_uses_any_more_arrive(algorithm, users):
+    for seldom, _, never in simulate(lambda group: trained(group, algorithm, users), 3):
+        assert seldom == pytest.approx(-8 * len(users) / 3)
+        assert never
+
+
+@pytest.mark.parametrize("saves_at", [None, 0])
+@pytest.mark.parametrize("users", [(0, 1, 2), (1,)], ids=str)
+def test_late_gradients_of_what_nobody_uses_any_more_arrive(users, saves_at):
+    ranks = simulate(lambda group: trained(group, {"rules": [EIGHT_BITS]}, users, 3, saves_at), 3)
+    for seldom, _, never in ranks:
+        assert seldom == pytest.approx(-8 * len(users) / 3, rel=0.01)
+        assert never
+
+
+class Branches(nn.Module):
+    """The first is used in the first step only; its gradient is large in one row, of one shard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seldom, self.often = nn.Linear(1, 4, bias=False), nn.Linear(1, 4, bias=False)
+
+    def forward(self, step):
+        loss = 1e-4 * self.often(torch.ones(1)).sum()
+        scale = torch.tensor([1.0, 1.0, 1.0, 4.0])
+        return loss + (scale * self.seldom(torch.ones(1))).sum() if step == 0 else loss
+
+
+def sharded_rank(rank):
+    torch.manual_seed(0)
+    model = shard(Branches())
+    before = model.seldom.weight.full_tensor().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    config = {"algorithm": {"name": "topk_sgd", "density": 0.1}, "timeout_seconds": 60}
+    has_gradient = []
+    with attach(model, optimizer, config):
+        for step in range(6):
+            optimizer.zero_grad()
+            model(step).backward()
+            optimizer.step()
+            has_gradient.append(model.seldom.weight.grad is not None)
+    return has_gradient, (before - model.seldom.weight.full_tensor()).tolist()
+
+
+@pytest.mark.ranks
+def test_shards_are_stepped_together():
+    ranks = run_ranks(sharded_rank, RANKS)
+    assert [moved for _, moved in ranks] == [[[1.0], [1.0], [1.0], [4.0]]] * RANKS
+    assert all(has_gradient == ranks[0][0] for has_gradient, _ in ranks)
