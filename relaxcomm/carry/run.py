@@ -15,6 +15,7 @@ from relaxcomm.carry.random_numbers import carried_random
 from relaxcomm.carry.slots import Carrier, Held
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import ConfigError
+from relaxcomm.monitoring.statistics import SECONDS
 from relaxcomm.network.transport import Membership
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import is_buffer
@@ -184,7 +185,7 @@ class _Carrying:
         ]
 
     def _statistics(self) -> dict[str, Any]:
-        """Steps are kept; of samples and bytes the sums over the ranks, to a whole number for each."""
+        """Steps are kept, of times the mean; samples and bytes of all are shared out, in whole numbers."""
         size, counts = self._membership.world_size, [one["statistics"] for one in self._engines]
         lead = self._lead["statistics"]
         rules = {rule: None for one in counts for rule in one["bytes_by_rule"]}
@@ -194,8 +195,10 @@ class _Carrying:
             )
             for rule in rules
         }
-        sums = {name: sum(one[name] for one in counts) // size for name in lead if name != "bytes_by_rule"}
-        return {**sums, **{name: lead[name] for name in _KEPT}, "bytes_by_rule": by_rule}
+        shares = {name: sum(one[name] for one in counts) // size for name in lead if name != "bytes_by_rule"}
+        kept = {name: lead[name] for name in _KEPT}
+        means = {name: sum(one.get(name, 0.0) for one in counts) / len(counts) for name in SECONDS}
+        return {**shares, **kept, **means, "bytes_by_rule": by_rule}
 
 
 _KEPT = ("steps", "synchronisations")

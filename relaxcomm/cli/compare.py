@@ -12,7 +12,7 @@ import typer
 
 from relaxcomm.cli import report
 from relaxcomm.cli.exit_codes import RunFailed, readable
-from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, make_job
+from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, read_job
 from relaxcomm.cli.local_run import run
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import link_in_words, show
@@ -71,7 +71,7 @@ def compare(
                 "checkpoint: compare trains several algorithms, and would go on with one from another's "
                 "checkpoint; leave the section out: --set checkpoint=null"
             )
-        check_folder(one.output or _DEFAULT_OUTPUT)
+        check_folder("output", one.output or _DEFAULT_OUTPUT)
         results, failed = train_all(jobs, loaded, verbose=traceback)
         show(results, {name: str(error) for name, error in failed.items()})
         if results:
@@ -136,17 +136,13 @@ def make_jobs(
     common = [text for text in sets if not text.startswith("algorithm.")]
     if any(text.startswith("algorithm=") for text in common):
         raise ConfigError("compare takes its algorithms from --algorithms, not from --set algorithm=…")
-    configured = make_job(config, workers, common).load().algorithm.name
+    job = replace(read_job(config), link=link)
+    configured = job.override(workers, common).load().algorithm.name
     if len(common) < len(sets) and configured not in names:
         raise ConfigError(
             f"--set algorithm.… speaks of the configuration's {configured}, which --algorithms does not name"
         )
     return [
-        replace(
-            make_job(
-                config, workers, sets if name == configured else common, None if name == configured else name
-            ),
-            link=link,
-        )
+        job.override(workers, sets) if name == configured else job.override(workers, common, name)
         for name in names
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,14 +38,16 @@ Traceback = Annotated[bool, typer.Option("--traceback", metavar="", help="Show w
 class Job:
     """What a worker needs to load its configuration; picklable.
 
+    The file is read once: it may be a pipe, and a worker that begins again must get what the others have.
+
     Args:
-        source: the YAML file.
-        overrides: values by dotted key that win over the file.
+        values: the keys, unchecked.
+        origin: what errors call the place where they stand.
         link: what is simulated between the workers, or None.
     """
 
-    source: Path
-    overrides: Mapping[str, Any]
+    values: Mapping[str, Any]
+    origin: str
     link: Link | None = None
 
     def load(self) -> Config:
@@ -53,7 +55,26 @@ class Job:
 
         Raises: ConfigError or CompositionError.
         """
-        return config.load(self.source, self.overrides)
+        return config.load_values(self.values, self.origin)
+
+    def override(
+        self, workers: int | None = None, sets: Sequence[str] | None = None, algorithm: str | None = None
+    ) -> Job:
+        """The job that the command line makes of it.
+
+        `--algorithm` comes before `--set`, so that `--set algorithm.steps=8` speaks of that algorithm; a name
+        that is the configuration's own keeps its parameters.
+
+        Raises: ConfigError for a `--set` that is not KEY=VALUE, or a configuration that is not allowed.
+        """
+        overrides: dict[str, Any] = {}
+        if algorithm is not None and self.load().algorithm.name != algorithm:
+            overrides["algorithm"] = algorithm
+        overrides |= dict(parse_set(text) for text in sets or ())
+        if workers is not None:
+            overrides["workers"] = workers
+        values, _ = config.read_values(self.values, overrides)
+        return replace(self, values=values)
 
     def load_for_training(self) -> Config:
         """The configuration, and a look at everything that would fail in the workers.
@@ -68,7 +89,9 @@ class Job:
         if self.link is not None and loaded.workers == 1:
             raise ConfigError("--link slows what workers send to each other, and workers is 1; start more")
         if loaded.output is not None:
-            check_folder(loaded.output)
+            check_folder("output", loaded.output)
+        if loaded.checkpoint is not None:
+            check_folder("checkpoint.path", loaded.checkpoint.path)
         devices.choose_device(loaded, whole_number("LOCAL_WORLD_SIZE", loaded.workers, least=1))
         return loaded
 
@@ -80,23 +103,12 @@ class Job:
         return trainer.train(loaded, self.link).result
 
 
-def make_job(
-    source: Path, workers: int | None, sets: Sequence[str] | None, algorithm: str | None = None
-) -> Job:
-    """The job that the command line describes.
+def read_job(path: Path) -> Job:
+    """The job of a YAML file.
 
-    `--algorithm` comes before `--set`, so that `--set algorithm.steps=8` speaks of that algorithm; a name
-    that is the configuration's own keeps its parameters.
-
-    Raises: ConfigError for a `--set` that is not KEY=VALUE, or a configuration that is not allowed.
+    Raises: ConfigError where there is none.
     """
-    overrides: dict[str, Any] = {}
-    if algorithm is not None and config.load(source).algorithm.name != algorithm:
-        overrides["algorithm"] = algorithm
-    overrides |= dict(parse_set(text) for text in sets or ())
-    if workers is not None:
-        overrides["workers"] = workers
-    return Job(source, overrides)
+    return Job(*config.read_values(path))
 
 
 def parse_set(text: str) -> tuple[str, Any]:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from relaxcomm import config
 from relaxcomm.cli.elastic_launcher import RESTARTS, launch_elastic
 from relaxcomm.cli.job import Job
 from relaxcomm.cli.launcher import LOOPBACK, launch
@@ -56,10 +55,11 @@ def run(
     Raises: ConfigError, RunFailed.
     """
     if loaded.membership.elastic:
-        values, _ = config.read_values(job.source, job.overrides)
         most = RESTARTS if restarts is None else restarts
         where = LOOPBACK if address is None else address
-        return launch_elastic(job.train, loaded.workers, configuration=values, restarts=most, address=where)
+        return launch_elastic(
+            job.train, loaded.workers, configuration=job.values, restarts=most, address=where
+        )
     for option, value in (("--max-restarts", restarts), ("--address", address)):
         if value is not None:
             raise ConfigError(

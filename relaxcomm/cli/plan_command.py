@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relaxcomm.cli.exit_codes import RunFailed, readable
-from relaxcomm.cli.job import ConfigPath, Sets, Traceback, make_job
+from relaxcomm.cli.job import ConfigPath, Sets, Traceback, read_job
 from relaxcomm.cli.pilot_plot import plot_pilots
 from relaxcomm.cli.pilot_rows import pilots_as_json, show_pilots
 from relaxcomm.cli.plan_arguments import (
@@ -89,7 +89,7 @@ def plan(
     with readable(traceback):
         training = training_of(train, seeds, target, within, num_parameters)
         _check_picture(picture)
-        settings = make_job(config, None, sets).load()
+        settings = read_job(config).override(sets=sets).load()
         task = None if settings.task is None else load_task(settings.task, settings.seed)
         items = parameters_of(task, num_parameters)
         times = step_times_of(task, settings, step_seconds, measure, jitter, stragglers)

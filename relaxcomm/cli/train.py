@@ -10,7 +10,7 @@ import torch
 import typer
 
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import ConfigPath, Sets, Traceback, Workers, check_world_size, is_worker, make_job
+from relaxcomm.cli.job import ConfigPath, Sets, Traceback, Workers, check_world_size, is_worker, read_job
 from relaxcomm.cli.local_run import Address, Restarts, run
 from relaxcomm.cli.table import show
 from relaxcomm.config import Config
@@ -41,7 +41,7 @@ def train(
                 raise ConfigError(
                     "--max-restarts and --address are for workers that this command starts itself"
                 )
-            job = make_job(config, workers, sets, algorithm)
+            job = read_job(config).override(workers, sets, algorithm)
             loaded = job.load_for_training()
             check_world_size(loaded)
             outcome = trainer.train(loaded)
@@ -49,7 +49,7 @@ def train(
                 finish(loaded, outcome.result)
         return
     with readable(traceback):
-        job = make_job(config, workers, sets, algorithm)
+        job = read_job(config).override(workers, sets, algorithm)
         loaded = job.load_for_training()
         if (hint := unused_tasks()) is not None:
             tell(f"on this host alone, workers: {loaded.workers}. {hint}")

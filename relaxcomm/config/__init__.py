@@ -1,6 +1,6 @@
 """YAML to validated, frozen configuration."""
 
-from relaxcomm.config.configuration import Config, load, read_values
+from relaxcomm.config.configuration import Config, load, load_values, read_values
 from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, Phase
 from relaxcomm.config.yaml_text import parse_yaml
 
@@ -11,6 +11,7 @@ __all__ = [
     "DriftGuard",
     "Phase",
     "load",
+    "load_values",
     "parse_yaml",
     "read_values",
 ]

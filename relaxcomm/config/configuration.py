@@ -170,7 +170,16 @@ def load(
         >>> load({"algorithm": "bsp"}).workers
         2
     """
-    values, origin = read_values(source, overrides)
+    return load_values(*read_values(source, overrides))
+
+
+def load_values(values: Mapping[str, Any], origin: str) -> Config:
+    """Check a configuration's keys, see `load`.
+
+    Args:
+        values: the keys, as `read_values` gives them.
+        origin: what errors call the place where they stand.
+    """
     if "algorithm" not in values:
         raise ConfigError(f"{origin}: 'algorithm' is missing; name one, such as algorithm: bsp")
     try:

@@ -95,6 +95,11 @@ class ShareLoader(_Loader):
         self.on_epoch_end: Callable[[], None] = _nothing
         self._shared_anew = False
 
+    @property
+    def batches_left(self) -> int:
+        """Batches of the next iteration: an epoch's, or what is left of one that was not read to its end."""
+        return self.sizes.batches_left
+
     def share_among(self, membership: Membership, *, at_once: bool) -> None:
         """Share with other ranks.
 
@@ -157,6 +162,11 @@ class ClientLoader(_Loader):
         self.on_client_begin: Callable[[int], None] = _nothing
         self.on_client_end: Callable[[int], None] = _nothing
         self.on_round_end: Callable[[], None] = _nothing
+
+    @property
+    def batches_left(self) -> int:
+        """Batches of the next iteration: a round's, or what is left of one that was not read to its end."""
+        return len(self) - self.progress.place.batches
 
     def share_among(self, membership: Membership) -> None:
         """Share the clients with other ranks, from the next round on."""

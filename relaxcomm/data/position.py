@@ -68,6 +68,11 @@ class Progress:
         self._dealt.pop(epoch, None)
         self._go_to(epoch, Place())
 
+    @property
+    def place(self) -> Place:
+        """Where in it the next iteration begins."""
+        return self._place
+
     def dealt(self, epoch: int) -> Dealt:
         """What of an epoch other numbers of ranks have read before the ranks that there are now."""
         return self._dealt.get(epoch, ())

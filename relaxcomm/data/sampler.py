@@ -209,7 +209,17 @@ class ShareSampler(Sampler[list[int]]):
         return self._injection.local_samples(self.batch_size, self._membership.world_size)
 
     def __len__(self) -> int:
-        whole, rest = divmod(self._per_epoch, self._local_samples)
+        return self._num_batches(self._per_epoch)
+
+    @property
+    def batches_left(self) -> int:
+        """Batches of the next iteration: an epoch's, or what is left of one that was not read to its end."""
+        epoch, place = self.progress.epoch, self.progress.place
+        is_begun = place.samples or self.progress.dealt(epoch)
+        return self._num_batches(len(self.share(epoch)) - place.samples) if is_begun else len(self)
+
+    def _num_batches(self, samples: int) -> int:
+        whole, rest = divmod(samples, self._local_samples)
         return whole + bool(rest and not self._drop_last)
 
 

@@ -44,6 +44,8 @@ class Counts(Part):
     bytes_uncompressed: Index
     evaluation_bytes_sent: Index
     evaluation_bytes_received: Index
+    exposed_communication_seconds: Finite = 0.0
+    hidden_communication_seconds: Finite = 0.0
     bytes_by_rule: dict[str, Annotated[tuple[Index, Index], Field(strict=False)]]
 
 

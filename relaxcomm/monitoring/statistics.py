@@ -12,6 +12,9 @@ from torch import Tensor
 from relaxcomm.monitoring.observations import Histogram, InFlight
 from relaxcomm.network.byte_counters import ByteCounters
 
+SECONDS = ("exposed_communication_seconds", "hidden_communication_seconds")
+"""Times that a checkpoint keeps."""
+
 
 class Busy:
     """Times the outermost of nested blocks; one object for all, since they are entered in every step.
@@ -65,7 +68,7 @@ class Statistics(Mapping[str, float]):
         evaluation_bytes_sent, evaluation_bytes_received: the same for `Engine.averaged` and the average of
             `Engine.close`. Together with training's they are all.
         bytes_uncompressed: what BSP in full precision would have sent in as many steps.
-        step_seconds: mean time from one step's end to the next.
+        step_seconds: mean time from one step's end to the next, since the process started.
         exposed_communication_seconds: time that this rank stood waiting for the network, not counting
             evaluations. Over NCCL it is the GPU's stream that waits; its times are known some steps later.
         hidden_communication_seconds: time in timed steps in which exchanges were on their way and this
@@ -91,6 +94,7 @@ class Statistics(Mapping[str, float]):
         self.step_times = Histogram()
         self.in_flight = InFlight()
         self.exposed_seconds = self.hidden_seconds = 0.0  # in the steps that were timed
+        self._exposed_before = self._hidden_before = 0.0  # a checkpoint, in another process
         self.last_synchronisation: float | None = None  # on the clock of the wall
         self._last_step: float | None = None
         self._waited_before = self._flown_before = 0.0
@@ -170,7 +174,8 @@ class Statistics(Mapping[str, float]):
 
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {**self._counts(), "bytes_by_rule": {**self._counters.by_rule}}
+        seconds = {name: self[name] for name in SECONDS}
+        return {**self._counts(), **seconds, "bytes_by_rule": {**self._counters.by_rule}}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on counting from a checkpoint."""
@@ -181,6 +186,9 @@ class Statistics(Mapping[str, float]):
         self._counters.sent = int(saved["bytes_sent"])
         self._counters.received = int(saved["bytes_received"])
         self._counters.by_rule = dict(saved["bytes_by_rule"])
+        exposed, hidden = (float(saved.get(name, 0.0)) - self[name] for name in SECONDS)
+        self._exposed_before += exposed
+        self._hidden_before += hidden
 
     def _counts(self) -> dict[str, float]:
         return {
@@ -199,10 +207,11 @@ class Statistics(Mapping[str, float]):
             **self._counts(),
             "lssr": (self.steps - self.synchronisations) / self.steps if self.steps else 0.0,
             "step_seconds": self.step_times.total / max(1, self.step_times.count),
-            "exposed_communication_seconds": self._device_waiting_seconds
+            "exposed_communication_seconds": self._exposed_before
+            + self._device_waiting_seconds
             + self.waiting_seconds
             - self.evaluation_waiting_seconds,
-            "hidden_communication_seconds": self.hidden_seconds,
+            "hidden_communication_seconds": self._hidden_before + self.hidden_seconds,
             "callback_seconds": self.busy_seconds,
             **self.notes,
         }

@@ -125,8 +125,12 @@ def read_private(path: Path, what: str) -> bytes:
     return data
 
 
-def check_folder(folder: str | Path) -> None:
+def check_folder(key: str, folder: str | Path) -> None:
     """Make a folder for results and write something to it, before a run is spent on them.
+
+    Args:
+        key: of the configuration that names it.
+        folder: its path.
 
     Raises: ConfigError.
     """
@@ -138,5 +142,5 @@ def check_folder(folder: str | Path) -> None:
     except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"output: cannot write to the folder {folder}: {reason}; give another, or make room there"
+            f"{key}: cannot write to the folder {folder}: {reason}; give another, or make room there"
         ) from None

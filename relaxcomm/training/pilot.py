@@ -155,7 +155,7 @@ class SimulatedRun(Run):
         self.task = replace(task, evaluate_every_steps=often)
 
     def _train_part(self, part: Any, share: float, total: torch.Tensor) -> None:
-        self._pace.forward(self.step, share)
+        self._pace.forward(self.progress.step, share)
         super()._train_part(part, share, total)
 
     @contextmanager

@@ -76,10 +76,10 @@ class Lines(Display):
         if step < self._next_line and step < self.steps:
             return
         self._next_line = step + self.steps / 10
-        loss = float(self._last) if self._last is not None else float("nan")
+        loss = "" if self._last is None else f"loss {float(self._last):.4f}  "  # none where all was trained
         speed = step / seconds if seconds else 0.0
         print(
-            f"{self.title}  step {step}/{self.steps}  loss {loss:.4f}  {self.metric} {measure:.4f}"
+            f"{self.title}  step {step}/{self.steps}  {loss}{self.metric} {measure:.4f}"
             f"  {_rate(speed)}  {self.communication()}",
             file=sys.stderr,
             flush=True,

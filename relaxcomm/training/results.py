@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relaxcomm.monitoring.snapshot import jsonable
 from relaxcomm.system.files import write_whole
 
 
@@ -151,7 +152,9 @@ class Result:
     def write(self, folder: str | Path, facts: Mapping[str, object]) -> Path:
         """Write the result as JSON, with `facts` on how it came about, and return the file's path."""
         path = Path(folder) / f"{file_stem(self.algorithm)}.json"
-        return write_whole(path, json.dumps({**facts, **asdict(self)}, indent=2, default=str) + "\n")
+        return write_whole(
+            path, json.dumps(jsonable({**facts, **asdict(self)}), indent=2, default=str) + "\n"
+        )
 
 
 def file_stem(name: str) -> str:

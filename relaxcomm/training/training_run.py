@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -16,13 +15,16 @@ from relaxcomm.config import Config
 from relaxcomm.engine import Engine
 from relaxcomm.engine.idle import warn_of_short_run
 from relaxcomm.engine.run_state import Stateful
+from relaxcomm.errors import CheckpointError
 from relaxcomm.network import Transport
 from relaxcomm.system.environment import address_to_join
+from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.user_calls import checked_loss, checked_measure, named
 from relaxcomm.training.devices import move
 from relaxcomm.training.progress_bar import Display, make_display
 from relaxcomm.training.results import Change, Point, RankRecord
+from relaxcomm.training.run_progress import RunProgress, telling_of_options
 from relaxcomm.training.stopwatch import Stopwatch
 
 T = TypeVar("T")
@@ -49,18 +51,17 @@ class Run:
     ) -> None:
         self.config, self.task, self.device = config, task, device
         self.clock = clock or Stopwatch(device)
-        self.history: list[Point] = []
         self.changes: list[Change] = []
         self.engine: Engine = relaxcomm.attach(task.model, task.optimizer, config, process_group=transport)
         self.loader = self.engine.loader(
             task.train_data, batch_size=config.data.batch_size or task.batch_size
         )
         self.rank, self.generation = self.engine.world.rank, self.engine.generation
-        self.step = 0
+        self.progress = RunProgress(self.clock, config.seed, self.engine.world.size)
         self.steps = task.epochs * len(self.loader)
         if self.rank == 0 and self.engine.world.size > 1 and not self._by_round:
             warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
-        self.others: dict[str, Stateful] = {"trainer": self}
+        self.others: dict[str, Stateful] = {"trainer": self.progress}
         if task.scheduler is not None:
             self.others["scheduler"] = task.scheduler
         self.checkpoints: Checkpoints | None = None
@@ -77,11 +78,10 @@ class Run:
             if address_to_join() is not None:
                 self._take_part()
             elif self.checkpoints is not None:
-                self.checkpoints.resume()
+                self._resume(self.checkpoints)
             self.clock.start()
             self._train()
-            if self.checkpoints is not None:
-                self.checkpoints.finish()
+            self._finish_checkpoints()
             self.engine.finish()
             self.clock.stop()
             self._evaluate()  # the model that is left to the user
@@ -96,7 +96,7 @@ class Run:
 
     def _record(self) -> RankRecord:
         return RankRecord(
-            history=tuple(self.history),
+            history=tuple(self.progress.history),
             seconds=self.clock.seconds,
             statistics=dict(self.engine.statistics),
             bytes_by_primitive={
@@ -106,16 +106,16 @@ class Run:
 
     def _train(self) -> None:
         by_round = self._by_round
-        for epoch in range(self.loader.epoch, self.task.epochs):
+        while self.loader.epoch < self.task.epochs:
             if self.generation.number:
-                self._expect(self.step + (self.task.epochs - epoch) * len(self.loader))
+                self._expect_rest()
             for batch in self.loader:
                 self.task.model.train()
                 loss = self._train_step(batch)
-                self.step = self.engine.step
+                self.progress.step = self.engine.step
                 if not by_round:
                     self._follow_ranks()
-                self.display.step(self.step, loss)
+                self.display.step(self.progress.step, loss)
                 if not by_round:
                     self._after_step()
             if by_round:
@@ -128,11 +128,26 @@ class Run:
             self.checkpoints.round()
 
     def _after_step(self) -> None:
-        if self.step % self.task.evaluate_every_steps == 0:
+        if self.progress.step % self.task.evaluate_every_steps == 0:
             # Among ranks that come and go nobody knows the last step, after which all evaluate anyway.
-            self._evaluate_average(self.config.membership.elastic or self.step < self.steps)
+            self._evaluate_average(self.config.membership.elastic or self.progress.step < self.steps)
         if self.checkpoints is not None:
             self.checkpoints.step()
+
+    def _resume(self, checkpoints: Checkpoints) -> None:
+        with telling_of_options(self.task.optimizer, rank=self.rank):
+            checkpoints.resume()
+        self._expect_rest()
+
+    def _finish_checkpoints(self) -> None:
+        """Wait for the last one; the model is there without it, too."""
+        if self.checkpoints is None:
+            return
+        try:
+            self.checkpoints.finish()
+        except CheckpointError as error:
+            if self.rank == 0:
+                tell(f"{error}; the result is whole")
 
     def _take_part(self) -> None:
         """Begin where the others are that have admitted this rank, which is after a step or a round."""
@@ -149,10 +164,11 @@ class Run:
         if now.number == before.number:
             return
         self.generation, self.rank = now, self.engine.world.rank
-        self.steps = self.step + round((self.steps - self.step) * len(before.workers) / len(now.workers))
+        step = self.progress.step
+        self.steps = step + round((self.steps - step) * len(before.workers) / len(now.workers))
         lost = {one: now.lost.get(one, "was lost") for one in before.workers if one not in now.workers}
         joined = tuple(one for one in now.workers if one not in before.workers)
-        change = Change(now.number, self.step, self.clock.seconds, len(now.workers), lost, joined)
+        change = Change(now.number, step, self.clock.seconds, len(now.workers), lost, joined)
         self.changes.append(change)
         if joined:
             self._tell_those_who_join(self._standing())
@@ -171,39 +187,23 @@ class Run:
             return
         for name, other in self.others.items():
             other.load_state_dict(told["others"][name])
-        self.history = [replace(point, bytes_sent=0) for point in self.history]  # by others
+        self.progress.forget_bytes()
         self.changes, self.steps = list(told["changes"]), told["steps"]
 
     def _gather(self, value: T, event: str) -> list[T]:
         """A value of every rank, in rank order; of those that are left, where some are lost meanwhile."""
         return cast("list[T]", self.engine.together(lambda: self.engine.world.gather(value, event)))
 
-    def _expect(self, steps: int) -> None:
-        """Show that the run has so many steps: an epoch has fewer where more ranks share it."""
-        self.steps = self.display.steps = steps
+    def _expect_rest(self) -> None:
+        """Show how many steps the run has: an epoch has fewer where more ranks share it."""
+        whole_epochs = self.task.epochs - self.loader.epoch - 1
+        rest = whole_epochs * len(self.loader) + self.loader.batches_left if whole_epochs >= 0 else 0
+        self.steps = self.display.steps = self.progress.step + rest
 
     def _make_display(self) -> Display:
         """Rank 0 shows the run, whoever that is."""
         name, statistics = self.engine.algorithm.name, self.engine.statistics
         return make_display(name, self.steps, self.task.metric, statistics, rank=self.rank)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a result tells of the run so far."""
-        return {
-            "step": self.step,
-            "seconds": self.clock.seconds,
-            "history": [[one.step, one.seconds, one.bytes_sent, one.measure] for one in self.history],
-        }
-
-    def carry_state_dicts(self, state_dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """What any number of ranks go on from: the times of the one that came farthest."""
-        return max(state_dicts, key=lambda state: int(state["step"]))
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from it."""
-        self.step = state_dict["step"]
-        self.clock.go_on_from(state_dict["seconds"])
-        self.history = [Point(*one) for one in state_dict["history"]]
 
     def _evaluate_average(self, wanted: bool) -> None:
         if wanted:
@@ -237,8 +237,8 @@ class Run:
             measure = checked_measure(self.task.evaluate(self.task.model), self.task.evaluate)
         self.engine.observe_evaluation(**{self.task.metric: measure})
         sent = int(self.engine.statistics["bytes_sent"])
-        self.history.append(Point(self.step, self.clock.seconds, sent, measure))
-        self.display.evaluated(self.step, measure, self.clock.seconds)
+        self.progress.history.append(Point(self.progress.step, self.clock.seconds, sent, measure))
+        self.display.evaluated(self.progress.step, measure, self.clock.seconds)
 
     @contextmanager
     def _pause(self) -> Iterator[None]:

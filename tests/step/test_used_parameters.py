@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from relaxcomm import Algorithm, Rule, attach, simulate
-from relaxcomm.primitives import error_feedback, every_step, gradients, quantize, scatter_gather, top_k
+from relaxcomm import attach, simulate
 from tests.engine.sharded import RANKS, shard
 from tests.ranks import run_ranks
 
@@ -64,7 +63,7 @@ def trained(group, algorithm, users=(0, 1, 2), steps=STEPS, saves_at=None):
     [
         {"name": "topk_sgd", "density": 0.25},
         {"name": "dgc", "density": 0.25, "momentum": 0.0},
-{"rules": [{"payload": "gradients", "exchange": "scatter_gather", "compressor": PARTS}]},
+        {"rules": [{"payload": "gradients", "exchange": "scatter_gather", "compressor": PARTS}]},
     ],
     ids=str,
 )

@@ -1,0 +1,100 @@
+"""How far a training run has come: what a checkpoint keeps of it beside the model and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, replace
+from typing import Any
+
+from torch.optim import Optimizer
+
+from relaxcomm.errors import ConfigError
+from relaxcomm.system.telling import tell
+from relaxcomm.training.results import Point
+from relaxcomm.training.stopwatch import Stopwatch
+
+
+class RunProgress:
+    """The steps, the training time and the evaluations of a run until now.
+
+    Args:
+        clock: of the training time.
+        seed: of the task, which says what is held out and in which order the rest is read.
+        workers: number of ranks.
+    """
+
+    def __init__(self, clock: Stopwatch, seed: int, workers: int) -> None:
+        self._clock, self._seed, self._workers = clock, seed, workers
+        self.step = 0
+        self.history: list[Point] = []
+
+    def forget_bytes(self) -> None:
+        """What was sent until now was sent by others."""
+        self.history = [replace(point, bytes_sent=0) for point in self.history]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a result tells of the run so far."""
+        return {
+            "step": self.step,
+            "seconds": self._clock.seconds,
+            "seed": self._seed,
+            "history": [list(astuple(point)) for point in self.history],
+        }
+
+    def carry_state_dicts(self, state_dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What any number of ranks go on from: the times of the one that came farthest, the bytes of all."""
+        farthest = max(state_dicts, key=lambda state: int(state["step"]))
+        histories = [[Point(*one) for one in state["history"]] for state in state_dicts]
+        kept = [Point(*one) for one in farthest["history"]]
+        for place, point in enumerate(kept):
+            sent = sum(one[place].bytes_sent for one in histories if place < len(one))
+            kept[place] = replace(point, bytes_sent=sent // self._workers)
+        return {**farthest, "history": [list(astuple(point)) for point in kept]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from it.
+
+        Raises: ConfigError for that of a run with another seed.
+        """
+        seed = state_dict.get("seed", self._seed)
+        if seed != self._seed:
+            raise ConfigError(
+                f"the checkpoint is of a run with seed {seed}, and this one has {self._seed}: other samples "
+                f"would be held out, and what was trained on would be evaluated; set seed: {seed}, or give "
+                "another checkpoint.path"
+            )
+        self.step = state_dict["step"]
+        self._clock.go_on_from(state_dict["seconds"])
+        self.history = [Point(*one) for one in state_dict["history"]]
+
+
+@contextmanager
+def telling_of_options(optimizer: Optimizer, *, rank: int) -> Iterator[None]:
+    """Tell of an optimizer's options that the task gives, and a checkpoint that is loaded in here overrides.
+
+    Args:
+        optimizer: of the task.
+        rank: 0 tells.
+    """
+    given = [_options(group) for group in optimizer.param_groups]
+    yield
+    for before, group in zip(given, optimizer.param_groups, strict=True):
+        saved = _options(group)
+        for name in sorted(before.keys() & saved.keys()):
+            if rank == 0 and before[name] != saved[name]:
+                tell(
+                    f"the optimizer goes on with {name} {saved[name]} of the checkpoint, not with "
+                    f"{before[name]}, which a new run would have"
+                )
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that stay; where a schedule moves the learning rate, it is the first one."""
+    kept = {
+        name: value for name, value in group.items() if isinstance(value, bool | int | float | tuple | list)
+    }
+    kept.pop("params")
+    if "initial_lr" in kept:
+        kept["lr"] = kept.pop("initial_lr")
+    return kept
