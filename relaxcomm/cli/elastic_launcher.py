@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console
-from torch.multiprocessing.spawn import start_processes
 
-from relaxcomm.cli import fork_server, invitation, signals
+from relaxcomm.cli import elastic_worker, fork_server, invitation, signals
+from relaxcomm.cli.elastic_worker import Processes
 from relaxcomm.cli.launcher import LOOPBACK, prepare
-from relaxcomm.cli.worker_reports import first_failure, in_words, report_of, reporting
-from relaxcomm.system.environment import JOIN, RANK_VARIABLES
-from relaxcomm.system.files import write_whole
+from relaxcomm.cli.worker_reports import first_failure, in_words, report_of
+from relaxcomm.network import elastic_store
 from relaxcomm.system.telling import tell
 
 T = TypeVar("T")
@@ -44,7 +41,8 @@ def launch_elastic(
     """Run `work` on local worker processes that find each other in a store which this process holds.
 
     It goes on as long as a worker lives. A worker that ends badly begins again, as a newcomer that the others
-    admit, until one has come to the end of the run.
+    admit, until one has come to the end of the run. Before the workers have met nobody can admit another, so
+    that all begin again.
 
     Args:
         work: picklable, since each worker is a process of its own.
@@ -63,7 +61,8 @@ def launch_elastic(
         store, place = invitation.listen(address)
         invitation.invite(store, configuration)
         tell(f"to add a worker: relaxcomm join {place}")
-        launcher = _Launcher(work, workers, place, Path(folder), restarts, fork_server.begin())
+        processes = Processes(work, workers, place, Path(folder), fork_server.begin())
+        launcher = _Launcher(processes, store, restarts)
         try:
             return launcher.run()
         finally:
@@ -95,89 +94,97 @@ class _Launcher(Generic[T]):
     """Starts workers and watches them.
 
     Args:
-        work: of each.
-        size: how many.
-        place: HOST:PORT of the store.
-        folder: in which they leave results and reports.
+        processes: that it starts.
+        store: where they meet.
         restarts: of each, at most.
-        changed: variables of the environment, by `fork_server.begin`.
     """
 
-    def __init__(
-        self,
-        work: Callable[[], T],
-        size: int,
-        place: str,
-        folder: Path,
-        restarts: int,
-        changed: Mapping[str, str | None],
-    ) -> None:
-        self._work, self._size, self._place = work, size, place
-        self._folder, self._restarts, self._changed = folder, restarts, changed
+    def __init__(self, processes: Processes[T], store: Any, restarts: int) -> None:
+        self._processes, self._store, self._restarts = processes, store, restarts
         self._failed: dict[int, int] = {}  # exit codes of the last failures, by rank
         self._console = Console(stderr=True)
-        self._done: Path | None = None  # the result of the first that came to the end
+        self._done: tuple[int, int] | None = None  # rank and life of the first that came to the end
 
     def run(self) -> T:
         """Watch until nobody is left.
 
         Raises: RunFailed if none came to the end.
         """
-        workers = [_Worker(rank, self._start(rank, 0)) for rank in range(self._size)]
+        start, size = self._processes.start, self._processes.size
+        workers = [_Worker(rank, start(rank, 0, joins=False)) for rank in range(size)]
         while living := [(one, one.process) for one in workers if one.process is not None]:
             wait([process.sentinel for _, process in living], _LOOK_SECONDS)
             for worker, process in living:
-                if process.exitcode is not None:
-                    self._ended(worker, process, others=len(living) > 1)
+                if process.exitcode is not None and worker.process is process:
+                    self._ended(worker, process, workers)
             if self._done is None and any(worker.process is not None for worker, _ in living):
                 self._begin_again(workers)
         if self._done is None:
-            raise first_failure(self._folder, self._failed, self._size)
-        result: T = pickle.loads(self._done.read_bytes())  # a worker of this process wrote it
-        return result
+            raise first_failure(self._processes.folder, self._failed, size)
+        return self._processes.result(*self._done)
 
-    def _begin_again(self, workers: list[_Worker]) -> None:
+    def _begin_again(self, workers: Sequence[_Worker]) -> None:
         """Start those whose pause is over."""
         for worker in workers:
             if worker.due is not None and time.monotonic() >= worker.due:
-                worker.due, worker.lives = None, worker.lives + 1
-                worker.process, worker.began = self._start(worker.rank, worker.lives), time.monotonic()
+                self._start(worker, joins=True)
 
-    def _start(self, rank: int, life: int) -> BaseProcess:
-        own = _environment(rank, self._size, self._place) if life == 0 else {JOIN: self._place}
-        begin = (self._work, str(self._folder), rank, life, own, os.getpid(), self._changed)
-        context = start_processes(  # type: ignore[no-untyped-call]
-            _run, begin, nprocs=1, join=False, start_method=fork_server.START_METHOD
-        )
-        process: BaseProcess = context.processes[0]
-        return process
+    def _start(self, worker: _Worker, *, joins: bool) -> None:
+        worker.due, worker.lives, worker.began = None, worker.lives + 1, time.monotonic()
+        worker.process = self._processes.start(worker.rank, worker.lives, joins=joins)
 
-    def _ended(self, worker: _Worker, process: BaseProcess, *, others: bool) -> None:
+    def _ended(self, worker: _Worker, process: BaseProcess, workers: Sequence[_Worker]) -> None:
         """Take note of how a process ended, and when another takes its place."""
         worker.process, exit_code = None, process.exitcode
         if exit_code == 0:
-            self._done = self._done or _result(self._folder, worker.rank, worker.lives)
+            self._done = self._done or (worker.rank, worker.lives)
             return
         if exit_code == -signal.SIGINT:
             signals.await_interrupt()
         assert exit_code is not None, "it has ended"
         self._failed.setdefault(worker.rank, exit_code)
-        report = report_of(self._folder, worker.rank, worker.lives)
-        how = in_words(exit_code) if report is None else str(report)
-        then = ""
-        if others and self._done is None and not (report is not None and report.bad_input):
-            then = self._plan_restart(worker)
-        self._say(f"process {process.pid} ended: {how}{then}")
+        report = report_of(self._processes.folder, worker.rank, worker.lives)
+        ended = f"process {process.pid} ended: {in_words(exit_code) if report is None else report}"
+        can_restart = self._done is None and not (report is not None and report.bad_input)
+        if self._done is None and not elastic_store.has_run(self._store):
+            self._begin_anew(worker, workers, ended, can_restart=can_restart)
+        elif can_restart and any(one.process is not None for one in workers):
+            self._say(ended + self._plan_restart(worker))
+        else:
+            self._say(ended)
+
+    def _begin_anew(
+        self, worker: _Worker, workers: Sequence[_Worker], ended: str, *, can_restart: bool
+    ) -> None:
+        """One has ended before the workers have met, and nobody can admit another: end all, or start all."""
+        for one in workers:
+            if one.process is not None:
+                elastic_worker.end(one.process)
+                one.process = None
+        if not can_restart or worker.lives >= self._restarts:
+            self._say(ended)
+            return
+        elastic_store.forget_run(self._store)  # they may have met meanwhile
+        pause = self._next_pause(worker)
+        number = f"restart {worker.lives + 1} of {self._restarts}"
+        self._say(f"{ended}; the workers have not met yet: all begin again in {pause:g} s, {number}")
+        time.sleep(pause)
+        for one in workers:
+            self._start(one, joins=False)
 
     def _plan_restart(self, worker: _Worker) -> str:
         """What becomes of a place, in words."""
         if worker.lives >= self._restarts:
             return f"; no other takes its place, after {worker.lives} restarts"
-        now = time.monotonic()
-        worker.short_lives = 0 if now - worker.began > _LONG_LIFE_SECONDS else worker.short_lives + 1
-        pause = min(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS * 2 ** max(0, worker.short_lives - 1))
-        worker.due = now + pause
+        pause = self._next_pause(worker)
+        worker.due = time.monotonic() + pause
         return f"; another takes its place in {pause:g} s, restart {worker.lives + 1} of {self._restarts}"
+
+    def _next_pause(self, worker: _Worker) -> float:
+        """Seconds until another process begins."""
+        lived = time.monotonic() - worker.began
+        worker.short_lives = 0 if lived > _LONG_LIFE_SECONDS else worker.short_lives + 1
+        return min(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS * 2 ** max(0, worker.short_lives - 1))
 
     def _say(self, words: str) -> None:
         """One line, in the place of a bar that a worker shows, or has left without a cursor."""
@@ -185,42 +192,3 @@ class _Launcher(Generic[T]):
             self._console.file.write("\r\x1b[2K")
             self._console.show_cursor()
         tell(words)
-
-
-def _environment(rank: int, size: int, place: str) -> dict[str, str]:
-    """What a worker that begins with the others must know, as torchrun says it."""
-    host, port = invitation.split_address(place)
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # no rank holds the store
-        "TORCHELASTIC_RESTART_COUNT": "0",
-    }
-
-
-def _run(
-    index: int,
-    work: Callable[[], T],
-    folder: str,
-    rank: int,
-    life: int,
-    own: Mapping[str, str],
-    launcher: int,
-    changed: Mapping[str, str | None],
-) -> None:
-    """What each worker process does."""
-    signals.end_at_interrupt()
-    fork_server.enter(launcher, changed)
-    for name in RANK_VARIABLES:
-        os.environ.pop(name, None)
-    os.environ.update(own)
-    with reporting(Path(folder), rank, life):
-        write_whole(_result(Path(folder), rank, life), pickle.dumps(work()))
-
-
-def _result(folder: Path, rank: int, life: int) -> Path:
-    return folder / f"result-{rank}-{life}"

@@ -47,6 +47,16 @@ def publish(place: MeetingPlace, facts: Mapping[str, str], shown_as: str) -> Non
     place.store.set(_KEY, json.dumps(asdict(run)))
 
 
+def has_run(store: Any) -> bool:
+    """Whether the workers of a run have met."""
+    return bool(store.check([_KEY]))
+
+
+def forget_run(store: Any) -> None:
+    """Its workers are gone; others will meet."""
+    store.delete_key(_KEY)
+
+
 def connect(address: str, seconds: float, secret: Secret | None) -> Any:
     """The store at HOST:PORT.
 
@@ -79,7 +89,7 @@ def find(store: Any, address: str, seconds: float) -> Run:
     Raises: CommunicationError if there is none in so many seconds.
     """
     deadline = time.monotonic() + seconds
-    while not store.check([_KEY]):
+    while not has_run(store):
         if time.monotonic() > deadline:
             raise CommunicationError(
                 f"the store at {address} has told of no run that can be joined for {seconds:g} s "

@@ -30,6 +30,11 @@ from relaxcomm.tasks.digits import make as digits
 
 
 def make(seed: int, what: str = "nothing", rank: int = 1, epochs: int = 2, pause: float = 0.0):
+    if os.environ.get("RANK") == str(rank):
+        if what == "die early" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "fail early":
+            raise OSError("no data here")
     task = digits(seed, epochs=epochs, hidden=[16])
     calls = []
 

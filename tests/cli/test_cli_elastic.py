@@ -156,6 +156,26 @@ def fail():
     raise errors.ConfigError("this cannot be")
 
 
+def test_all_begin_again_if_one_ends_before_they_have_met(start, folder):
+    """Nobody could admit another; the rest would wait until they gave up."""
+    task = json.dumps({"mine.job:make": {"what": "die early"}})
+    result = start("train", "quick.yaml", *ELASTIC, "--set", f"task={task}", "--set", "output=out").finish()
+    assert (result.code, result.left_over) == (0, False), result.err
+    (told,) = re.findall(r"process \d+ ended: .*", result.err)
+    assert told.endswith("SIGKILL; the workers have not met yet: all begin again in 1 s, restart 1 of 3")
+    record = result_of(folder)
+    assert (record["workers"], record["changes"]) == (3, [])
+
+
+def test_nobody_waits_for_one_that_cannot_begin(start):
+    task = json.dumps({"mine.job:make": {"what": "fail early"}})
+    result = start("train", "quick.yaml", *ELASTIC, "--max-restarts", "1", "--set", f"task={task}").finish()
+    assert (result.code, result.left_over) == (1, False)
+    assert "all begin again in 1 s, restart 1 of 1" in result.err
+    assert "relaxcomm: error: rank 1: OSError: no data here" in result.err
+    assert "timeout_seconds" not in result.err
+
+
 @pytest.mark.faults
 def test_what_a_worker_returns_is_handed_over_and_what_it_raises_told(capfd):
     assert elastic_launcher.launch_elastic(succeed, 2, configuration={}) in ("0", "1")
@@ -165,10 +185,10 @@ def test_what_a_worker_returns_is_handed_over_and_what_it_raises_told(capfd):
     assert "takes its place" not in capfd.readouterr().err
 
 
-def test_pauses_grow_as_long_as_processes_do_not_last(tmp_path, monkeypatch):
+def test_pauses_grow_as_long_as_processes_do_not_last(monkeypatch):
     now = 1000.0
     monkeypatch.setattr(elastic_launcher.time, "monotonic", lambda: now)
-    launcher = elastic_launcher._Launcher(succeed, 2, "127.0.0.1:1", tmp_path, restarts=8, changed={})
+    launcher = elastic_launcher._Launcher(None, None, restarts=8)
     worker = elastic_launcher._Worker(0, None, began=now)
     pauses = []
     for lived in (5, 5, 59, 5, 5, 5, 90, 5):
