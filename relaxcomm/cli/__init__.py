@@ -10,8 +10,10 @@ def main() -> None:
     until a command begins.
     """
     gc.disable()
-    from relaxcomm.cli.app import main as run
-
+    try:
+        from relaxcomm.cli.app import main as run
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     gc.freeze()
     gc.enable()
     run()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -60,9 +62,20 @@ app.command()(new_algorithm)
 app.command()(top)
 
 
+def _complete_streams() -> None:
+    """Open streams that the shell has closed, and let the others take what they have no letters for."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def main() -> None:
     """Run the command line; exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
     warnings.showwarning = warn
+    _complete_streams()
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         app.rich_markup_mode = None  # no boxes in help and errors
     app(prog_name="relaxcomm")

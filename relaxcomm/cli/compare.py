@@ -73,9 +73,10 @@ def compare(
             )
         check_folder("output", one.output or _DEFAULT_OUTPUT)
         results, failed = train_all(jobs, loaded, verbose=traceback)
-        show(results, {name: str(error) for name, error in failed.items()})
-        if results:
-            _draw(results, failed, one, config.stem)
+        why = {name: str(error) for name, error in failed.items()}
+        written = _draw(results, why, one, config.stem) if results else ""
+        show(results, why)  # last: its reader may be gone
+        print(written, end="")
         if failed:
             raise _summary(failed, len(jobs))
 
@@ -99,12 +100,12 @@ def train_all(
     return results, failed
 
 
-def _draw(results: list[Result], failed: Mapping[str, RunFailed], settings: Config, stem: str) -> None:
+def _draw(results: list[Result], failed: Mapping[str, str], settings: Config, stem: str) -> str:
+    """Write the pictures and the page; what to say of them."""
     folder = Path(settings.output or _DEFAULT_OUTPUT)
-    print(f"link: {link_in_words(results[0])}")
-    print(f"plot: {plot(results, folder / f'{stem}.png')}")
-    why = {name: str(error) for name, error in failed.items()}
-    print(f"report: {report.write(results, provenance(settings), folder / f'{stem}.html', why)}")
+    picture = plot(results, folder / f"{stem}.png")
+    page = report.write(results, provenance(settings), folder / f"{stem}.html", failed)
+    return f"link: {link_in_words(results[0])}\nplot: {picture}\nreport: {page}\n"
 
 
 def _summary(failed: Mapping[str, RunFailed], number: int) -> RunFailed:

@@ -184,7 +184,7 @@ class _Launcher(Generic[T]):
         """Seconds until another process begins."""
         lived = time.monotonic() - worker.began
         worker.short_lives = 0 if lived > _LONG_LIFE_SECONDS else worker.short_lives + 1
-        return min(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS * 2 ** max(0, worker.short_lives - 1))
+        return min(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS * 2.0 ** max(0, worker.short_lives - 1))
 
     def _say(self, words: str) -> None:
         """One line, in the place of a bar that a worker shows, or has left without a cursor."""

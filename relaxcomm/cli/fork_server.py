@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing import forkserver, get_context
@@ -10,6 +11,8 @@ from multiprocessing.connection import Connection
 from typing import Literal
 
 import psutil
+
+from relaxcomm.cli.exit_codes import warn
 
 START_METHOD: Literal["forkserver"] = "forkserver"
 _IMPORTS = "relaxcomm.cli.worker_imports"
@@ -42,7 +45,7 @@ def _tell_environment(tell: Connection) -> None:
 
 
 def enter(launcher: int, changed: Mapping[str, str | None]) -> None:
-    """In a worker: take over the environment; end if the launcher has been killed meanwhile.
+    """In a worker: take over the environment and how warnings look; end if the launcher has been killed.
 
     Args:
         launcher: its process.
@@ -60,3 +63,4 @@ def enter(launcher: int, changed: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    warnings.showwarning = warn

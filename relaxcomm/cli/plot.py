@@ -85,7 +85,7 @@ def svg(draw: Callable[[Any, Sequence[Result]], None], results: Sequence[Result]
     figure = new_figure(6.2, height)
     axes = figure.subplots()
     draw(axes, results)
-    if axes.get_legend() is None:
+    if axes.get_legend() is None and axes.get_legend_handles_labels()[0]:
         axes.legend()
     target = io.StringIO()
     figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
@@ -123,4 +123,5 @@ def _finish_bars(axes: Any) -> None:
     axes.invert_yaxis()
     axes.grid(alpha=0.3, axis="x")
     axes.set_axisbelow(True)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    if axes.get_legend_handles_labels()[0]:  # none where one worker sends nothing
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

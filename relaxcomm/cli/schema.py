@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback
@@ -19,4 +20,5 @@ def schema(traceback: Traceback = False) -> None:
     Then an editor with a YAML language server completes and checks it.
     """
     with readable(traceback):
-        print(json.dumps(make_schema(), indent=2, ensure_ascii=False))
+        is_unicode = sys.stdout.encoding.lower().startswith("utf")
+        print(json.dumps(make_schema(), indent=2, ensure_ascii=not is_unicode))

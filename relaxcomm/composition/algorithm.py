@@ -84,7 +84,9 @@ class Algorithm:
                 f"no rule selects the parameter {name!r}, so its replicas would drift apart; widen a "
                 f"rule's select, which are now: {[rule.select for rule in self.rules]}"
             )
-        legality.check_together([self.rules[index] for index in found], name)
+        rules = [self.rules[index] for index in found]
+        legality.check_together(rules, name)
+        legality.check_bases(rules, name)
         return found
 
     @property

@@ -69,6 +69,11 @@ class _Loader(yaml.SafeLoader):
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
         """A whole number of 64 bits."""
+        if re.fullmatch(r"[-+]?0[0-9_]+", node.value):
+            raise ConfigError(
+                f"{_line(node)}: {shown(node.value)} is octal to some and decimal to others; leave the first "
+                "0 out, or put text in quotes"
+            )
         try:
             number = self.construct_yaml_int(node) if len(node.value) <= _LONGEST_NUMBER else None
         except ValueError:  # 0x_

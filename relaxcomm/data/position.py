@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Place(NamedTuple):
@@ -115,3 +118,29 @@ class Progress:
 
     def _go_to(self, epoch: int, place: Place) -> None:
         self._epoch, self._place, self._latest = epoch, place, None
+
+
+def unit_of(places: Sequence[Place]) -> int:
+    """How many samples were dealt out together to these ranks, as those know that have read any."""
+    return max(place.unit for place in places if place.samples)
+
+
+def left_over(order: NDArray[np.int64], dealt: Dealt) -> NDArray[np.int64]:
+    """What nobody has read of an epoch.
+
+    Args:
+        order: of its samples, those that sat out behind the others.
+        dealt: how far each rank came, with each number of ranks.
+
+    Example:
+        >>> import numpy as np
+        >>> left_over(np.arange(7), ((Place(2, 1, 2), Place(1, 1, 2)),))  # of two ranks
+        array([3, 4, 5, 6])
+    """
+    for places in dealt:
+        is_read = np.zeros(len(order), dtype=bool)
+        usable = len(order) // unit_of(places) * unit_of(places)
+        for rank, place in enumerate(places):
+            is_read[rank : usable : len(places)][: place.samples] = True
+        order = order[~is_read]
+    return order

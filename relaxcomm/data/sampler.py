@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from relaxcomm.data.injection import Injection
 from relaxcomm.data.partitions import Indices, Partition, iid
-from relaxcomm.data.position import Dealt, Place, Progress, Reading
+from relaxcomm.data.position import Dealt, Place, Progress, Reading, left_over, unit_of
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 
@@ -227,30 +227,3 @@ def check_batch_size(batch_size: int) -> None:
     """Raises: ConfigError for a batch without samples."""
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
-
-
-def unit_of(places: Sequence[Place]) -> int:
-    """How many samples were dealt out together to these ranks, as those know that have read any."""
-    return max(place.unit for place in places if place.samples)
-
-
-def left_over(order: Indices, dealt: Dealt) -> Indices:
-    """What nobody has read of an epoch.
-
-    Args:
-        order: of its samples, those that sat out behind the others.
-        dealt: how far each rank came, with each number of ranks.
-
-    Example:
-        >>> import numpy as np
-        >>> from relaxcomm.data.position import Place
-        >>> left_over(np.arange(7), ((Place(2, 1, 2), Place(1, 1, 2)),))  # of two ranks
-        array([3, 4, 5, 6])
-    """
-    for places in dealt:
-        is_read = np.zeros(len(order), dtype=bool)
-        usable = len(order) // unit_of(places) * unit_of(places)
-        for rank, place in enumerate(places):
-            is_read[rank : usable : len(places)][: place.samples] = True
-        order = order[~is_read]
-    return order

@@ -183,6 +183,7 @@ class Loop:
     def _take_gradients(self, indices: list[int]) -> None:
         self.step.bound.controllers.gradients_arrive()
         if self._paused:
+            loop_checks.check_not_exchanged(self.step)
             self._unsynchronised = True
         elif not self._given_up:
             try:

@@ -22,6 +22,16 @@ def check_ended(*, begun: bool) -> None:
         )
 
 
+def check_not_exchanged(step: Step) -> None:
+    """Raise UsageError for a backward under no_sync that adds to gradients which all ranks have."""
+    if step.backward.exchanged:
+        raise UsageError(
+            f"backward under no_sync() in step {step.bound.clock.step}, after a backward outside: "
+            f"{step.bound.algorithm.name} has exchanged this step's gradients, and what is added now would "
+            "be this worker's alone. Run the last backward of each step outside no_sync()"
+        )
+
+
 def check_no_graph() -> None:
     """Raise UsageError for a backward that makes gradients of gradients."""
     if torch.is_grad_enabled():

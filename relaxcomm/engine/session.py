@@ -171,7 +171,7 @@ class Session:
                 replicas.average(self.bound, EVALUATION)
             idle.warn_of_parted(self.bound)
         elif average is None:
-            replicas.check(self.bound)
+            replicas.check(self.bound, self.bound.replica.parameters)
 
     def detach(self) -> None:
         """Follow the training loop no more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import product
 
+from relaxcomm.composition.legality.later_rules import gives_base
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Task
 
@@ -27,17 +28,8 @@ class Bases:
         self._pairs = [
             (index, other)
             for index, other in product(based, range(len(self._rules)))
-            if self._rules[other].active[0] < self._rules[index].active[0]
-            and (self._rules[other].makes_replicas_equal or self._has_kept_equal(other, index))
+            if gives_base(self._rules, other, index)
         ]
-
-    def _has_kept_equal(self, other: int, index: int) -> bool:
-        """Whether replicas that were equal at first are so by a gradient rule when another one begins."""
-        rule, begins = self._rules[other], self._rules[index].active[0]
-        kept = rule.keeps_replicas_equal_while_active and rule.moves_parameters and not rule.delay
-        before = [one for one in self._rules if one.active[0] < begins and one.moves_parameters]
-        parts = any(not one.exchange.facts.same_result or one.payload.facts.keeps_local for one in before)
-        return kept and not rule.active[0] and not parts
 
     def follow(self, ran: Collection[int]) -> None:
         """A step has ended.

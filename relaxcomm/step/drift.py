@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -11,6 +12,7 @@ from relaxcomm.errors import DriftError, DriftWarning
 from relaxcomm.network.operations import Agree, Label
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
+from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.digest import checksum
 
 
@@ -24,23 +26,28 @@ class Drift:
 
     def __init__(self, bound: Bound, guard: DriftGuard | None) -> None:
         self._bound, self._guard = bound, guard
-        self._next = guard.every_steps if guard else 0
+        self._next: dict[str, int] = {}  # by parameter, the first step after which it is compared again
+        self._earliest = guard.every_steps if guard else 0
 
     def is_due(self) -> bool:
-        """Whether it is time to compare, as soon as replicas should be equal."""
-        return self._guard is not None and self._bound.clock.step + 1 >= self._next
+        """Whether it is time to compare anything, as soon as it should be equal."""
+        return self._guard is not None and self._bound.clock.step + 1 >= self._earliest
 
-    def check(self) -> None:
-        """Compare replicas that should be equal; at the same place on all ranks.
+    def check(self, equal: Sequence[Bucket]) -> None:
+        """Compare what is due; at the same place on all ranks.
+
+        Args:
+            equal: what should be equal on all ranks now.
 
         Raises: DriftError if the policy says so; NonFiniteError if all hold the same NaN or infinity.
         """
+        step, due = self._bound.clock.step, self._due({name for bucket in equal for name in bucket.names})
+        if not due:
+            return
         assert self._guard is not None, "it is due only with a guard"
-        step = self._bound.clock.step
-        self._next = step + 1 + self._guard.every_steps
-        differing = self._differing()
+        differing = self._differing(due)
         if not differing:
-            replicas.check(self._bound)  # gradients in full precision are not looked at for NaN
+            replicas.check(self._bound, due)  # gradients in full precision are not looked at for NaN
             if not self._bound.algorithm.lets_replicas_differ:
                 self._bound.world.statistics.latest["replica_distance"] = 0.0
             return
@@ -59,11 +66,21 @@ class Drift:
         elif self._bound.norms.enabled:
             replicas.means(self._bound)  # they measure how far this rank is from them
 
-    def _differing(self) -> list[str]:
-        parameters, step = self._bound.replica.parameters, self._bound.clock.step
-        sums = torch.stack([checksum(item.tensor) for item in parameters]).double().cpu()
+    def _due(self, equal: Collection[str]) -> list[Item]:
+        """The parameters that are compared now, which come next after a while."""
+        assert self._guard is not None, "it is due only with a guard"
+        every, done = self._guard.every_steps, self._bound.clock.step + 1
+        parameters = self._bound.replica.parameters
+        due = [one for one in parameters if one.name in equal and self._next.get(one.name, every) <= done]
+        self._next |= {one.name: done + every for one in due}
+        self._earliest = min(self._next.get(one.name, every) for one in parameters)
+        return due
+
+    def _differing(self, items: Sequence[Item]) -> list[str]:
+        step = self._bound.clock.step
+        sums = torch.stack([checksum(item.tensor) for item in items]).double().cpu()
         world, label = self._bound.world, Label(step, "drift guard")
         received = world.run(Agree(torch.cat([sums, -sums]), "max"), label)  # shards of a replica differ
         largest, smallest = received[: len(sums)], -received[len(sums) :]
         differs = world.over_shards((largest != smallest).double(), label)
-        return [item.name for item, bad in zip(parameters, differs.tolist(), strict=True) if bad]
+        return [item.name for item, bad in zip(items, differs.tolist(), strict=True) if bad]

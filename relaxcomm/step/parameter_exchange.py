@@ -102,17 +102,6 @@ class ParameterExchange:
             self._launch(index)
         return bool(running)
 
-    def makes_equal(self, fired: Collection[int]) -> bool:
-        """Whether all replicas should be equal after this step, the same on all ranks."""
-        if not self._plan.keeps_step:
-            return False
-        if not self._bound.algorithm.lets_replicas_differ:
-            return True
-        return any(
-            index in fired and rule.select is None and rule.makes_replicas_equal
-            for index, rule in self._rules
-        )
-
     def drain(self) -> None:
         """Apply everything that is on its way."""
         late, self.late = self.late, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,6 +129,23 @@ class Plan:
             for task in tasks
             if task.bucket is bucket and task.rule.payload.facts.site == site
         ]
+
+    def equal_after(self, fired: Collection[int]) -> list[Bucket]:
+        """The buckets whose parameters should be equal on all ranks after a step.
+
+        Args:
+            fired: the rules that have exchanged after the optimizer's step.
+        """
+        return [one for one in self.buckets or () if self.keeps_step and self._is_equal_after(one, fired)]
+
+    def _is_equal_after(self, bucket: Bucket, fired: Collection[int]) -> bool:
+        moving = {site: self._moving(bucket, site) for site in ("backward", "step")}
+        if last := [task.rule for task in moving["step"] if task.index in fired]:
+            return last[-1].makes_replicas_equal
+        return all(task.rule.keeps_replicas_equal for tasks in moving.values() for task in tasks)
+
+    def _moving(self, bucket: Bucket, site: str) -> list[Task]:
+        return [task for task in self.of_bucket(bucket, site) if task.rule.moves_parameters]
 
     def gradients_of(self, bucket: Bucket) -> GradientBuffer | GradientInPlace:
         """What holds the gradients of a bucket."""

@@ -69,9 +69,11 @@ def equalise(bound: Bound, *, moments: bool) -> None:
             _replace(bound, _all_reduced(bound, _gathered(buckets), AVERAGE), "the optimizer's")
 
 
-def check(bound: Bound) -> None:
-    """Raise NonFiniteError on ranks whose own parameters or floating-point buffers are not finite."""
-    if bad := [name for bucket, flat in _gathered(mean_buckets(bound)) for name in spoilt(bucket, flat)]:
+def check(bound: Bound, parameters: Sequence[Item]) -> None:
+    """Raise NonFiniteError on ranks where some parameters, or with all of them a buffer, are not finite."""
+    is_all = len(parameters) == len(bound.replica.parameters)
+    looked_at = bound.replica.pack([*parameters, *(bound.replica.buffers() if is_all else ())])
+    if bad := [name for bucket, flat in _gathered(looked_at) for name in spoilt(bucket, flat)]:
         raise local_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
 
 
@@ -124,9 +126,23 @@ def means(
     mine = [flat for _, flat in _gathered(bucket for bucket, _ in found)] if bound.norms.enabled else []
     flats = _gathered(mean_buckets(bound, {name for bucket, _ in found for name in bucket.names}))
     mine += [flat.clone() for _, flat in flats] if bound.norms.enabled else []
+    _add_rests(bound, flats)
     found += _all_reduced(bound, flats, purpose)
     bound.norms.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
     return found
+
+
+def _add_rests(bound: Bound, flats: Iterable[tuple[Bucket, Tensor]]) -> None:
+    """Add what this rank holds of the mean beside its parameters, such as the rest of a push-sum."""
+    rests = {
+        name: view
+        for bucket, rest in bound.state.rests(bound.plan)
+        for name, view in zip(bucket.names, bucket.views(rest), strict=True)
+    }
+    for bucket, flat in flats if rests else ():
+        for name, view in zip(bucket.names, bucket.views(flat), strict=True):
+            if name in rests:
+                view.add_(rests[name].to(view.dtype))
 
 
 def _all_reduced(

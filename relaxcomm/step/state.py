@@ -165,6 +165,15 @@ class State:
         """The same rules have kept that among other ranks; the rounds of services are counted anew."""
         self._exchanged_before = before.exchanged
 
+    def rests(self, plan: Plan) -> list[tuple[Bucket, Tensor]]:
+        """What exchanges hold of the mean of all ranks beside this rank's parameters, by bucket."""
+        found = []
+        for task in (task for tasks in plan.tasks for task in tasks if task.place in self.slots):
+            rest = task.rule.exchange.rest(self.slots[task.place]["compressor"])
+            if rest is not None:
+                found.append((task.bucket, rest))
+        return found
+
     def take_rest(self, plan: Plan) -> None:
         """Add to the parameters what services still hold for this rank, when nobody asks them any more."""
         for (_, unit), service in self.services.items():

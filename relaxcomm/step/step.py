@@ -88,8 +88,8 @@ class Step:
         if fired:
             self.inputs.take_part(lambda: True)
             self.exchange_parameters(fired)
-        if self._drift.is_due() and self.parameters.makes_equal(fired):
-            self._drift.check()
+        if self._drift.is_due():
+            self._drift.check(self.bound.plan.equal_after(fired))
         self.tick()
 
     def has_work_after(self) -> bool:

@@ -26,7 +26,9 @@ class Task:
         model: on the CPU; the job moves it to the rank's device.
         optimizer: over the model's parameters.
         train_data: map-style, with a length; the whole of it on every rank.
-        loss: mean loss of a batch, a scalar; called as `loss(model, batch)` with the batch on the device.
+        loss: mean loss of a batch, a scalar; called as `loss(model, batch)` with the batch on the device: a
+            tensor with a row a sample, or a mapping, a named tuple, a tuple or a list of such, in which a
+            list has an entry a sample. `data.micro_batch_size` cuts these; anything else stays whole.
         evaluate: measure on held-out data; called as `evaluate(model)` in evaluation mode, without gradients.
         epochs: passes over the training data.
         batch_size: samples a worker and step, unless the configuration says otherwise.

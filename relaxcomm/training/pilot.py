@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from relaxcomm.config import Config
+from relaxcomm.config import Config, load_values
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.timeline import Times
 from relaxcomm.planner.planned_network import PlannedNetwork, coding_seconds
@@ -172,4 +172,4 @@ def simulated_config(config: Config, algorithm: object, scenario: Scenario) -> C
     if algorithm != config.algorithm:
         values["phases"] = ()
     values.pop("membership")
-    return Config(**values)
+    return load_values(values, f"training with seed {scenario.seed}")

@@ -1,6 +1,8 @@
 """Whatever goes wrong in whatever command is one readable block, and a traceback only if asked for."""
 
 import importlib.metadata
+import json
+import os
 import subprocess
 import sys
 import warnings
@@ -41,6 +43,7 @@ def broken(monkeypatch):
         monkeypatch.setattr(registry, "algorithms", fail)
         monkeypatch.setattr(registry, "primitives", fail)
         monkeypatch.setattr(config, "load", fail)
+        monkeypatch.setattr(config, "read_values", fail)
         monkeypatch.setattr("relaxcomm.doctor.machine.findings", fail)
         monkeypatch.setattr("relaxcomm.cli.top.Reader", fail)
         monkeypatch.setattr("relaxcomm.cli.invitation.reach", fail)
@@ -109,6 +112,29 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     with subprocess.Popen(command, text=True, **pipes) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
+
+
+def test_a_terminal_that_knows_no_unicode_is_no_error():
+    """Arrows become question marks; a schema stays the same JSON."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    said = {}
+    for command in ("show diloco", "schema"):
+        done = subprocess.run(
+            [sys.executable, "-m", "relaxcomm", *command.split()],
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        said[command] = done.stdout
+    assert "delta" in said["show diloco"]
+    assert json.loads(said["schema"])["$schema"]
+
+
+def test_nobody_listens():
+    """As after `>&-` in a shell."""
+    command = "import sys; sys.stdout = sys.stderr = None; from relaxcomm.cli import main; main()"
+    assert subprocess.run([sys.executable, "-c", command, "--version"]).returncode == 0
 
 
 def test_warnings_of_our_own_are_one_line(capsys, monkeypatch):

@@ -121,3 +121,10 @@ def test_what_is_merged_may_have_merged_before():
     """PyYAML writes what is merged into the node itself, which another one then merges."""
     text = "base: &a {x: 1, y: 1}\nouter: {deep: {b: &b {<<: *a, x: 2}}}\nc: {<<: *b, z: 3}\n"
     assert parse_yaml(text)["c"] == {"x": 2, "y": 1, "z": 3}
+
+
+@pytest.mark.parametrize("number", ["010", "-07", "00", "0_7"])
+def test_a_number_that_is_octal_to_some_is_refused(number):
+    with pytest.raises(ConfigError, match=r"line 1: .* is octal to some .* leave the first 0 out"):
+        parse_yaml(f"workers: {number}")
+    assert parse_yaml("[0, 0x1f, '010', 0.5, 1e-3]") == [0, 31, "010", 0.5, 0.001]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
 
-from tests.engine.harness import World, values
+from relaxcomm import from_networkx
+from tests.engine.harness import World, in_process, values
 from tests.models import CASES, make_optimizer
 
 LOCAL = {"name": "local_sgd", "steps": 4}
@@ -152,3 +154,35 @@ def test_float_buffers_follow_parameter_averages_and_stay_local_under_gradients(
         same = torch.equal(averaged[0][0][index], averaged[1][0][index])
         assert same == (index % 2 == 1)
     assert [counts for _, counts in local + averaged] == [[4, 4]] * 6
+
+
+UNBALANCED = from_networkx(nx.DiGraph([(1, 0), (2, 0), (3, 0), (0, 1), (1, 2), (2, 3)]))
+
+
+def pushed(world: World):
+    """Each rank moves by its number in the first step; the sum of all is pushed on from then on."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(3, 1, bias=False))
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    seen = []
+    config = {"algorithm": "sgp", "topology": UNBALANCED, "bucket_bytes": 12}
+    with world.attach(model, optimizer, config) as engine:
+        for step in range(3):
+            loss = sum(parameter.sum() for parameter in model.parameters())
+            (-world.rank * loss if step == 0 else 0 * loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            own = values(model)
+            with engine.averaged():
+                seen.append(values(model))
+    return own, seen, values(model)
+
+
+def test_push_sum_averages_what_is_handed_out_and_not_its_quotients():
+    ranks = in_process(pushed, 4)
+    quotients = np.mean([own for own, _, _ in ranks], axis=0)
+    assert abs(quotients[0] - 1.5) > 0.01
+    for _, seen, end in ranks:
+        for mean in (*seen, end):
+            np.testing.assert_allclose(mean, 1.5, atol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +54,57 @@ def test_local_sgd_is_compared_after_its_averages():
     """A change between averages is averaged away, so it is no drift; a change of the average itself is."""
     found = in_process(perturbed, 3, {"name": "local_sgd", "steps": 3}, "error")
     assert [noticed for noticed, _ in found] == [None] * 3
+
+
+DIVIDED = {
+    "rules": [
+        {"payload": "gradients", "exchange": "all_reduce", "select": "2.*"},
+        {"trigger": {"every": {"steps": 3}}, "payload": "parameters", "exchange": "all_reduce"}
+        | {"select": ["0.*", "4.*"]},
+    ]
+}
+FRAGMENTS = {"name": "local_sgd", "steps": 4, "fragments": 2}
+
+
+def test_rules_that_divide_the_model_are_compared_each_where_it_leaves_equal_replicas():
+    """Of what local steps have, a change is averaged away; gradients leave theirs as it is."""
+    for noticed, _ in in_process(perturbed, 3, DIVIDED, "error"):
+        assert noticed is not None
+        assert noticed[0] == 7
+        assert "2.weight" in noticed[1]
+    assert [noticed for noticed, _ in in_process(perturbed, 3, DIVIDED, "error", 99)] == [None] * 3
+
+
+def compared(world, algorithm):
+    """In which steps each parameter was compared."""
+    found, model = {}, CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    config = {"algorithm": algorithm, "drift_guard": {"every_steps": 4}}
+    with world.attach(model, optimizer, config) as engine:
+        drift = engine._session.step._drift
+        inner = drift._differing
+
+        def look(items):
+            for item in items:
+                found.setdefault(item.name, []).append(engine.step)
+            return inner(items)
+
+        drift._differing = look
+        for step in range(16):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("algorithm", [DIVIDED, FRAGMENTS], ids=["rules", "fragments"])
+def test_each_parameter_is_compared_now_and_then(algorithm):
+    first, *others = in_process(compared, 3, algorithm)
+    assert all(other == first for other in others)
+    assert len(first) == len(list(CASES["toy"].model().parameters()))
+    for steps in first.values():
+        assert len(steps) >= 2
+        assert all(after - before >= 4 for before, after in pairwise(steps))
 
 
 def warned(world, policy):

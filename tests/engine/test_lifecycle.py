@@ -217,6 +217,15 @@ def only_local_backwards(world: World):
         optimizer.step()
 
 
+def last_backward_alone(world: World):
+    case = CASES["toy"]
+    model = case.model(seed=0)
+    with world.attach(model, make_optimizer("plain", model), {"algorithm": "bsp"}) as engine:
+        case.local_loss(model, 0, world.rank).backward()
+        with engine.no_sync():
+            case.local_loss(model, 1, world.rank).backward()
+
+
 def local_without_optimizer(world: World):
     world.attach(CASES["toy"].model(seed=0), None, {"algorithm": LOCAL})
 
@@ -239,6 +248,7 @@ REFUSED = {
     convert: "",
     create_graph: "create_graph",
     only_local_backwards: "no_sync",
+    last_backward_alone: "the last backward of each step outside no_sync",
     local_without_optimizer: "optimizer",
     lazy: "0.weight has no shape yet",
     complex_entries_compared: "torch.view_as_complex",

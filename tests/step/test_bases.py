@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relaxcomm import attach, simulate
+from relaxcomm import CompositionError, attach, simulate
 
 NESTEROV = {"nesterov": {"lr": 0.7, "momentum": 0.9}}
 
@@ -92,3 +92,22 @@ def test_replicas_that_have_parted_keep_the_base_that_all_share():
     found = trained({"rules": [gradients, later(8)]}, steps=12, gains=(1.0, 2.0, 6.0))
     assert found[0][7] != pytest.approx(found[2][7])
     assert [seen[11] for seen in found] == pytest.approx([36.0] * 3)
+
+
+GOSSIP = {"payload": "parameters", "exchange": {"gossip": {"topology": "ring"}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (BEFORE["gradients"], later(8, exchange="quorum_average"), "held by services"),
+        (GOSSIP | {"active": [0, 8]}, later(8, outer=NESTEROV), "differs by then"),
+    ],
+    ids=["services", "gossip"],
+)
+def test_a_base_that_is_not_where_replicas_are_is_refused(before, after, said):
+    """Services held what was there at first: the second rule took back what the first had trained."""
+    for select in ({}, {"select": "weight"}):
+        with pytest.raises(CompositionError, match=f"begins in step 8, after Rule.*{said}.*phases"):
+            trained({"rules": [before | select, after]})
+    assert trained({"rules": [GOSSIP | {"active": [0, 8]}, later(8)]})[0][11] == pytest.approx(12.0)

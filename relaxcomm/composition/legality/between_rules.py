@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 
+from relaxcomm.composition.legality.later_rules import check_bases
 from relaxcomm.composition.legality.parts import RuleParts
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.roles import Controller
@@ -36,6 +37,8 @@ def check_rules(rules: Sequence[RuleParts]) -> None:
                 )
     _check_quorums(rules)
     check_together([rule for rule in rules if rule.select is None], "all parameters")
+    if all(rule.select is None for rule in rules):
+        check_bases(rules, "all parameters")
     _warn_of_drift(rules)
 
 

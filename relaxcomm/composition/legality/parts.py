@@ -36,3 +36,9 @@ class RuleParts(Protocol):
 
     @property
     def active(self) -> tuple[int, int | None]: ...
+
+    @property
+    def makes_replicas_equal(self) -> bool: ...
+
+    @property
+    def keeps_replicas_equal_while_active(self) -> bool: ...
