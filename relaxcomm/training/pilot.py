@@ -151,7 +151,7 @@ class SimulatedRun(Run):
         pace.follow(task.model)
         clock = Stopwatch(_CPU, pace.group.time)
         super().__init__(config, task, _CPU, pace.group.transport(coding), clock)
-        often = max(1, min(task.evaluate_every_steps, self.steps // _EVALUATIONS))
+        often = max(1, min(task.evaluate_every_steps, self.progress.steps // _EVALUATIONS))
         self.task = replace(task, evaluate_every_steps=often)
 
     def _train_part(self, part: Any, share: float, total: torch.Tensor) -> None:

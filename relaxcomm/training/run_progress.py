@@ -27,7 +27,14 @@ class RunProgress:
     def __init__(self, clock: Stopwatch, seed: int, workers: int) -> None:
         self._clock, self._seed, self._workers = clock, seed, workers
         self.step = 0
+        self.steps = 0
+        """How many the run will have."""
         self.history: list[Point] = []
+
+    @property
+    def seconds(self) -> float:
+        """Training time so far, without evaluations."""
+        return self._clock.seconds
 
     def forget_bytes(self) -> None:
         """What was sent until now was sent by others."""
@@ -37,7 +44,7 @@ class RunProgress:
         """What a result tells of the run so far."""
         return {
             "step": self.step,
-            "seconds": self._clock.seconds,
+            "seconds": self.seconds,
             "seed": self._seed,
             "history": [list(astuple(point)) for point in self.history],
         }

@@ -67,9 +67,9 @@ def train(config: Config, link: Link | None = None) -> Outcome:
             device=device_name(device),
             seed=config.seed,
             link=None if link is None else link.words,
-            changes=tuple(run.changes),
+            changes=tuple(run.ranks.changes),
         )
-        return Outcome(result, run.rank)
+        return Outcome(result, run.ranks.rank)
 
 
 def _own_device(config: Config, rank: int, local_workers: int) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 
@@ -21,13 +21,12 @@ from relaxcomm.system.environment import address_to_join
 from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.user_calls import checked_loss, checked_measure, named
+from relaxcomm.training.changing_ranks import ChangingRanks
 from relaxcomm.training.devices import move
 from relaxcomm.training.progress_bar import Display, make_display
-from relaxcomm.training.results import Change, Point, RankRecord
+from relaxcomm.training.results import Point, RankRecord
 from relaxcomm.training.run_progress import RunProgress, telling_of_options
 from relaxcomm.training.stopwatch import Stopwatch
-
-T = TypeVar("T")
 
 
 class Run:
@@ -51,22 +50,21 @@ class Run:
     ) -> None:
         self.config, self.task, self.device = config, task, device
         self.clock = clock or Stopwatch(device)
-        self.changes: list[Change] = []
         self.engine: Engine = relaxcomm.attach(task.model, task.optimizer, config, process_group=transport)
         self.loader = self.engine.loader(
             task.train_data, batch_size=config.data.batch_size or task.batch_size
         )
-        self.rank, self.generation = self.engine.world.rank, self.engine.generation
         self.progress = RunProgress(self.clock, config.seed, self.engine.world.size)
-        self.steps = task.epochs * len(self.loader)
-        if self.rank == 0 and self.engine.world.size > 1 and not self._by_round:
-            warn_of_short_run(self.engine.algorithm, config.phases, self.steps)
-        self.others: dict[str, Stateful] = {"trainer": self.progress}
+        self.progress.steps = task.epochs * len(self.loader)
+        others: dict[str, Stateful] = {"trainer": self.progress}
         if task.scheduler is not None:
-            self.others["scheduler"] = task.scheduler
+            others["scheduler"] = task.scheduler
+        self.ranks = ChangingRanks(self.engine, self.progress, others)
+        if self.ranks.rank == 0 and self.engine.world.size > 1 and not self._by_round:
+            warn_of_short_run(self.engine.algorithm, config.phases, self.progress.steps)
         self.checkpoints: Checkpoints | None = None
         if config.checkpoint is not None:
-            self.checkpoints = Checkpoints(self.engine, config.checkpoint, self.others)
+            self.checkpoints = Checkpoints(self.engine, config.checkpoint, others)
         self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
         self.display: Display = self._make_display()
 
@@ -85,7 +83,7 @@ class Run:
             self.engine.finish()
             self.clock.stop()
             self._evaluate()  # the model that is left to the user
-            records = self._gather(self._record(), "the end of the run")
+            records = self.ranks.gather(self._record(), "the end of the run")
             self._follow_ranks()
         return records
 
@@ -107,7 +105,7 @@ class Run:
     def _train(self) -> None:
         by_round = self._by_round
         while self.loader.epoch < self.task.epochs:
-            if self.generation.number:
+            if self.ranks.generation.number:
                 self._expect_rest()
             for batch in self.loader:
                 self.task.model.train()
@@ -130,12 +128,12 @@ class Run:
     def _after_step(self) -> None:
         if self.progress.step % self.task.evaluate_every_steps == 0:
             # Among ranks that come and go nobody knows the last step, after which all evaluate anyway.
-            self._evaluate_average(self.config.membership.elastic or self.progress.step < self.steps)
+            self._evaluate_average(self.config.membership.elastic or self.progress.step < self.progress.steps)
         if self.checkpoints is not None:
             self.checkpoints.step()
 
     def _resume(self, checkpoints: Checkpoints) -> None:
-        with telling_of_options(self.task.optimizer, rank=self.rank):
+        with telling_of_options(self.task.optimizer, rank=self.ranks.rank):
             checkpoints.resume()
         self._expect_rest()
 
@@ -146,13 +144,13 @@ class Run:
         try:
             self.checkpoints.finish()
         except CheckpointError as error:
-            if self.rank == 0:
+            if self.ranks.rank == 0:
                 tell(f"{error}; the result is whole")
 
     def _take_part(self) -> None:
         """Begin where the others are that have admitted this rank, which is after a step or a round."""
-        torch.manual_seed(self.config.seed + self.generation.workers[self.rank])
-        self._tell_those_who_join(None)
+        torch.manual_seed(self.config.seed + self.ranks.worker)
+        self.ranks.take_part()
         if self._by_round:
             self._after_round()
         else:
@@ -160,50 +158,20 @@ class Run:
 
     def _follow_ranks(self) -> None:
         """Take note of ranks that are lost or have joined."""
-        before, now = self.generation, self.engine.generation
-        if now.number == before.number:
-            return
-        self.generation, self.rank = now, self.engine.world.rank
-        step = self.progress.step
-        self.steps = step + round((self.steps - step) * len(before.workers) / len(now.workers))
-        lost = {one: now.lost.get(one, "was lost") for one in before.workers if one not in now.workers}
-        joined = tuple(one for one in now.workers if one not in before.workers)
-        change = Change(now.number, step, self.clock.seconds, len(now.workers), lost, joined)
-        self.changes.append(change)
-        if joined:
-            self._tell_those_who_join(self._standing())
-        self.display.close()
-        self.display = self._make_display()
-
-    def _standing(self) -> dict[str, Any]:
-        """What a rank must know that joins."""
-        others = {name: other.state_dict() for name, other in self.others.items()}
-        return {"others": others, "changes": self.changes, "steps": self.steps}
-
-    def _tell_those_who_join(self, mine: dict[str, Any] | None) -> None:
-        """Let ranks that have joined go on from what another knows; those have nothing to tell."""
-        told = next(filter(None, self._gather(mine, "the beginning of a generation")), None)
-        if mine is not None or told is None:
-            return
-        for name, other in self.others.items():
-            other.load_state_dict(told["others"][name])
-        self.progress.forget_bytes()
-        self.changes, self.steps = list(told["changes"]), told["steps"]
-
-    def _gather(self, value: T, event: str) -> list[T]:
-        """A value of every rank, in rank order; of those that are left, where some are lost meanwhile."""
-        return cast("list[T]", self.engine.together(lambda: self.engine.world.gather(value, event)))
+        if self.ranks.follow():
+            self.display.close()
+            self.display = self._make_display()
 
     def _expect_rest(self) -> None:
         """Show how many steps the run has: an epoch has fewer where more ranks share it."""
         whole_epochs = self.task.epochs - self.loader.epoch - 1
         rest = whole_epochs * len(self.loader) + self.loader.batches_left if whole_epochs >= 0 else 0
-        self.steps = self.display.steps = self.progress.step + rest
+        self.progress.steps = self.display.steps = self.progress.step + rest
 
     def _make_display(self) -> Display:
         """Rank 0 shows the run, whoever that is."""
         name, statistics = self.engine.algorithm.name, self.engine.statistics
-        return make_display(name, self.steps, self.task.metric, statistics, rank=self.rank)
+        return make_display(name, self.progress.steps, self.task.metric, statistics, rank=self.ranks.rank)
 
     def _evaluate_average(self, wanted: bool) -> None:
         if wanted:
@@ -246,5 +214,5 @@ class Run:
         self.clock.stop()
         yield
         # A rank that starts its clock first would count the others' evaluation.
-        self._gather(None, "the end of an evaluation")
+        self.ranks.gather(None, "the end of an evaluation")
         self.clock.start()

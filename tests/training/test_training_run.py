@@ -57,7 +57,7 @@ def run(path, workers, algorithm="bsp", seed=0, every_steps=3, **options):
 
     def rank(group):
         made = Run(config.load(settings), make(**options), CPU, group.transport())
-        return made.steps, made.run(), made.steps
+        return made.progress.steps, made.run(), made.progress.steps
 
     return simulate(rank, workers)
 
