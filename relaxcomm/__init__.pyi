@@ -29,6 +29,7 @@ from .errors import (
     NonFiniteError as NonFiniteError,
     PluginError as PluginError,
     RankLostError as RankLostError,
+    RejoinedError as RejoinedError,
     RelaxcommError as RelaxcommError,
     TopologyError as TopologyError,
     UsageError as UsageError,

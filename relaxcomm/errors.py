@@ -11,6 +11,7 @@ RelaxcommError
 ├── ForgeryError           what came was not made with the shared secret
 └── CommunicationError     a peer failed, is missing, or is somewhere else in the run
     ├── RankLostError      it has ended, or cannot be reached: the others could go on without it
+    ├── RejoinedError      the others went on without this worker, which is with them again, elsewhere
     └── DeadlockError      in-process ranks wait for each other for ever
 """
 
@@ -77,6 +78,10 @@ class CommunicationError(RelaxcommError, RuntimeError):
 
 class RankLostError(CommunicationError):
     """A peer has ended, failed or did not arrive in time; with `membership: {elastic: true}` others go on."""
+
+
+class RejoinedError(CommunicationError):
+    """The others went on without this worker and have admitted it again: go on with the step after theirs."""
 
 
 class DeadlockError(CommunicationError):

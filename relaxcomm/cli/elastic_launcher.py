@@ -175,7 +175,7 @@ class _Launcher(Generic[T]):
     def _plan_restart(self, worker: _Worker) -> str:
         """What becomes of a place, in words."""
         if worker.lives >= self._restarts:
-            return f"; no other takes its place, after {worker.lives} restarts"
+            return "; no other takes its place" + (f", after {worker.lives} restarts" if worker.lives else "")
         pause = self._next_pause(worker)
         worker.due = time.monotonic() + pause
         return f"; another takes its place in {pause:g} s, restart {worker.lives + 1} of {self._restarts}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
@@ -55,8 +58,10 @@ def run(
     Raises: ConfigError, RunFailed.
     """
     if loaded.membership.elastic:
-        most = RESTARTS if restarts is None else restarts
+        admits = all(one.is_collective for one in loaded.algorithms)
+        most = restarts if restarts is not None else RESTARTS if admits else 0
         where = LOOPBACK if address is None else address
+        job = replace(job, values=_with_whole_paths(job.values, loaded))
         return launch_elastic(
             job.train, loaded.workers, configuration=job.values, restarts=most, address=where
         )
@@ -67,3 +72,13 @@ def run(
                 "{elastic: true}, or leave the option out"
             )
     return launch(job.train, loaded.workers, verbose=verbose)
+
+
+def _with_whole_paths(values: Mapping[str, Any], loaded: Config) -> dict[str, Any]:
+    """A configuration that means the same to who joins from another folder."""
+    made = dict(values)
+    if loaded.checkpoint is not None:
+        made["checkpoint"] = {**values["checkpoint"], "path": os.path.abspath(loaded.checkpoint.path)}
+    if loaded.output is not None:
+        made["output"] = os.path.abspath(loaded.output)
+    return made

@@ -88,6 +88,7 @@ def failures_of(text: str | None, settings: Config) -> Failures | None:
         elastic=settings.membership.elastic,
         saved_seconds=None if saved is None else saved.every_seconds,
         saved_steps=None if saved is None else saved.every_steps,
+        quorum=settings.membership.quorum,
     )
 
 

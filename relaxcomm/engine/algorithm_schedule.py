@@ -46,6 +46,10 @@ class AlgorithmSchedule:
         """What was chosen and why."""
         self._loop.follow(step, self if self.is_ahead() else None)
 
+    def stay(self, step: Step) -> None:
+        """A switch has failed on its way: follow the algorithm that ran before."""
+        self._loop.follow(step, self if self.is_ahead() else None)
+
     def go_on_with(self, step: Step) -> None:
         """Follow the same algorithm among other ranks; what was timed was among the ones before."""
         self._step, self._first_steps = step, FirstSteps(step.bound)

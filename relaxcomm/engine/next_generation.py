@@ -192,6 +192,7 @@ def join(
     _share_out_clients(new, -1)
     new.clock.set(state["resumes_at"] - in_step)
     world.statistics.steps = saved.statistics.steps + new.clock.step - saved.step
+    world.statistics.synchronisations = saved.statistics.synchronisations
     step = make_step(new)
     if saved.layout is not None:
         _restore_late(step, state["engine"])

@@ -121,7 +121,8 @@ class Reconfiguration:
                 world.transport.close()  # the others have left it, too
             next_step, rests = before.bound.clock.step + in_step, bucket_parts.rests(before.bound)
             place = before.bound.place(next_step, in_round=in_round)
-            standing = Standing(next_step, place, digest, in_order, loaders, rests)
+            runs = repr(before.bound.algorithm)
+            standing = Standing(next_step, place, digest, in_order, loaders, rests, runs)
             going = Going(before, following, standing, generation, elastic.generation)
             try:
                 gone = next_generation.stay(going, run.make_step, late, run.schedule.export())
@@ -131,8 +132,9 @@ class Reconfiguration:
                 world, in_order, late = following, False, None
                 elastic.give_up(world)
         self._go_on_with(gone)
-        if gone.step.bound.world.rank == 0:
-            elastic.say(gone.resumes_at)
+        bound = gone.step.bound
+        if bound.world.rank == 0:  # the clock is that of the algorithm, which may have begun later
+            elastic.say(bound.world.statistics.steps + gone.resumes_at - bound.clock.step)
         return gone.is_behind
 
     def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:

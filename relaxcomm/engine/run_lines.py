@@ -59,7 +59,7 @@ class RunLines:
         self._write(
             {
                 "time": time.time(),
-                "step": bound.clock.step,
+                "step": bound.world.statistics.steps,
                 "generation": generation.number,
                 "lost": generation.lost,
                 "joined": generation.joined,

@@ -15,7 +15,7 @@ from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Gone
 from relaxcomm.engine.reconfiguration import Reconfiguration
-from relaxcomm.errors import RankLostError
+from relaxcomm.errors import RankLostError, RejoinedError
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.generations import Generation
 from relaxcomm.replica.modes import evaluated
@@ -74,6 +74,11 @@ class Session:
         return self._ranks.elastic.generation
 
     @property
+    def worker(self) -> int:
+        """The number of this rank, which another one never has."""
+        return self.generation.workers[self.world.rank]
+
+    @property
     def bound(self) -> Bound:
         """The algorithm that runs now, on the model."""
         return self.step.bound
@@ -88,6 +93,18 @@ class Session:
             residuals: whether compressors' are carried over.
             from_start: go on as if it had run all the time, where that can be.
         """
+        is_over = False
+        while not is_over:
+            try:
+                self._switch(algorithm, residuals, from_start=from_start)
+                is_over = True
+            except RankLostError as error:
+                worker = self.worker
+                self.schedule.stay(self.step)
+                self.go_on(error, in_step=False)
+                is_over = self.worker != worker  # with others, who have switched
+
+    def _switch(self, algorithm: object, residuals: switching.Residuals, *, from_start: bool) -> None:
         before = self.step
         following = switching.choose(before.bound, self.settings, algorithm, residuals)
         switching.leave(self.loop)
@@ -144,12 +161,22 @@ class Session:
         self.loaders.go_on_with(step.bound, gone.loaders, gone.steps_behind)
 
     def together(self, event: Callable[[], T]) -> T:
-        """Have all ranks do something, and those that are left once more where others are lost meanwhile."""
+        """Have all ranks do something, and those that are left once more where others are lost meanwhile.
+
+        Raises: RejoinedError where this rank was lost to the others, who do something else by now.
+        """
         while True:
+            worker = self.worker
             try:
                 return event()
             except RankLostError as error:
                 self.go_on(error, in_step=False)
+            if self.worker != worker:
+                raise RejoinedError(
+                    f"the others went on without this worker, which has joined them again as worker "
+                    f"{self.worker}, after step {self.world.statistics.steps}; catch RejoinedError and go on "
+                    "with the next step"
+                )
 
     def finish(self, *, average: bool | None) -> None:
         """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from relaxcomm.engine import bucket_parts, survival
+from relaxcomm.errors import CommunicationError
 from relaxcomm.step.world import World
 
 Loaded: TypeAlias = "Sequence[Mapping[str, Any]]"
@@ -24,6 +25,7 @@ class Standing:
         is_whole: whether it has all results that were on their way.
         loaders: how far it has read data sets.
         rests: what it has left to send of the mean of its part.
+        algorithm: that it runs.
     """
 
     next_step: int = -1
@@ -32,6 +34,7 @@ class Standing:
     is_whole: bool = True
     loaders: Loaded = ()
     rests: bucket_parts.Rests = field(default_factory=dict)
+    algorithm: str = ""
 
     @property
     def stays(self) -> bool:
@@ -60,8 +63,18 @@ class Standings:
 
     @classmethod
     def gather(cls, world: World, mine: Standing) -> Standings:
-        """Every rank gives its own."""
-        return cls(cast("list[Standing]", world.gather(mine, survival.RECOVERY)))
+        """Every rank gives its own.
+
+        Raises: CommunicationError, on all ranks, where a switch has ended on some of them alone.
+        """
+        made = cls(cast("list[Standing]", world.gather(mine, survival.RECOVERY)))
+        algorithms = sorted({one.algorithm for one in made.by_rank if one.stays})
+        if len(algorithms) > 1:
+            raise CommunicationError(
+                f"ranks were lost while the others switched, which some have done and others have not: "
+                f"{' and '.join(algorithms)}; start the run again from a checkpoint"
+            )
+        return made
 
     @property
     def next_step(self) -> int:

@@ -42,6 +42,7 @@ class Failures:
         saved_seconds: from one checkpoint to the next, or None.
         saved_steps: the same in steps, or None.
         notice_seconds: until the others go on.
+        quorum: the least number of workers that go on; with fewer all begin again, from the last checkpoint.
 
     Raises: ConfigError for a number outside its range, and for a run that would begin anew each time.
     """
@@ -52,6 +53,7 @@ class Failures:
     saved_seconds: float | None = None
     saved_steps: int | None = None
     notice_seconds: float = 0.25
+    quorum: int = 1
 
     def __post_init__(self) -> None:
         if not (0 < self.life_seconds < math.inf and 0 <= self.away_seconds < math.inf):
@@ -87,7 +89,11 @@ class Failures:
         return Useful(saved / (math.expm1(saved / between) * (between + self.away_seconds)))
 
     def _elastic(self, replay: Replay, step_seconds: float, items: Sequence[Item]) -> Useful:
-        """Events in turn: a death, a newcomer; who waits for the others waits at both."""
+        """Events in turn: a death, a newcomer; who waits for the others waits at both.
+
+        Where each goes on alone, nobody is admitted.
+        """
+        admits = replay.plan.algorithm.is_collective
         size, waits = replay.scenario.workers, replay.plan.algorithm.keeps_step
         seconds_of = _seconds_of_sizes(replay, step_seconds, items)
         unsynchronised = replay.plan.period / 2  # steps of the one that dies, which are in nobody's model
@@ -106,14 +112,18 @@ class Failures:
                 continue
             now, deaths = now + life, deaths + 1
             done += alive * life / seconds_of(alive)
-            if alive > 1:
+            if alive > max(1, self.quorum):
                 under_way = (alive - 1) / 2 if waits else 0.0
                 done -= unsynchronised + under_way
                 now += self.notice_seconds if waits else 0.0
             else:
                 died_out += 1
-                done -= self._unsaved_steps(seconds_of(1))
-            heapq.heappush(away, now + self.away_seconds + admitted)
+                done -= alive * self._unsaved_steps(seconds_of(alive))
+                if alive > 1 or not admits:  # all are started anew
+                    away.clear()
+                    now += self.away_seconds
+                    continue
+            heapq.heappush(away, now + self.away_seconds + admitted if admits else math.inf)
         is_saved = self.saved_seconds is not None or self.saved_steps is not None
         share = max(0.0, done) * seconds_of(size) / (size * now)
         return Useful(share, math.inf if is_saved or not died_out else now / died_out)

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from relaxcomm.errors import RejoinedError
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.network.transport import Transport
 from relaxcomm.replica.named_parameters import named_parameters
@@ -175,10 +176,16 @@ def mean_buckets(bound: Bound, without: Collection[str] = ()) -> list[Bucket]:
 
 @contextmanager
 def kept(bound: Bound) -> Iterator[None]:
-    """Have afterwards what was there before, bit for bit, of what an average replaces."""
+    """Have afterwards what was there before, bit for bit, of what an average replaces.
+
+    Others may have given this rank what they have instead, see `RejoinedError`.
+    """
     before = _gathered(mean_buckets(bound))
     try:
         yield
+    except RejoinedError:
+        before = []
+        raise
     finally:
         bound.replica.reshard()
         for bucket, flat in before:

@@ -37,19 +37,22 @@ class ChangingRanks:
         before, now, progress = self.generation, self._engine.generation, self._progress
         if now.number == before.number:
             return False
+        worker = self.worker
         self._note()
         share = len(before.workers) / len(now.workers)
         progress.steps = progress.step + round((progress.steps - progress.step) * share)
         lost = {one: now.lost.get(one, "was lost") for one in before.workers if one not in now.workers}
         joined = tuple(one for one in now.workers if one not in before.workers)
         change = Change(now.number, progress.step, progress.seconds, len(now.workers), lost, joined)
-        self.changes.append(change)
+        if lost or joined:  # else who has asked has ended before it joined
+            self.changes.append(change)
         if joined:
-            self._tell_those_who_join(self._standing())
+            self._tell_those_who_join(self._standing() if self.worker == worker else None)
         return True
 
     def take_part(self) -> None:
-        """Go on from what the others tell who have admitted this rank."""
+        """Go on from what the others tell who have admitted this rank, for the first time or again."""
+        self._note()
         self._tell_those_who_join(None)
 
     def gather(self, value: T, event: str) -> list[T]:

@@ -15,7 +15,7 @@ from relaxcomm.config import Config
 from relaxcomm.engine import Engine
 from relaxcomm.engine.idle import warn_of_short_run
 from relaxcomm.engine.run_state import Stateful
-from relaxcomm.errors import CheckpointError
+from relaxcomm.errors import CheckpointError, RejoinedError
 from relaxcomm.network import Transport
 from relaxcomm.system.environment import address_to_join
 from relaxcomm.system.telling import tell
@@ -115,10 +115,10 @@ class Run:
                     self._follow_ranks()
                 self.display.step(self.progress.step, loss)
                 if not by_round:
-                    self._after_step()
+                    self._look_after()
             if by_round:
                 self._follow_ranks()
-                self._after_round()
+                self._look_after()
 
     def _after_round(self) -> None:
         self._evaluate_average(self.loader.epoch < self.task.epochs)
@@ -151,10 +151,19 @@ class Run:
         """Begin where the others are that have admitted this rank, which is after a step or a round."""
         torch.manual_seed(self.config.seed + self.ranks.worker)
         self.ranks.take_part()
-        if self._by_round:
-            self._after_round()
-        else:
-            self._after_step()
+        self._look_after()
+
+    def _look_after(self) -> None:
+        """After a step or a round: evaluate and save, if it is time."""
+        try:
+            if self._by_round:
+                self._after_round()
+            else:
+                self._after_step()
+        except RejoinedError as error:
+            tell(str(error).partition(";")[0])
+            self.clock.start()
+            self._take_part()
 
     def _follow_ranks(self) -> None:
         """Take note of ranks that are lost or have joined."""

@@ -24,15 +24,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's backgr
 TASK = """\
 import os
 import signal
+import subprocess
 import time
 from dataclasses import replace
+from relaxcomm.engine import switching
 from relaxcomm.tasks.digits import make as digits
+
+
+def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep():
+    subprocess.Popen(["sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def make(seed: int, what: str = "nothing", rank: int = 1, epochs: int = 2, pause: float = 0.0):
     if os.environ.get("RANK") == str(rank):
         if what == "die early" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
+        if what == "die in switch":
+            switching.replicas.equalise = die
         if what == "fail early":
             raise OSError("no data here")
     task = digits(seed, epochs=epochs, hidden=[16])
@@ -43,7 +56,9 @@ def make(seed: int, what: str = "nothing", rank: int = 1, epochs: int = 2, pause
         time.sleep(pause)
         if os.environ.get("RANK") == str(rank) and len(calls) == 5:
             if what == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
+            if what == "sleep":
+                sleep()
             if what == "raise":
                 raise ValueError("the disk is full")
             if what == "nan":
@@ -56,7 +71,13 @@ def make(seed: int, what: str = "nothing", rank: int = 1, epochs: int = 2, pause
                 time.sleep(1000)
         return task.loss(model, batch)
 
-    return replace(task, loss=loss)
+    def evaluate(model):
+        if os.environ.get("RANK") == str(rank) and what == "sleep in evaluation" and 5 < len(calls) < 40:
+            calls.extend([1] * 40)
+            sleep()
+        return task.evaluate(model)
+
+    return replace(task, loss=loss, evaluate=evaluate)
 """
 
 

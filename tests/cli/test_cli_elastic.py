@@ -156,6 +156,42 @@ def fail():
     raise errors.ConfigError("this cannot be")
 
 
+PHASES = ("--set", "algorithm.steps=16", "--set", "phases=[{after_steps: 10, algorithm: bsp}]")
+
+
+@pytest.mark.parametrize("what", ["kill", pytest.param("die in switch", marks=pytest.mark.faults)])
+def test_those_who_are_left_go_on_with_the_next_phase_and_others_join_it(start, folder, what):
+    """The loss is noticed where all switch, and what joins has begun with another algorithm."""
+    task = options(what=what, epochs=30, pause=0.02)
+    result = start("train", "quick.yaml", "--algorithm", "local_sgd", *PHASES, *task).finish()
+    assert (result.code, result.left_over) == (0, False), result.err
+    record = result_of(folder)
+    lost, joined = record["changes"]
+    assert (list(lost["lost"]), lost["step"], record["workers"]) == (["1"], 10, 3)
+    assert "2 ranks go on from step 10" in result.err
+    assert f"3 ranks go on from step {joined['step']}" in result.err
+    assert record["steps"] - record["synchronisations"] == 10, "bsp from then on"
+    assert record["history"][-1]["step"] == record["steps"] > 200
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("what", ["sleep", "sleep in evaluation"])
+def test_one_that_was_stopped_comes_back_where_the_others_are(start, folder, what):
+    """In another epoch, after evaluations that it has missed."""
+    membership = ("--set", "membership={elastic: true, grace_seconds: 2}")
+    task = options(what=what, epochs=40, pause=0.02)
+    result = start("train", "quick.yaml", "--algorithm", "bsp", *task, *membership).finish()
+    assert (result.code, result.left_over) == (0, False), result.err
+    assert "it asks to join them" in result.err
+    record = result_of(folder, "bsp")
+    lost, joined = record["changes"]
+    assert (list(lost["lost"]), joined["joined"], record["workers"]) == (["1"], [3], 3)
+    assert joined["step"] > lost["step"] + 46
+    steps = [point["step"] for point in record["history"]]
+    assert steps == sorted(steps)
+    assert steps[-1] == record["steps"]
+
+
 def test_all_begin_again_if_one_ends_before_they_have_met(start, folder):
     """Nobody could admit another; the rest would wait until they gave up."""
     task = json.dumps({"mine.job:make": {"what": "die early"}})
