@@ -29,7 +29,6 @@ from .errors import (
     NonFiniteError as NonFiniteError,
     PluginError as PluginError,
     RankLostError as RankLostError,
-    RejoinedError as RejoinedError,
     RelaxcommError as RelaxcommError,
     TopologyError as TopologyError,
     UsageError as UsageError,

@@ -24,8 +24,8 @@ USERS = {
     ),
     "Errors": (
         *("RelaxcommError", "ConfigError", "CompositionError", "TopologyError", "UsageError", "PluginError"),
-        *("CommunicationError", "RankLostError", "RejoinedError", "DeadlockError", "CheckpointError"),
-        *("DriftError", "NonFiniteError"),
+        *("CommunicationError", "RankLostError", "DeadlockError", "CheckpointError", "DriftError"),
+        "NonFiniteError",
     ),
     "Warnings": (
         *("CheckpointWarning", "CompositionWarning", "ConfigWarning", "DriftWarning", "MetricsWarning"),

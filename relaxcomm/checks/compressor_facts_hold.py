@@ -214,6 +214,7 @@ def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Cal
     """
     checks: dict[str, Callable[[Compressor], None]] = {
         "messages": compressors_hold.messages_are_declared,
+        "weights": compressors_hold.weights_are_kept,
         "values": compressors_hold.values_are_declared,
         "loss": compressors_hold.loss_is_declared,
         "bias": partial(bias_is_declared, draws=draws),

@@ -8,8 +8,9 @@ import torch
 
 from relaxcomm.checks.compressor_trials import NUMEL, drawn, hard_inputs
 from relaxcomm.checks.finding import expect
-from relaxcomm.checks.round_trip import encode_decode, slots
+from relaxcomm.checks.round_trip import as_dense, context, encode_decode, slots
 from relaxcomm.errors import RelaxcommError
+from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.roles import Compressor, is_buffer
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import Dense
@@ -40,6 +41,26 @@ def messages_are_declared(compressor: Compressor) -> None:
             form = f"{list(tensor.shape)} {tensor.dtype}"
             expect(same, f"{name} is {list(value.shape)} {value.dtype}, not {form}")
         expect(bool(torch.equal(result, decoded)), "alone, the result is not what its own messages decode to")
+
+
+def weights_are_kept(compressor: Compressor) -> None:
+    """What comes out is each message's share of the sum, as gossip and servers weigh them."""
+    if compressor.facts.rounds > 1:  # where later messages build on a mean
+        return
+    tensors, shares = (drawn(1), drawn(2)), (0.7, 0.3)
+    codings = [
+        compressor.encode_decode(context(rank, 2), tensor.clone(), slots(compressor, tensor), keep_sent=True)
+        for rank, tensor in enumerate(tensors)
+    ]
+    parts = list(zip(shares, [next(coding) for coding in codings], strict=True))
+    ends = [finish(coding, parts) for coding in codings]
+    sent = [as_dense(one, tensor) for (_, one), tensor in zip(ends, tensors, strict=True)]
+    wanted = shares[0] * sent[0].double() + shares[1] * sent[1].double()
+    for result, _ in ends:
+        expect(
+            torch.allclose(result.double(), wanted, rtol=1e-2, atol=1e-2),
+            "two messages with the weights 0.7 and 0.3 do not come out as 0.7 of one and 0.3 of the other",
+        )
 
 
 def values_are_declared(compressor: Compressor) -> None:

@@ -72,14 +72,14 @@ def encode_decode(
             message = coding.send([(1.0, message)])
         except StopIteration as stop:
             result, sent = stop.value
-            return messages, result, _dense(sent, tensor)
+            return messages, result, as_dense(sent, tensor)
 
 
 def _bucket(tensor: Tensor) -> Bucket:
     return Bucket(0, [Item("tensor", tensor)])
 
 
-def _dense(sent: Tensor | Sparse | None, like: Tensor) -> Tensor:
+def as_dense(sent: Tensor | Sparse | None, like: Tensor) -> Tensor:
     """What a worker's own messages decode to, as a tensor."""
     assert sent is not None, "what was sent was asked for"
     if isinstance(sent, Sparse):

@@ -50,6 +50,7 @@ from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.planner.two_levels import with_groups_of_links
+from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import load_task
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.training.pilot_statistics import Pilot
@@ -106,6 +107,9 @@ def plan(
         able = {(one.name, scenario.workers) for scenario, _, one in plans}
         pilots = []
         if training is not None:
+            if settings.phases and any(algorithm != settings.algorithm for _, algorithm, _ in cases):
+                own = settings.algorithm.name
+                tell(f"--train: phases follow {own} alone; the others are trained from the first step on")
             possible = [case for case in cases if (case[1].name, case[2].workers) in able]
             pilots = train_all(possible, settings, training, failed)
         _report(plans, pilots, failed, items, cases[0][2], training, as_lines)

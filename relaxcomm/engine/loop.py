@@ -57,8 +57,6 @@ class Loop:
 
     def go_on_with(self, step: Step, resumes_at: int) -> None:
         """The same algorithm goes on among other ranks, and exchanges again from step `resumes_at` on."""
-        if step.follows_gradients != self.step.follows_gradients:  # who joins may come from another algorithm
-            self._hooks.follow(self, gradients=step.follows_gradients)
         self.step, self._resumes_at = step, resumes_at
         self._given_up = step.bound.clock.step < resumes_at
 

@@ -154,6 +154,10 @@ class Session:
 
     def go_on_with(self, gone: Gone) -> None:
         """Follow the training loop among other ranks."""
+        if (
+            gone.step.follows_gradients != self.step.follows_gradients
+        ):  # who joins comes from another algorithm
+            self._hooks.follow(self.loop, gradients=gone.step.follows_gradients)
         self.step = step = gone.step
         self.loop.go_on_with(step, gone.resumes_at)
         self.schedule.go_on_with(step)

@@ -75,6 +75,14 @@ CASES = {
         GOOD.replace('slots={"residual": "share"}', "slots={}"),
         {"carried"},
     ),
+    "weights that are ignored": (
+        GOOD + "    def encode_decode(self, cx, tensor, state, *, keep_sent):\n"
+        "        inner = super().encode_decode(cx, tensor, state, keep_sent=keep_sent)\n"
+        "        parts = yield next(inner)\n"
+        "        try:\n            inner.send([(1 / len(parts), message) for _, message in parts])\n"
+        "        except StopIteration as stop:\n            return stop.value",
+        {"weights"},
+    ),
     "hidden NaN": (
         GOOD + "    def put_in(self, tensor):\n        return tensor.nan_to_num()",
         {"hard inputs"},

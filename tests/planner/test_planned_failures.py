@@ -34,9 +34,21 @@ def share(failures, algorithm=None, *, workers=4, seconds=0.1, links=None):
 
 @pytest.mark.parametrize("workers", [8, 64])
 def test_those_that_are_left_go_on(workers):
-    """Where nobody waits, a worker is there for L of L + A seconds."""
-    found = share(Failures(100.0, 10.0, elastic=True), async_model_average(), workers=workers)
+    """Where nobody notices, a worker is there for L of L + A seconds."""
+    found = share(Failures(100.0, 10.0, elastic=True, notice_seconds=0.0), seconds=1e-6, workers=workers)
     assert found == pytest.approx(100 / 110, abs=0.02)
+
+
+def test_nobody_joins_those_who_go_on_alone():
+    """The last of N dies after L (1 + 1/2 + ... + 1/N) seconds; then all are started anew."""
+    found = share(Failures(100.0, 10.0, elastic=True), async_model_average(), workers=8)
+    assert found == pytest.approx(100 / (100 * sum(1 / n for n in range(1, 9)) + 10), rel=0.1)
+
+
+def test_with_fewer_than_the_quorum_all_begin_again():
+    """As the first of two that dies after L / 2 seconds; a checkpoint of each step loses half of one."""
+    failures = Failures(100.0, 10.0, elastic=True, quorum=2, saved_steps=1)
+    assert share(failures, workers=2) == pytest.approx(50 / 60, rel=0.05)
 
 
 def test_who_waits_loses_what_it_takes_to_notice():

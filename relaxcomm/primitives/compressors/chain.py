@@ -142,6 +142,11 @@ class _Reading:
         self._cx, self._first, self._rest, self._tensor = cx, first, rest, tensor
         self._first_state, self._rest_state = NestedState(state, _FIRST), NestedState(state, _REST)
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether the first compressor decodes a sum of messages as the sum of what each decodes to."""
+        return self._first.facts.linear
+
     def encode_decode(self, values: Tensor, keep_sent: bool) -> Coding:
         return self._rest.encode_decode(self._inner(values), values, self._rest_state, keep_sent=keep_sent)
 
@@ -179,7 +184,7 @@ def _sparse(reading: _Reading, outer: Coding, message: Message, keep_sent: bool)
 
 
 def _whole(reading: _Reading, outer: Coding, message: Message, keep_sent: bool) -> Coding:
-    """All workers send the same entries, so their values may be added up first."""
+    """All workers send the same entries, so their values may be added up first, unless each is clipped."""
     assert isinstance(message, Dense), f"the values of {message!r} cannot be coded further"
     coding = reading.encode_decode(message.tensor, keep_sent)
     inner = next(coding)
@@ -188,7 +193,10 @@ def _whole(reading: _Reading, outer: Coding, message: Message, keep_sent: bool) 
         inner = SharedSupport(inner.tensor)
     parts = yield inner
     values, sent = finish(coding, parts)
-    result, _ = finish(outer, ((1.0, Dense(values)),))
+    decoded = [(1.0, Dense(values))]
+    if not reading.adds_up:
+        decoded = [(weight, Dense(reading.values(part, message.tensor))) for weight, part in parts]
+    result, _ = finish(outer, decoded)
     return result, None if sent is None else reading.tensor(Dense(as_dense(sent, message.tensor)))
 
 

@@ -24,6 +24,7 @@ from relaxcomm.primitives import (
     norm_test,
     parameters,
     quantize,
+    random_k,
 )
 
 
@@ -38,6 +39,16 @@ def test_the_mean_of_clipped_tensors(exchange, max_norm):
     )
     for one in found:
         np.testing.assert_allclose(one.result.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_message_is_clipped_and_not_their_sum():
+    """Where values are coded further, too: one worker's outlier takes nothing from the others."""
+    coder = chain(compressors=(clip_norm(max_norm=1.0), random_k(density=0.5, scaled=True)))
+    (alone,) = round_trip(coder, [torch.ones(64)])
+    grown = exchanged(all_reduce(), coder, 3, put_in=lambda rank: torch.ones(64) * 1e6**rank)
+    torch.testing.assert_close(grown[0].result, alone)
+    gathered = exchanged(all_gather(), coder, 3, put_in=lambda rank: torch.ones(64) * (1.0 - 2 * (rank == 2)))
+    torch.testing.assert_close(gathered[0].result, alone / 3)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e30])
