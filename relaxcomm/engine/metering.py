@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from relaxcomm.engine.run_lines import RunLines
 from relaxcomm.errors import UsageError
-from relaxcomm.monitoring.addresses import name_run, open_exporter, open_exporters
+from relaxcomm.monitoring.addresses import name_run, open_exporter, open_exporters, own_target, seen_from
 from relaxcomm.monitoring.collector import Labelled, RunCollector, check_name
-from relaxcomm.monitoring.exporter import Exporter
+from relaxcomm.monitoring.exporter import Exporter, Target
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.monitoring.run_log import log_path
 from relaxcomm.monitoring.snapshot import Snapshot
@@ -48,7 +48,10 @@ class Metering:
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(RunCollector(self.snapshot))
         self._known: set[str] = set()
+        self._settings = settings
         self._exporter: Exporter | None = None
+        self.target: Target | None = None
+        """Where others find what this rank shows."""
         self._lines = RunLines()
         self.url: str | None = None
         self.name = ""
@@ -70,6 +73,7 @@ class Metering:
                 self._exporter = open_exporters(settings, bound.world.transport, shown, self.name)
         if self._exporter is not None:
             self.url = self._exporter.url
+            self.target = own_target(self._exporter, settings, number)
         if settings.log and folder is not None:
             self._lines.open(log_path(folder, self.name, number), self.name, bound, settings.log_bytes)
 
@@ -97,8 +101,17 @@ class Metering:
         self._bound = bound
         self._lines.switched(bound)
 
-    def go_on_with(self, bound: Bound, generation: Generation) -> None:
-        """Show the same algorithm among other ranks, when some are lost or have joined."""
+    def go_on_with(self, bound: Bound, generation: Generation, targets: Sequence[Target | None]) -> None:
+        """Show the same algorithm among other ranks, when some are lost or have joined.
+
+        Args:
+            bound: the algorithm among them.
+            generation: who they are.
+            targets: where each of them shows something, in rank order.
+        """
+        if self._exporter is not None and self._settings is not None:
+            is_first = bound.world.rank == 0
+            self._exporter.targets = seen_from(self.target, targets, self._settings) if is_first else ()
         self._bound, self._membership = bound, bound.world.membership
         self._lines.ranks_changed(bound, generation)
 

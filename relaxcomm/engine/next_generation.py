@@ -14,6 +14,7 @@ from relaxcomm.engine.standings import Loaded, Standing, Standings
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import EngineState, parse
 from relaxcomm.errors import CompositionWarning, ConfigError, ConfigWarning, RankLostError
+from relaxcomm.monitoring.exporter import Target
 from relaxcomm.network.generations import Generation
 from relaxcomm.network.transport import Membership
 from relaxcomm.step.bound import Bound
@@ -32,6 +33,7 @@ class Gone:
         step: what is done in a step.
         loaders: where data sets are read on; None where each rank reads on in its own.
         resumes_at: the clock when exchanges go on.
+        targets: where the metrics of each rank are found.
         is_behind: whether others have finished what it has not, and brought it along.
         steps_behind: how many steps it takes until it has come as far as the others; they have read on.
     """
@@ -39,6 +41,7 @@ class Gone:
     step: Step
     loaders: Loaded | None
     resumes_at: int
+    targets: Sequence[Target | None]
     is_behind: bool = False
     steps_behind: int = 0
 
@@ -152,7 +155,7 @@ def _stay(
         admission.hand_over(world, state, standings.joined)
     _share_out_clients(new, old.world.rank)
     survival.begin_anew(new)
-    return Gone(step, loaders, resumes_at, is_behind, resumes_at - mine.next_step)
+    return Gone(step, loaders, resumes_at, standings.targets, is_behind, resumes_at - mine.next_step)
 
 
 def join(
@@ -162,8 +165,9 @@ def join(
     algorithm_of: Callable[[EngineState], Algorithm],
     *,
     in_step: bool,
-) -> tuple[Step, EngineState]:
-    """Go on as a rank that was not there before, from what another one hands over; the step, and its state.
+    target: Target | None,
+) -> tuple[Gone, EngineState]:
+    """Go on as a rank that was not there before, from the state that another one hands over.
 
     Args:
         fresh: bound to the same model; nothing of it is taken.
@@ -171,10 +175,13 @@ def join(
         make_step: with the algorithm among them.
         algorithm_of: the one that runs, by the state of those who run it.
         in_step: whether the training loop is in a step, which is given up.
+        target: where others find this rank's metrics.
+
+    Returns: where this rank is then, and that state.
 
     Raises: ConfigError for a state that is not of this model.
     """
-    standings = Standings.gather(world, Standing())
+    standings = Standings.gather(world, Standing(target=target))
     if standings.differ:
         survival.receive_shared(world, standings.farthest)
     state = admission.take_over(world, standings.joined)
@@ -197,7 +204,8 @@ def join(
     if saved.layout is not None:
         _restore_late(step, state["engine"])
     survival.begin_anew(new)
-    return step, saved
+    loaders = [one.model_dump() for one in saved.loaders]
+    return Gone(step, loaders, new.clock.step + in_step, standings.targets), saved
 
 
 def _share_out_clients(new: Bound, rank_before: int) -> None:

@@ -12,6 +12,7 @@ from relaxcomm.engine.admission import Newcomers
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.loading import Loaders
+from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Going, Gone
 from relaxcomm.engine.standings import Standing
 from relaxcomm.errors import CommunicationError, RankLostError
@@ -28,6 +29,7 @@ class Run(Protocol):
     settings: Config
     step: Step
     loaders: Loaders
+    metering: Metering
     schedule: AlgorithmSchedule
 
     def make_step(self, bound: Bound) -> Step:
@@ -86,10 +88,11 @@ class Reconfiguration:
         """
         run = self._run
         algorithm_of = run.schedule.algorithm_of
-        step, saved = next_generation.join(fresh, world, run.make_step, algorithm_of, in_step=in_step)
+        gone, saved = next_generation.join(
+            fresh, world, run.make_step, algorithm_of, in_step=in_step, target=run.metering.target
+        )
         run.schedule.begin_at(saved)
-        resumes_at = step.bound.clock.step + in_step
-        self._go_on_with(Gone(step, [one.model_dump() for one in saved.loaders], resumes_at))
+        self._go_on_with(gone)
 
     def _change(
         self, late: Mapping[str, Any] | None, *, in_step: bool, in_round: bool = False, newest: int = -1
@@ -122,7 +125,8 @@ class Reconfiguration:
             next_step, rests = before.bound.clock.step + in_step, bucket_parts.rests(before.bound)
             place = before.bound.place(next_step, in_round=in_round)
             runs = repr(before.bound.algorithm)
-            standing = Standing(next_step, place, digest, in_order, loaders, rests, runs)
+            target = run.metering.target
+            standing = Standing(next_step, place, digest, in_order, loaders, rests, runs, target)
             going = Going(before, following, standing, generation, elastic.generation)
             try:
                 gone = next_generation.stay(going, run.make_step, late, run.schedule.export())

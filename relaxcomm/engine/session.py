@@ -161,7 +161,7 @@ class Session:
         self.step = step = gone.step
         self.loop.go_on_with(step, gone.resumes_at)
         self.schedule.go_on_with(step)
-        self.metering.go_on_with(step.bound, self.generation)
+        self.metering.go_on_with(step.bound, self.generation, gone.targets)
         self.loaders.go_on_with(step.bound, gone.loaders, gone.steps_behind)
 
     def together(self, event: Callable[[], T]) -> T:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, cast
 
 from relaxcomm.engine import bucket_parts, survival
 from relaxcomm.errors import CommunicationError
+from relaxcomm.monitoring.exporter import Target
 from relaxcomm.step.world import World
 
 Loaded: TypeAlias = "Sequence[Mapping[str, Any]]"
@@ -26,6 +27,7 @@ class Standing:
         loaders: how far it has read data sets.
         rests: what it has left to send of the mean of its part.
         algorithm: that it runs.
+        target: where others find its metrics, or None.
     """
 
     next_step: int = -1
@@ -35,6 +37,7 @@ class Standing:
     loaders: Loaded = ()
     rests: bucket_parts.Rests = field(default_factory=dict)
     algorithm: str = ""
+    target: Target | None = None
 
     @property
     def stays(self) -> bool:
@@ -75,6 +78,11 @@ class Standings:
                 f"{' and '.join(algorithms)}; start the run again from a checkpoint"
             )
         return made
+
+    @property
+    def targets(self) -> list[Target | None]:
+        """Where the metrics of each are found."""
+        return [one.target for one in self.by_rank]
 
     @property
     def next_step(self) -> int:

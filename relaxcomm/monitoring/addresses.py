@@ -10,7 +10,9 @@ import socket
 import time
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from prometheus_client import CollectorRegistry
 
@@ -47,15 +49,15 @@ def open_exporters(
     rank = transport.process.rank
     hosts = [str(host) for host in transport.gather_all(_network(), "attach()")]
     exporter = open_exporter(settings, hosts[:rank].count(hosts[rank]), registry, run)
-    mine = None if exporter is None else (_host(settings), exporter.port)
+    mine = own_target(exporter, settings, rank)
     try:
-        places = transport.gather_all(mine, "attach()")
+        targets = cast("list[Target | None]", transport.gather_all(mine, "attach()"))
     except BaseException:
         if exporter is not None:
             exporter.close()
         raise
     if rank == 0 and exporter is not None:
-        exporter.targets = _targets(places, hosts, settings)
+        exporter.targets = seen_from(mine, targets, settings)
         if len(set(hosts)) > 1 and settings.is_local:
             warnings.warn(
                 f"this job spans {len(set(hosts))} hosts, but its exporters are bound to {settings.address} "
@@ -115,12 +117,17 @@ def _host(settings: MetricsConfig) -> str:
     return address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1")) or socket.gethostname()
 
 
-def _targets(places: Sequence[object], hosts: Sequence[str], settings: MetricsConfig) -> list[Target]:
+def own_target(exporter: Exporter | None, settings: MetricsConfig, rank: int) -> Target | None:
+    """Where others find the exporter of this rank, if there is one."""
+    return None if exporter is None else Target(rank, _host(settings), exporter.port, _network())
+
+
+def seen_from(here: Target | None, targets: Sequence[Target | None], settings: MetricsConfig) -> list[Target]:
     """The exporters that there are; bound to all interfaces, those of this host are where it is asked."""
     found = []
-    for rank, place in enumerate(places):
-        if isinstance(place, tuple):
+    for one in targets:
+        if one is not None and here is not None:
             everywhere = settings.address in ("0.0.0.0", "::")
-            host = "" if everywhere and hosts[rank] == hosts[0] else str(place[0])
-            found.append(Target(rank, f"[{host}]" if ":" in host else host, int(place[1])))
+            host = "" if everywhere and one.network == here.network else one.host
+            found.append(replace(one, host=f"[{host}]" if ":" in host else host))
     return found

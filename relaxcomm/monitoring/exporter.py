@@ -34,11 +34,13 @@ class Target:
         rank: whose.
         host: name or address of its host; "" where a rank is on the host of the one that tells.
         port: of its exporter.
+        network: what tells hosts apart, and containers on one of them that have ports of their own.
     """
 
     rank: int
     host: str
     port: int
+    network: str = ""
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -174,10 +174,13 @@ def starting(folder: Path) -> Iterator[Callable[..., Running]]:
     made: list[Running] = []
 
     def started(
-        *arguments: str, launcher: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+        *arguments: str,
+        launcher: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: Path = folder,
     ) -> Running:
         command = [sys.executable, "-m", *launcher, *(["-m"] if launcher else []), "relaxcomm", *arguments]
-        made.append(Running(command, folder, env or {}))
+        made.append(Running(command, cwd, env or {}))
         return made[-1]
 
     yield started

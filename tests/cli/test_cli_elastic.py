@@ -5,12 +5,15 @@ import os
 import re
 import signal
 import sys
+import urllib.request
+from contextlib import suppress
 
 import pytest
 
 from relaxcomm import errors
 from relaxcomm.cli import elastic_launcher
 from relaxcomm.cli.exit_codes import RunFailed
+from tests.monitoring.harness import free_ports
 from tests.network_namespaces import hosts
 
 pytestmark = pytest.mark.ranks
@@ -132,6 +135,33 @@ def test_one_more_joins_and_all_end_together(start, folder):
     (change,) = record["changes"]
     assert (change["joined"], change["workers"], record["workers"]) == ([3], 4, 4)
     assert record["history"][0]["step"] < change["step"]
+
+
+def ranks_at(port):
+    """The numbers of the workers that `/sd` of one of them tells, if it does."""
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/sd", timeout=5) as answer:
+        return [target["labels"]["rank"] for target in json.load(answer)]
+    return []
+
+
+@pytest.mark.faults
+def test_one_that_joins_from_another_folder_finds_checkpoints_and_is_found(start, folder, tmp_path):
+    """Rank 0 is killed, so that the next one tells where all show their metrics."""
+    port = free_ports(4)
+    save = ("--set", "checkpoint={path: saved, every_steps: 20}", "--set", f"metrics={{port: {port}}}")
+    task = options(what="kill", rank=0, epochs=60, pause=0.02)
+    running = start("train", "quick.yaml", *task, *save, "--max-restarts", "0")
+    joining = start(
+        "join",
+        address_in(running),
+        cwd=tmp_path,
+        env={"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])},
+    )
+    running.until(lambda: ranks_at(port + 1) == ["1", "2", "3"], "who is there now")
+    joined, result = joining.finish(), running.finish()
+    assert (joined.code, result.code) == (0, 0), joined.err + result.err
+    assert list(tmp_path.iterdir()) == []
+    assert max(path.name for path in (folder / "saved").iterdir()) >= "step-00000200"
 
 
 @pytest.mark.faults
