@@ -154,9 +154,8 @@ class Session:
 
     def go_on_with(self, gone: Gone) -> None:
         """Follow the training loop among other ranks."""
-        if (
-            gone.step.follows_gradients != self.step.follows_gradients
-        ):  # who joins comes from another algorithm
+        # A rank that has joined may have begun with another algorithm than runs now.
+        if gone.step.follows_gradients != self.step.follows_gradients:
             self._hooks.follow(self.loop, gradients=gone.step.follows_gradients)
         self.step = step = gone.step
         self.loop.go_on_with(step, gone.resumes_at)

@@ -58,7 +58,7 @@ class UsedParameters:
         sending = [one for one in buckets if one.sends_residuals and (world.is_sharded or one.buffer.unused)]
         if not sending:
             return
-        sent = torch.cat([bucket.buffer.nonzero_flags() for bucket in sending]).cpu()
+        sent = torch.cat([bucket.buffer.nonzero_flags() for bucket in sending])
         sent = world.over_shards(sent, Label(self._bound.clock.step, _SENT), "max")
         sizes = [len(bucket.bucket.items) for bucket in sending]
         for bucket, flags in zip(sending, torch.split(sent, sizes), strict=True):

@@ -73,6 +73,24 @@ def test_residuals_of_what_nobody_uses_any_more_arrive(algorithm, users):
         assert never
 
 
+def test_what_was_frozen_meanwhile_stays_as_it_is():
+    def rank(group):
+        model = Experts()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        config = {"algorithm": {"name": "topk_sgd", "density": 0.25}, "bucket_bytes": 32}
+        with attach(model, optimizer, config, process_group=group):
+            for step in range(6):
+                if step == 1:
+                    model.seldom.requires_grad_(False)
+                    before = model.seldom.clone()
+                optimizer.zero_grad()
+                model.loss(step == 0).backward()
+                optimizer.step()
+        return (model.seldom - before).abs().sum().item()
+
+    assert simulate(rank, 3) == [0.0] * 3
+
+
 @pytest.mark.parametrize("saves_at", [None, 0])
 @pytest.mark.parametrize("users", [(0, 1, 2), (1,)], ids=str)
 def test_late_gradients_of_what_nobody_uses_any_more_arrive(users, saves_at):
