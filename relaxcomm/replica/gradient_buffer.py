@@ -106,9 +106,9 @@ class GradientBuffer:
         if flags.numel() and flags.data_ptr() != self.flags.data_ptr():
             self.flags.copy_(flags)
 
-    def expose_used(self, used: Sequence[float]) -> None:
+    def expose_used(self, used: Sequence[complex]) -> None:
         """Give locally unused parameters a `.grad` where `used` says that some rank has a gradient."""
-        self.expose([index for index in self.unused if used[index] > 0])
+        self.expose([index for index in self.unused if used[index]])
 
     def nonzero_flags(self) -> Tensor:
         """Whether a tensor that is not frozen has an entry other than zero, 1 or 0 each."""

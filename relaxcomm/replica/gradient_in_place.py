@@ -80,12 +80,12 @@ class GradientInPlace:
     def take_flags(self, result: Tensor) -> None:
         """Find in a result whether any rank has a gradient."""
         if self.unused:
-            first = result[:1]
-            self.flags.copy_((first != 0) | ~first.signbit())
+            first = torch.view_as_real(result[:1])[:, 0] if result.is_complex() else result[:1]
+            self.flags.copy_((result[:1] != 0) | ~first.signbit())
 
-    def expose_used(self, used: Sequence[float]) -> None:
+    def expose_used(self, used: Sequence[complex]) -> None:
         """Give a locally unused parameter a `.grad` where `used` says that some rank has a gradient."""
-        if self.unused and used[0] > 0:
+        if self.unused and used[0]:
             self._parameter.grad = self.views[0]
 
     def nonzero_flags(self) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from relaxcomm.replica.buffers import can_be_averaged
 from relaxcomm.replica.grad_scaler import is_scaled
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.sharding import as_held, held, is_sharded_model, moment_like, reshard
@@ -42,6 +43,7 @@ class Replica:
         self._trained = TrainedParameters(model, self.optimizers)
         self.parameters = self._trained.trained
         """What is trained, last registered first, as backward meets it."""
+        self._averaged = frozenset(name for name, one in model.named_buffers() if can_be_averaged(one))
         self._is_sharded = is_sharded_model(model)
         self.frozen = self._trained.frozen
         """What was not trained when the engine was attached, and is not exchanged."""
@@ -75,8 +77,8 @@ class Replica:
         self._trained.check_frozen()
 
     def buffers(self) -> list[Item]:
-        """Floating-point buffers (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
-        return [Item(name, b) for name, b in self.model.named_buffers() if b.is_floating_point()]
+        """Those that are averaged (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
+        return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in self._averaged]
 
     def pack(self, items: Iterable[Item]) -> list[Bucket]:
         """Buckets of some tensors, apart from those of the rules."""

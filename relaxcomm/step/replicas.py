@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +12,18 @@ from torch import Tensor, nn
 from relaxcomm.errors import RejoinedError
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.network.transport import Transport
+from relaxcomm.replica.buffers import can_be_copied
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.sharding import item_of
 from relaxcomm.step import served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.finite import local_error, non_finite_error, spoilt
+from relaxcomm.step.optimizer_states import moments as moments_of
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Bucket, Item, local
+from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.digest import digest
 
 AVERAGE = "average"
@@ -32,9 +33,9 @@ _NOTHING: Mapping[Place, Transfer] = MappingProxyType({})
 
 
 def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root: int = 0) -> None:
-    """Copy parameters and buffers of rank `root` to all ranks."""
+    """Copy parameters and buffers of rank `root` to all ranks, but for sparse and expanded ones."""
     items = [item_of(name, p) for name, p in named_parameters(model)]
-    items += [Item(name, b) for name, b in model.named_buffers()]
+    items += [Item(name, buffer) for name, buffer in model.named_buffers() if can_be_copied(buffer)]
     for bucket in build_buckets(items, bucket_bytes=bucket_bytes):
         flat = bucket.gather(bucket.empty())
         raw = flat.view(torch.uint8)  # any dtype travels as bytes; Gloo refuses int16 and float8
@@ -65,7 +66,7 @@ def equalise(bound: Bound, *, moments: bool) -> None:
     if served.hold_model(bound) or not _are_equal(bound, mean_buckets(bound)):
         average(bound)
     if moments:
-        buckets = _moment_buckets(bound)
+        buckets = bound.replica.pack(moments_of(bound.replica, bound.world))
         if not _are_equal(bound, buckets):
             _replace(bound, _all_reduced(bound, _gathered(buckets), AVERAGE), "the optimizer's")
 
@@ -96,23 +97,6 @@ def _are_equal(bound: Bound, buckets: Sequence[Bucket]) -> bool:
     mine = digest(bucket.gather(bucket.empty()) for bucket in buckets)
     differ = len(set(bound.world.gather(mine, "the average of replicas"))) > 1
     return not bound.world.is_any_shard(differ, Label(bound.common_step, "the average of replicas"))
-
-
-def _moment_buckets(bound: Bound) -> list[Bucket]:
-    """What all ranks' optimizers hold, a number for each entry of a parameter; some may not have begun."""
-    items = [
-        Item(f"{name} of {item.name}", local(value))
-        for item in bound.replica.parameters
-        for optimizer in bound.replica.optimizers
-        for name, value in sorted(optimizer.state.get(item.parameter, {}).items())
-        if name != "step"  # which has the shape of a scalar, and may be on the host
-        if isinstance(value, Tensor) and value.is_floating_point() and value.shape == item.parameter.shape
-    ]
-    held = cast(
-        "list[list[str]]", bound.world.gather([item.name for item in items], "the average of moments")
-    )
-    everywhere = set(held[0]).intersection(*held)
-    return bound.replica.pack(item for item in items if item.name in everywhere)
 
 
 def means(

@@ -32,7 +32,7 @@ class UsedParameters:
         self._asked = None
         if all(bucket.firing.carries_flags for bucket in buckets):
             return
-        flags = torch.cat([bucket.buffer.flags.float() for bucket in buckets])
+        flags = torch.cat([bucket.buffer.flags.abs().float() for bucket in buckets])
         if self._bound.replica.device.type == "cuda":  # where only who lacks a gradient waits for it
             self._asked = DeviceAnswer.ask(self._bound.world, _USED, flags, self._bound.clock.step)
         else:

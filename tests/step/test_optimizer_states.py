@@ -1,0 +1,100 @@
+"""A switch to an algorithm that keeps replicas equal leaves equal optimizers, whatever each has trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from relaxcomm import attach, simulate
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3, dtype=torch.cfloat))
+
+    def forward(self, x):
+        return x.to(torch.cfloat) @ self.weight
+
+
+def layers():
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def everything(model, x, step, rank):
+    return model(x).abs().square().mean()
+
+
+def never_on_one_rank(model, x, step, rank):
+    hidden = model[1](model[0](x))
+    return (hidden if step < 4 and rank == 1 else model[2](hidden)).square().mean()
+
+
+def not_once_on_one_rank(model, x, step, rank):
+    hidden = model[1](model[0](x))
+    return (hidden if step == 1 and rank == 1 else model[2](hidden)).square().mean()
+
+
+SGD = torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}
+ADAM = torch.optim.Adam, {"lr": 0.01}
+CASES = {
+    "momentum": (layers, SGD, everything),
+    "adafactor": (layers, (torch.optim.Adafactor, {"lr": 0.01}), everything),
+    "nadam": (layers, (torch.optim.NAdam, {"lr": 0.01}), not_once_on_one_rank),
+    "complex": (Complex, SGD, everything),
+    "momentum of what a rank never used": (layers, SGD, never_on_one_rank),
+    "adam of what a rank never used": (layers, ADAM, never_on_one_rank),
+    "adam of what a rank did not use once": (layers, ADAM, not_once_on_one_rank),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_replicas_stay_equal_after_it(case):
+    make, (optimizer_of, options), loss = CASES[case]
+
+    def rank(group):
+        torch.manual_seed(0)
+        model, data = make(), torch.Generator().manual_seed(group.rank())
+        optimizer = optimizer_of(model.parameters(), **options)
+        config = {"algorithm": {"name": "local_sgd", "steps": 2}, "bucket_bytes": 64}
+        with attach(model, optimizer, config, process_group=group) as engine:
+            for step in range(8):
+                if step == 4:
+                    engine.switch("bsp")
+                optimizer.zero_grad()
+                loss(model, torch.randn(8, 4, generator=data), step, group.rank()).backward()
+                optimizer.step()
+            engine.close(average=False)
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    first, *others = simulate(rank, 3)
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=0, atol=0)
+
+
+def test_a_step_that_a_scaler_skipped_on_one_rank():
+    def rank(group):
+        torch.manual_seed(0)
+        model, data = nn.Linear(4, 2), torch.Generator().manual_seed(group.rank())
+        optimizer, scaler = torch.optim.Adam(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu")
+        config = {
+            "algorithm": {"name": "local_sgd", "steps": 2},
+            "phases": [{"after_steps": 4, "algorithm": "bsp"}],
+        }
+        with attach(model, optimizer, config, scaler=scaler, process_group=group) as engine:
+            for step in range(10):
+                optimizer.zero_grad()
+                loss = model(torch.randn(8, 4, generator=data)).square().mean()
+                if step == 2 and group.rank() == 1:
+                    loss = loss * float("inf")
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            engine.close(average=False)
+        return model.weight.detach(), optimizer.state[model.weight]["step"].item()
+
+    ranks = simulate(rank, 3)
+    for weight, steps in ranks:
+        torch.testing.assert_close(weight, ranks[0][0], rtol=0, atol=0)
+        assert steps == 10
