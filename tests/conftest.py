@@ -14,6 +14,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it would say that a hos
 # isort: split
 import pytest
 import torch
+from hypothesis import settings
 
 from tests.kernels import interpreter as interpreter  # before anything imports Triton
 
@@ -21,6 +22,8 @@ from tests.kernels import interpreter as interpreter  # before anything imports 
 from relaxcomm.tensors import buffer_pool
 from tests.engine.harness import in_process, on_gloo
 
+settings.register_profile("suite", deadline=None)  # a busy machine takes ten times as long
+settings.load_profile("suite")
 torch.set_num_threads(1)  # tests run beside each other
 buffer_pool.LEAST_BYTES = 1  # so that what is used again is, with the small models of most tests, used again
 

@@ -116,8 +116,8 @@ class ShareSampler(Sampler[list[int]]):
         self._batch_size = batch_size
 
     def resize(self, batch_size: float) -> None:
-        """Change the batch size from the next batch that is drawn."""
-        self.batch_size = int(batch_size)
+        """Change the batch size from the next batch that is drawn, with `drop_last` to an epoch at most."""
+        self.batch_size = min(int(batch_size), self._per_epoch) if self._drop_last else int(batch_size)
 
     def share(self, epoch: int, rank: int | None = None) -> list[int]:
         """Indices of a rank's samples in `epoch`, in order; this rank's unless told otherwise."""

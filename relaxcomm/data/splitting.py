@@ -16,12 +16,16 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     A batch is made of tensors and lists with an entry for each sample, in tuples, lists and mappings; what
     has no such entries is in each part as it is.
 
+    Raises: UsageError for a size below 1, or a batch without samples.
+
     Example:
         >>> import torch
         >>> from relaxcomm.data import split_batch
         >>> [(part, round(share, 2)) for part, share in split_batch((torch.arange(3), ["a", "b", "c"]), 2)]
         [((tensor([0, 1]), ['a', 'b']), 0.67), ((tensor([2]), ['c']), 0.33)]
     """
+    if size < 1:
+        raise UsageError(f"parts of {size} samples are not allowed; use at least 1")
     total = num_samples(batch)
     if total <= size:
         yield batch, 1.0

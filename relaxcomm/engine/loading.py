@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,8 +38,8 @@ class Data:
 class Loaders:
     """Lets loaders go on where the last one for the same data stopped, and follows them.
 
-    The same data are the same object; or, where that one is gone, one of the same type and length, so
-    that a data set may be made anew for each epoch, too.
+    The same data are the same object; or, where nobody has that one but loaders of ours, one of the same type
+    and length, so that a data set may be made anew for each epoch, too.
 
     Args:
         event: told when a client and a round have ended.
@@ -58,15 +59,14 @@ class Loaders:
         Raises: UsageError for loading processes that would end with each of several loaders.
         """
         kind = _kind(dataset)
-        for data in self._known:
-            if data.find() is dataset or (data.find() is None and data.kind == kind):
-                if options.get("persistent_workers"):
-                    raise UsageError(
-                        "persistent_workers keeps a loader's processes from epoch to epoch, but this is "
-                        "another loader for the same data; make one, before the loop over epochs"
-                    )
-                return data
-        return Data(_finder(dataset), kind, batch_size)
+        same = [data for data in self._known if data.find() is dataset]
+        same += [data for data in self._known if data.kind == kind and self._is_given_up(data)]
+        if same and options.get("persistent_workers"):
+            raise UsageError(
+                "persistent_workers keeps a loader's processes from epoch to epoch, but this is "
+                "another loader for the same data; make one, before the loop over epochs"
+            )
+        return same[0] if same else Data(_finder(dataset), kind, batch_size)
 
     def attach(
         self, bound: Bound, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
@@ -152,6 +152,16 @@ class Loaders:
                 self._saved.remove(saved)
                 return
 
+    def _is_given_up(self, data: Data) -> bool:
+        """Whether nobody has the data set, or only a loader that has read it, which the next one replaces."""
+        ours = self._held_by_loaders(data) + (not isinstance(data.find, weakref.ref))
+        return data.find() is None or (data.progress.epoch > 0 and _holders(data.find) <= ours)
+
+    def _held_by_loaders(self, data: Data) -> int:
+        """How often loaders have it: torch gives each a sampler besides, which has it, too."""
+        held = [one for loader in self._live for one in (loader.dataset, _sampled(loader))]
+        return sum(one is data.find() for one in held)
+
     def _follow(self, algorithm: Algorithm, data: Data, batch_size: int) -> None:
         if self._followed not in (None, data):
             raise UsageError(
@@ -172,6 +182,21 @@ def _finder(dataset: object) -> Callable[[], object]:
         return weakref.ref(dataset)
     except TypeError:
         return lambda: dataset
+
+
+def _sampled(loader: ShareLoader | ClientLoader) -> object:
+    return getattr(loader.sampler, "data_source", None)
+
+
+def _holders(find: Callable[[], object]) -> int:
+    """How many have what is found."""
+    only = object()  # which one has
+    return _references(find) - _references(lambda: only) + 1
+
+
+def _references(find: Callable[[], object]) -> int:
+    found = find()
+    return sys.getrefcount(found)
 
 
 def _kind(dataset: Any) -> tuple[str, int]:

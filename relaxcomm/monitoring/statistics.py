@@ -61,9 +61,9 @@ class Statistics(Mapping[str, float]):
 
     Keys:
         steps: windows that were closed, also those that a GradScaler skipped.
-        synchronisations: steps in which something was exchanged.
+        synchronisations: steps, and rounds of clients, in which something was exchanged.
         samples: of this rank's batches that `engine.loader` has given out to be trained on.
-        lssr: local steps / all steps.
+        lssr: local steps / all steps; 0 where a rank plays clients in fewer steps than there are rounds.
         bytes_sent, bytes_received: what was handed to and taken from the network for training.
         evaluation_bytes_sent, evaluation_bytes_received: the same for `Engine.averaged` and the average of
             `Engine.close`. Together with training's they are all.
@@ -205,7 +205,7 @@ class Statistics(Mapping[str, float]):
     def _values(self) -> dict[str, float]:
         return {
             **self._counts(),
-            "lssr": (self.steps - self.synchronisations) / self.steps if self.steps else 0.0,
+            "lssr": max(0, self.steps - self.synchronisations) / max(1, self.steps),
             "step_seconds": self.step_times.total / max(1, self.step_times.count),
             "exposed_communication_seconds": self._exposed_before
             + self._device_waiting_seconds
