@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from relaxcomm.checks.trial_problem import BUCKET_BYTES, Rank, excess, quietly
 from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.errors import UsageError
 from relaxcomm.network import InProcessGroup
 from relaxcomm.topology import Topology
 
@@ -59,13 +60,16 @@ def rehearse(
 
     Returns: what it came to.
 
-    Raises: CompositionError, TopologyError or ConfigError for what `attach` refuses.
+    Raises: CompositionError, TopologyError or ConfigError for what `attach` refuses; UsageError for fewer
+        than one worker or epoch.
 
     Example:
         >>> from relaxcomm import rehearse
         >>> rehearse({"name": "local_sgd", "steps": 4}).exchanges
         3
     """
+    if epochs < 1:
+        raise UsageError(f"{epochs!r} epochs cannot be rehearsed; give at least 1")
     settings: dict[str, Any] = {"algorithm": algorithm, "bucket_bytes": BUCKET_BYTES}
     settings |= {} if topology is None else {"topology": topology}
 

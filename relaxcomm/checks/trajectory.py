@@ -12,6 +12,7 @@ from relaxcomm.checks.trial_problem import quietly
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.engine import attach
+from relaxcomm.errors import UsageError
 from relaxcomm.network import InProcessGroup
 from relaxcomm.topology import Topology
 
@@ -34,7 +35,8 @@ def trajectory(
 
     Returns: the parameters, shaped as `moves`.
 
-    Raises: CompositionError, TopologyError or ConfigError for what `attach` refuses.
+    Raises: CompositionError, TopologyError or ConfigError for what `attach` refuses; UsageError for moves of
+        another shape.
 
     Example:
         >>> from relaxcomm import Rule, trajectory
@@ -46,6 +48,11 @@ def trajectory(
                 [ 7.,  8., 12.]])
     """
     given = torch.as_tensor(moves, dtype=torch.float32)
+    if given.dim() not in (2, 3) or not given.numel():
+        raise UsageError(
+            f"moves of shape {list(given.shape)} are not allowed; give [steps, ranks], such as [[1.0, 3.0]] "
+            "* 4, or [steps, ranks, numel]"
+        )
     steps = given if given.dim() == 3 else given.unsqueeze(-1)
     named = Algorithm((algorithm,), name="one_rule") if isinstance(algorithm, Rule) else algorithm
     settings: dict[str, Any] = {"algorithm": named} | ({} if topology is None else {"topology": topology})

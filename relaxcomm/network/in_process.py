@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from torch import Tensor
 
-from relaxcomm.errors import CommunicationError
+from relaxcomm.errors import CommunicationError, UsageError
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.link import Link
 from relaxcomm.network.operation_slots import Slot
@@ -183,13 +183,16 @@ def simulate(
 
     Returns: what the ranks returned, in rank order.
 
-    Raises: the error of the rank that failed first; DeadlockError if no rank could go on.
+    Raises: the error of the rank that failed first; DeadlockError if no rank could go on; UsageError for a
+        number of ranks that cannot be.
 
     Example:
         >>> from relaxcomm import simulate
         >>> simulate(lambda group: group.rank() * 10, 3)
         [0, 10, 20]
     """
+    if not isinstance(world_size, int) or world_size < 1:
+        raise UsageError(f"{world_size!r} ranks cannot be simulated; give a whole number of at least 1")
     link = link or Link()
     world = World(world_size, EqualLinks(link) if isinstance(link, Link) else link)
     results: dict[int, T] = {}

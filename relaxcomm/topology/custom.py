@@ -93,8 +93,8 @@ def from_networkx(graph: Any) -> custom:
     Args:
         graph: a Graph or DiGraph with the nodes 0 to N - 1; numbers on its edges are kept.
 
-    Raises: TopologyError if nodes are not different numbers, an edge links a rank with itself, or its
-        bandwidth or latency is not a number.
+    Raises: TopologyError if there are no nodes, they are not different numbers, an edge links a rank with
+        itself, or its bandwidth or latency is not a number.
 
     Example:
         >>> import networkx
@@ -103,6 +103,8 @@ def from_networkx(graph: Any) -> custom:
         >>> star.listeners(rank=0, world_size=3), star.listeners(rank=1, world_size=3)
         ([1, 2], [0])
     """
+    if not len(getattr(graph, "nodes", ())):
+        raise TopologyError(f"{graph!r} is no graph with nodes; give a networkx Graph or DiGraph")
     ranks = {node: _rank(node) for node in graph.nodes}
     if len(set(ranks.values())) < len(ranks):
         twice = next(node for node, rank in ranks.items() if list(ranks.values()).count(rank) > 1)
