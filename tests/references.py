@@ -529,6 +529,7 @@ def sgp(workers: Workers, steps: int, matrices: Sequence[Matrix]) -> History:
         x, w = matrix @ (x + workers.parameters - before), matrix @ w
         workers.parameters = x / w
         history.append(workers.parameters)
+    workers.parameters = x  # whose mean the model is in the end: that of z is not what was handed out
     return finish(workers, history)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from functools import cache
 from typing import Any
 
@@ -99,7 +100,7 @@ def try_one(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         if places(state):
             mutate(data.draw, state)
-    before = repr(engine.run_state_dict())
+    before = without_times(engine)
     refused = ""
     try:
         engine.load_run_state_dict(state)
@@ -111,7 +112,12 @@ def try_one(data: st.DataObject) -> None:
         optimizer.zero_grad()
         return
     assert len(refused) < 5000
-    assert repr(engine.run_state_dict()) == before
+    assert without_times(engine) == before
+
+
+def without_times(engine):
+    """A state as text, but for how long the rank has waited for others, which goes on meanwhile."""
+    return re.sub(r"_communication_seconds': [^,}]+", "", repr(engine.run_state_dict()))
 
 
 QUICK = settings(

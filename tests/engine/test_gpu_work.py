@@ -15,7 +15,7 @@ import relaxcomm
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.engine import first_steps
 from relaxcomm.network import in_process
-from relaxcomm.step import replicas
+from relaxcomm.step import optimizer_states
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import engine_state
 from tests.golden.cases import CASES, TOPOLOGIES, WITH_ADAM
@@ -231,9 +231,8 @@ def test_a_scalars_count_of_steps_is_no_moment():
                     (model(torch.randn(4, 4, device="cuda")) * model.scale).square().mean().backward()
                     optimizer.step()
                     optimizer.zero_grad()
-                averaged = [
-                    name for one in replicas._moment_buckets(engine._session.bound) for name in one.names
-                ]
+                bound = engine._session.bound
+                averaged = [item.name for item in optimizer_states.moments(bound.replica, bound.world)]
             return model.scale.item(), averaged
 
     with PretendGpu() as gpu:
