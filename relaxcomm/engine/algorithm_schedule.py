@@ -44,11 +44,11 @@ class AlgorithmSchedule:
         self._measured: Measured | None = None
         self.choice: str | None = None
         """What was chosen and why."""
-        self._loop.follow(step, self if self.is_ahead() else None)
+        self.stay()
 
-    def stay(self, step: Step) -> None:
-        """A switch has failed on its way: follow the algorithm that ran before."""
-        self._loop.follow(step, self if self.is_ahead() else None)
+    def stay(self) -> None:
+        """Follow the present algorithm, also after a switch that has failed on its way."""
+        self._loop.follow(self._step, self if self.is_ahead() else None)
 
     def go_on_with(self, step: Step) -> None:
         """Follow the same algorithm among other ranks; what was timed was among the ones before."""

@@ -109,7 +109,7 @@ class Metering:
             generation: who they are.
             targets: where each of them shows something, in rank order.
         """
-        if self._exporter is not None and self._settings is not None:
+        if self._exporter is not None and self.target is not None and self._settings is not None:
             is_first = bound.world.rank == 0
             self._exporter.targets = seen_from(self.target, targets, self._settings) if is_first else ()
         self._bound, self._membership = bound, bound.world.membership

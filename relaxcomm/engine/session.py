@@ -74,7 +74,7 @@ class Session:
         return self._ranks.elastic.generation
 
     @property
-    def worker(self) -> int:
+    def _worker(self) -> int:
         """The number of this rank, which another one never has."""
         return self.generation.workers[self.world.rank]
 
@@ -99,10 +99,8 @@ class Session:
                 self._switch(algorithm, residuals, from_start=from_start)
                 is_over = True
             except RankLostError as error:
-                worker = self.worker
-                self.schedule.stay(self.step)
-                self.go_on(error, in_step=False)
-                is_over = self.worker != worker  # with others, who have switched
+                self.schedule.stay()
+                is_over = self._joins_again(error)  # others, who have switched
 
     def _switch(self, algorithm: object, residuals: switching.Residuals, *, from_start: bool) -> None:
         before = self.step
@@ -169,17 +167,22 @@ class Session:
         Raises: RejoinedError where this rank was lost to the others, who do something else by now.
         """
         while True:
-            worker = self.worker
             try:
                 return event()
             except RankLostError as error:
-                self.go_on(error, in_step=False)
-            if self.worker != worker:
-                raise RejoinedError(
-                    f"the others went on without this worker, which has joined them again as worker "
-                    f"{self.worker}, after step {self.world.statistics.steps}; catch RejoinedError and go on "
-                    "with the next step"
-                )
+                if not self._joins_again(error):
+                    continue
+            raise RejoinedError(
+                f"the others went on without this worker, which has joined them again as worker "
+                f"{self._worker}, after step {self.world.statistics.steps}; catch RejoinedError and go on "
+                "with the next step"
+            )
+
+    def _joins_again(self, error: RankLostError) -> bool:
+        """Go on between two steps; whether the others had given up this rank, which is a new one to them."""
+        worker = self._worker
+        self.go_on(error, in_step=False)
+        return self._worker != worker
 
     def finish(self, *, average: bool | None) -> None:
         """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""

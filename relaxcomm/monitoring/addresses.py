@@ -56,7 +56,7 @@ def open_exporters(
         if exporter is not None:
             exporter.close()
         raise
-    if rank == 0 and exporter is not None:
+    if rank == 0 and exporter is not None and mine is not None:
         exporter.targets = seen_from(mine, targets, settings)
         if len(set(hosts)) > 1 and settings.is_local:
             warnings.warn(
@@ -122,12 +122,10 @@ def own_target(exporter: Exporter | None, settings: MetricsConfig, rank: int) ->
     return None if exporter is None else Target(rank, _host(settings), exporter.port, _network())
 
 
-def seen_from(here: Target | None, targets: Sequence[Target | None], settings: MetricsConfig) -> list[Target]:
+def seen_from(here: Target, targets: Sequence[Target | None], settings: MetricsConfig) -> list[Target]:
     """The exporters that there are; bound to all interfaces, those of this host are where it is asked."""
-    found = []
-    for one in targets:
-        if one is not None and here is not None:
-            everywhere = settings.address in ("0.0.0.0", "::")
-            host = "" if everywhere and one.network == here.network else one.host
-            found.append(replace(one, host=f"[{host}]" if ":" in host else host))
+    everywhere, found = settings.address in ("0.0.0.0", "::"), []
+    for one in filter(None, targets):
+        host = "" if everywhere and one.network == here.network else one.host
+        found.append(replace(one, host=f"[{host}]" if ":" in host else host))
     return found

@@ -112,7 +112,7 @@ class Failures:
                 continue
             now, deaths = now + life, deaths + 1
             done += alive * life / seconds_of(alive)
-            if alive > max(1, self.quorum):
+            if alive > self.quorum:
                 under_way = (alive - 1) / 2 if waits else 0.0
                 done -= unsynchronised + under_way
                 now += self.notice_seconds if waits else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -49,18 +50,16 @@ def moments(replica: Replica, world: World) -> list[Item]:
         if theirs:
             _begin(states[parameter], parameter, theirs)
             _count(states[parameter], parameter, max(theirs, key=lambda one: one.steps))
-    shapes = [{place: one.moments for place, one in rank.items()} for rank in told]
-    agreed = {
-        (place, name)
-        for place in {place for rank in shapes for place in rank}
-        for name in {name for rank in shapes for name in rank.get(place, {})}
-        if len({rank[place][name] for rank in shapes if name in rank.get(place, {})}) == 1
-    }
+    shapes = defaultdict(set)
+    for rank in told:
+        for place, held in rank.items():
+            for name, shape in held.moments.items():
+                shapes[place, name].add(shape)
     return [
         Item(f"{name} of {place[1]}", local(value))
         for place, parameter, states in _states(replica)
         for name, value in sorted(states.get(parameter, {}).items())
-        if (place, name) in agreed
+        if len(shapes.get((place, name), ())) == 1  # where ranks hold different ones there is no mean
     ]
 
 
