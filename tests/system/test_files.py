@@ -58,7 +58,7 @@ def test_a_disk_that_is_really_full(tmp_path):
     if mounted.returncode:
         pytest.skip("no file system can be mounted here")
     try:
-        check_folder(tmp_path)
+        check_folder("output", tmp_path)
         with pytest.raises(RelaxcommError, match="No space left on device"):
             write_whole(tmp_path / "large", b"x" * 200_000)
         assert list(tmp_path.iterdir()) == []
@@ -66,7 +66,7 @@ def test_a_disk_that_is_really_full(tmp_path):
             while True:
                 fill.write(b"x" * 512)
         with pytest.raises(ConfigError, match=r"output: .*: No space left on device; give another"):
-            check_folder(tmp_path)
+            check_folder("output", tmp_path)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
@@ -75,8 +75,8 @@ def test_a_folder_that_cannot_be(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/none")):
         with pytest.raises(ConfigError, match="output: cannot write to the folder"):
-            check_folder(folder)
-    check_folder(tmp_path / "a" / "b")
+            check_folder("output", folder)
+    check_folder("output", tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
@@ -129,7 +129,7 @@ def test_permissions_follow_the_umask_and_never_let_all_write(tmp_path, umask, f
     try:
         write_whole(tmp_path / "a" / "b" / "result.json", "x")
         RunLog(tmp_path / "c" / "log.jsonl", limit_bytes=1 << 20).close({"closed": 1})
-        check_folder(tmp_path / "d" / "e")
+        check_folder("output", tmp_path / "d" / "e")
     finally:
         os.umask(before)
     for one in ("a/b/result.json", "c/log.jsonl"):
@@ -156,4 +156,4 @@ def test_what_has_no_end_is_not_read():
 
 def test_a_folder_with_a_zero_byte_is_refused():
     with pytest.raises(ConfigError, match=r"output: cannot write to the folder .*: embedded null byte; give"):
-        check_folder("a\0b")
+        check_folder("output", "a\0b")
