@@ -18,8 +18,7 @@ from relaxcomm.network.operations import (
     Operation,
     Reduction,
 )
-
-_HALVES = (torch.float16, torch.bfloat16)
+from relaxcomm.tensors.precision import HALVES
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +43,7 @@ def scaled(tensor: Tensor, reduction: Reduction, world_size: int) -> Reduction:
 
     Wider tensors are divided at the end: their sum overflows where training is lost anyway.
     """
-    if reduction != "mean" or tensor.dtype not in _HALVES:
+    if reduction != "mean" or tensor.dtype not in HALVES:
         return reduction
     tensor.mul_(1 / world_size)  # as DistributedDataParallel does, bit for bit
     return "sum"

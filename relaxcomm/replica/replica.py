@@ -81,8 +81,14 @@ class Replica:
         return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in self._averaged]
 
     def pack(self, items: Iterable[Item]) -> list[Bucket]:
-        """Buckets of some tensors, apart from those of the rules."""
-        return build_buckets(items, bucket_bytes=self.bucket_bytes)
+        """Buckets of some tensors, apart from those of the rules; averaged buffers share none with others."""
+        return build_buckets(
+            items, bucket_bytes=self.bucket_bytes, key=lambda item: item.name in self._averaged
+        )
+
+    def holds_buffers(self, bucket: Bucket) -> bool:
+        """Whether a bucket that `pack` has made is one of averaged buffers."""
+        return bucket.items[0].name in self._averaged
 
     def learning_rate(self, bucket: Bucket) -> float | Tensor:
         """The optimizers' current rate for a bucket: a number, or `[numel]` if its tensors have several."""

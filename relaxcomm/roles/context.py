@@ -60,6 +60,8 @@ class Context:
         place: tells apart what is exchanged in the same step: the bucket, and the part of it.
         measured: what an outer's `measure` has found, `[k]` float64, added over all buckets of its rule.
         divided: whether what is exchanged is divided by the number of workers already.
+        exact: the mean of equal values must be that value, as of parameters, so that float16 and bfloat16 are
+            summed as float32; gradients are averaged as DistributedDataParallel does.
         samples: that this rank has trained on since the rule exchanged this bucket last; a step counts as
             one where no loader of the engine's says how many it had.
         out: memory, `[numel]`, that is free when a message is made, so that what is decoded may be written
@@ -94,6 +96,7 @@ class Context:
     place: tuple[int, ...] = ()
     measured: Tensor | None = None
     divided: bool = False
+    exact: bool = False
     samples: int = 1
     out: Tensor | None = None
     terms: tuple[Tensor | Difference, Tensor] | None = None

@@ -101,5 +101,6 @@ class Clock:
             optimizer_state=self._replica.optimizer_state,
             values=self._values,
             topology=self._world.topology,
+            exact=rule.payload.facts.site == "step",
             record=self._world.statistics.record,
         )

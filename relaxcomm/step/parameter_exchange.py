@@ -15,6 +15,7 @@ from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.parameter_results import Sent, apply, arrived, is_looked_at, look_at, on_gpu
 from relaxcomm.step.plan import Task
+from relaxcomm.step.replicas import share_buffers
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
 
@@ -177,6 +178,7 @@ class ParameterExchange:
         # Two averages of the same buffers under way would correct them twice.
         out = any(one.task.of_buffers for sent in self.late for one in sent.transfers)
         buffers = () if out else self._buffer_tasks(index)
+        share_buffers(self._bound, [task.bucket for task in buffers])
         # Each rank holds what it asks and what it is answered; those who take part together fill their link.
         pipeline = Pipeline(math.inf if rule.exchange.facts.collective else REQUESTED_BYTES)
         state = self._bound.state

@@ -25,6 +25,7 @@ from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.digest import digest
+from relaxcomm.tensors.precision import wide
 
 AVERAGE = "average"
 """The label of averages that are a part of training."""
@@ -111,10 +112,27 @@ def means(
     mine = [flat for _, flat in _gathered(bucket for bucket, _ in found)] if bound.norms.enabled else []
     flats = _gathered(mean_buckets(bound, {name for bucket, _ in found for name in bucket.names}))
     mine += [flat.clone() for _, flat in flats] if bound.norms.enabled else []
+    flats = [
+        (bucket, _of_replica(bound, bucket, flat, purpose) if bound.replica.holds_buffers(bucket) else flat)
+        for bucket, flat in flats
+    ]
     _add_rests(bound, flats)
     found += _all_reduced(bound, flats, purpose)
     bound.norms.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
     return found
+
+
+def share_buffers(bound: Bound, buckets: Iterable[Bucket]) -> None:
+    """Give the ranks that hold the shards of a replica the mean of its buffers, which each updates alone."""
+    for bucket, flat in _gathered(buckets) if bound.world.is_sharded else ():
+        mean = _of_replica(bound, bucket, flat, "buffers of a replica")
+        if not spoilt(bucket, mean):  # else each keeps its own, and the exchange finds what is not finite
+            bucket.scatter(mean)
+
+
+def _of_replica(bound: Bound, bucket: Bucket, flat: Tensor, purpose: str) -> Tensor:
+    """The mean of a bucket of buffers over the ranks that hold the shards of this replica."""
+    return bound.world.mean_over_shards(flat, Label(bound.common_step, purpose, bucket.index))
 
 
 def _add_rests(bound: Bound, flats: Iterable[tuple[Bucket, Tensor]]) -> None:
@@ -133,15 +151,22 @@ def _add_rests(bound: Bound, flats: Iterable[tuple[Bucket, Tensor]]) -> None:
 def _all_reduced(
     bound: Bound, flats: Iterable[tuple[Bucket, Tensor]], purpose: str
 ) -> list[tuple[Bucket, Tensor]]:
-    """The mean over all ranks of each bucket's contents; all are on their way before one is waited for."""
+    """The mean over all ranks of each bucket's contents; all are on their way before one is waited for.
+
+    Short types travel as float32, so that ranks that agree are not moved.
+    """
     pending = [
         (
             bucket,
-            bound.world.issue(AllReduce(flat, "mean"), Label(bound.common_step, purpose, bucket.index)),
+            bound.world.issue(
+                AllReduce(flat.to(wide(flat.dtype)), "mean"), Label(bound.common_step, purpose, bucket.index)
+            ),
         )
         for bucket, flat in flats
     ]
-    return [(bucket, tensor_of(bound.world.receive(operation))) for bucket, operation in pending]
+    return [
+        (bucket, tensor_of(bound.world.receive(operation)).to(bucket.dtype)) for bucket, operation in pending
+    ]
 
 
 def _gathered(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Tensor]]:

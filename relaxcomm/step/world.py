@@ -81,6 +81,13 @@ class World:
             operation = AllReduce(numbers.clone(), "sum")
         return tensor_of(self.receive(shards.issue(operation, label)))
 
+    def mean_over_shards(self, tensor: Tensor, label: Label) -> Tensor:
+        """The mean over the ranks that hold the shards of this replica, who all ask; may be made in place."""
+        shards = self.transport.shards
+        if shards is None:
+            return tensor
+        return tensor_of(self.receive(shards.issue(AllReduce(tensor, "mean"), label)))
+
     def is_any_shard(self, bad: bool, label: Label) -> bool:
         """Whether something is so of any shard of this replica."""
         if not self.is_sharded:

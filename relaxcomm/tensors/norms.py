@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from relaxcomm.tensors.precision import HALVES
+
 _LEAST, _MOST = 1e-15, 1e15  # norms between which no square that matters leaves float32's range
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def squared_norm(tensors: Sequence[Tensor]) -> float:
@@ -23,7 +24,7 @@ def squared_norm(tensors: Sequence[Tensor]) -> float:
     """
     if not tensors:
         return 0.0
-    wide = torch.float32 if any(tensor.dtype in _HALVES for tensor in tensors) else None
+    wide = torch.float32 if any(tensor.dtype in HALVES for tensor in tensors) else None
     norms = torch.stack([norm.double() for norm in torch._foreach_norm(list(tensors), dtype=wide)])
     total = float(norms.square().sum())
     if math.isfinite(total):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+HALVES = (torch.float16, torch.bfloat16)
+"""Types whose sums lose much, and can overflow."""
+
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The type itself, or float32 where it is shorter, so that small terms of a long sum are not lost.

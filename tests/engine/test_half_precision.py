@@ -118,6 +118,72 @@ def test_large_parameters_and_buffers_have_a_mean(name):
         np.testing.assert_allclose(found, [LARGE] * 29, rtol=2e-3)
 
 
+class Many(nn.Module):
+    """Numbers that are the same everywhere, one third of which no short type can hold."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        numbers = torch.randn(3, 17, generator=torch.Generator().manual_seed(4)).to(dtype)
+        self.first, self.second = nn.Parameter(numbers[0].clone()), nn.Parameter(numbers[1].clone())
+        self.register_buffer("seen", numbers[2].clone())
+
+
+def moved_by(world, config, dtype: torch.dtype):
+    """How far averages of equal parameters, buffers and moments move any of them."""
+    model = Many(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with world.attach(model, optimizer, {"bucket_bytes": 40, **config}) as engine:
+        for _ in range(6):
+            optimizer.zero_grad()
+            ((model.first + model.second) * 0.7).sum().backward()
+            optimizer.step()
+        momentum = optimizer.state[model.first]["momentum_buffer"].clone()
+        with engine.averaged():
+            pass
+        engine.switch("bsp")
+        distance = (optimizer.state[model.first]["momentum_buffer"] - momentum).abs().max().item()
+    after = model.state_dict()
+    return [distance, *((after[name] - value).abs().max().item() for name, value in before.items())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [2, 3, 7, 12])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"algorithm": {"name": "local_sgd", "steps": 2}},
+        {"algorithm": {"name": "local_sgd", "steps": 2, "delay": 1}},
+        {"algorithm": {"name": "local_sgd", "steps": 50}, "drift_guard": {"every_steps": 2}},
+    ],
+    ids=["local_sgd", "late", "averaged"],
+)
+def test_means_of_equal_values_are_these_values(dtype, size, config):
+    for moved in in_process(moved_by, size, config, dtype):
+        assert moved == [0.0] * 4
+
+
+@pytest.mark.ranks
+def test_means_of_equal_values_on_gloo():
+    for moved in on_gloo(moved_by, 3, {"algorithm": {"name": "local_sgd", "steps": 2}}, torch.bfloat16):
+        assert moved == [0.0] * 4
+
+
+def test_short_means_send_what_a_ring_sends():
+    def sent(world):
+        model = nn.Linear(30, 4, bias=False).bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with world.attach(model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 1}}) as engine:
+            before = engine.statistics["bytes_sent"]  # to begin alike
+            model(torch.ones(2, 30, dtype=torch.bfloat16)).sum().backward()
+            optimizer.step()
+            found = engine.statistics["bytes_sent"] - before
+            engine.close(average=False)
+        return found
+
+    assert in_process(sent, 3) == [2 * 2 / 3 * 2 * 120] * 3
+
+
 def ddp_and_ours(world, dtype: torch.dtype):
     """`.grad` under DDP and under bsp; the same on all ranks, since DDP sums in another order."""
     generator = torch.Generator().manual_seed(0)

@@ -412,6 +412,35 @@ def test_evaluation_sees_the_mean_model_and_training_goes_on_from_its_own():
         assert not np.allclose(mean[rank], own[rank])
 
 
+def normalised(rank: int, algorithm: Any) -> list[np.ndarray]:
+    """A rank's running means after a step of its own, in `averaged()` and at the end."""
+    model = shard(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)).double())
+    optimizer = sharded.momentum(list(model.parameters()))
+    found = []
+    with relaxcomm.attach(model, optimizer, {"algorithm": algorithm, "timeout_seconds": 60}) as engine:
+        own = model[1].running_mean
+        MODELS["toy"].local_loss(model, 0, rank).backward()
+        found.append(own.numpy().copy())
+        optimizer.step()
+        found.append(own.numpy().copy())
+        with engine.averaged():
+            found.append(own.numpy().copy())
+        found.append(own.numpy().copy())
+    return [*found, own.numpy().copy()]
+
+
+@pytest.mark.parametrize("steps", [1, 50])
+def test_batch_norm_has_the_statistics_of_all_ranks(steps):
+    found = run_ranks(normalised, RANKS, {"name": "local_sgd", "steps": steps})
+    own = np.stack([rank[0] for rank in found])
+    assert not np.allclose(own[0], own[1])
+    for rank, (_, stepped, averaged, back, end) in enumerate(found):
+        np.testing.assert_allclose(stepped, own.mean(0) if steps == 1 else own[rank], atol=1e-12)
+        np.testing.assert_allclose(averaged, own.mean(0), atol=1e-12)
+        np.testing.assert_array_equal(back, stepped)
+        np.testing.assert_allclose(end, own.mean(0), atol=1e-12)
+
+
 def many_ways(rank: int) -> dict[str, Any]:
     """Mixed precision, a frozen layer, a compiled model, a switch, a choice and uneven data."""
     case, found = MODELS["mlp"], {}

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.network.operations import AllReduce
+from relaxcomm.network.operations import AllGather, AllReduce, AllToAll
+from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Parts, State
 from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum, Message
+from relaxcomm.tensors.precision import HALVES, wide
+from relaxcomm.tensors.shards import shard_sizes, stacked
 from relaxcomm.topology import Topology
 
 
@@ -20,7 +24,8 @@ class all_reduce(Exchange):
 
     A ring sends `2 (N - 1) / N` times the message from each rank. Only summable messages can be
     reduced: sparse or quantised ones would add up indices or codes. Of messages that ask for a maximum the
-    largest entries come back.
+    largest entries come back. Of parameters in float16 or bfloat16 each rank sums one part in float32: a ring
+    would round after each term, and move even what all agree on.
 
     Example:
         >>> from relaxcomm import Rule, trajectory
@@ -56,9 +61,9 @@ class all_reduce(Exchange):
                 assert isinstance(message, Dense), f"{compressor!r} yielded {message!r}"
                 if isinstance(message, Maximum):
                     received = yield AllReduce(message.ordered(), "max")
+                    assert isinstance(received, Tensor)
                 else:
-                    received = yield AllReduce(message.tensor, "sum" if cx.divided else "mean")
-                assert isinstance(received, Tensor)
+                    received = yield from _mean(cx, message.tensor)
                 in_place = received is message.tensor
                 parts: Parts = ((1.0, message if in_place else replace(message, tensor=received)),)
                 message = coding.send(parts)
@@ -68,3 +73,24 @@ class all_reduce(Exchange):
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes
+
+
+def _mean(cx: Context, tensor: Tensor) -> Exchanging:
+    if cx.exact and tensor.dtype in HALVES and cx.membership.world_size > 2:  # halves of two are exact
+        return (yield from _mean_in_parts(tensor, cx.membership))
+    received = yield AllReduce(tensor, "sum" if cx.divided else "mean")
+    assert isinstance(received, Tensor)
+    return received
+
+
+def _mean_in_parts(tensor: Tensor, membership: Membership) -> Exchanging:
+    """The mean, rounded once: each rank sums one part, and sends as much as in a ring."""
+    sizes = shard_sizes(tensor.numel(), membership.world_size)
+    rows = yield AllToAll(stacked(torch.split(tensor.flatten(), sizes)))
+    assert isinstance(rows, Tensor)
+    total = rows[0].to(wide(tensor.dtype))
+    for row in rows[1:]:
+        total += row
+    parts = yield AllGather((total / membership.world_size).to(tensor.dtype))
+    assert isinstance(parts, Tensor)
+    return parts.flatten()[: tensor.numel()].view_as(tensor)
