@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     """Parts of at most `size` samples of a batch, each with its share of the samples.
 
     A batch is made of tensors and lists with an entry for each sample, in tuples, lists and mappings; what
-    has no such entries is in each part as it is.
+    has no such entries is in each part as it is. Lists of images and of what is to be found there stay whole
+    images, as `collate_fn=lambda samples: tuple(zip(*samples))` makes them.
 
     Raises: UsageError for a size below 1, or a batch without samples.
 
@@ -26,17 +27,23 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     """
     if size < 1:
         raise UsageError(f"parts of {size} samples are not allowed; use at least 1")
-    total = num_samples(batch)
+    total, columns = num_samples(batch), _columns(batch)
     if total <= size:
         yield batch, 1.0
         return
     for start in range(0, total, size):
-        stop = min(start + size, total)
-        yield _part(batch, total, slice(start, stop)), (stop - start) / total
+        samples = slice(start, min(start + size, total))
+        share = (samples.stop - start) / total
+        if columns is None:
+            yield _part(batch, total, samples), share
+        elif isinstance(batch, Mapping):
+            yield {key: value[samples] for key, value in batch.items()}, share
+        else:
+            yield _like(batch, [value[samples] for value in columns]), share
 
 
 def num_samples(batch: Any) -> int:
-    """Samples of a batch: the first dimension of its first tensor, or the length of its first list.
+    """Samples of a batch: the first dimension of its first tensor, or the length of its lists.
 
     Raises: UsageError for a batch without either.
 
@@ -46,7 +53,8 @@ def num_samples(batch: Any) -> int:
         >>> num_samples({"name": ["a", "b", "c"], "x": torch.zeros(3, 5)})
         3
     """
-    found = _first_dimension(batch)
+    columns = _columns(batch)
+    found = _first_dimension(batch) if columns is None else len(columns[0])
     if found is None and isinstance(batch, Mapping):
         found = next((len(one) for one in batch.values() if isinstance(one, list | tuple)), None)
     if found is None and isinstance(batch, list | tuple):
@@ -69,6 +77,36 @@ def _first_dimension(batch: Any) -> int | None:
     return next((found for one in values if (found := _first_dimension(one)) is not None), None)
 
 
+def _columns(batch: Any) -> Sequence[Any] | None:
+    """The values of a batch that consists of lists with an entry for each sample, or None.
+
+    Lists of tensors may also be fields that have all samples in their first dimension, as torch's own
+    `default_collate` makes them of nested samples: then all tensors have as many, and no list is longer or
+    shorter.
+    """
+    values = list(batch.values()) if isinstance(batch, Mapping) else batch
+    if not (isinstance(values, list | tuple) and values and all(isinstance(v, list | tuple) for v in values)):
+        return None
+    lengths = {len(value) for value in values}
+    samples = _first_dimension(batch)
+    if len(lengths) > 1 or samples is None:
+        return None
+    return None if all(_has_samples(value, samples) for value in values) else values
+
+
+def _has_samples(value: Any, samples: int) -> bool:
+    """Whether all tensors and lists of other things have that many entries."""
+    if isinstance(value, torch.Tensor):
+        return value.dim() > 0 and len(value) == samples
+    if isinstance(value, Mapping):
+        return all(_has_samples(one, samples) for one in value.values())
+    if not isinstance(value, list | tuple):
+        return True
+    if any(isinstance(one, torch.Tensor | Mapping | list | tuple) for one in value):
+        return all(_has_samples(one, samples) for one in value)
+    return len(value) == samples
+
+
 def _part(value: Any, total: int, samples: slice) -> Any:
     if isinstance(value, torch.Tensor):
         return value[samples] if value.dim() and len(value) == total else value
@@ -78,5 +116,9 @@ def _part(value: Any, total: int, samples: slice) -> Any:
         return value
     if len(value) == total and all(_first_dimension(item) != total for item in value):
         return value[samples]  # an entry for each sample, such as texts, or tensors of different sizes
-    items = (_part(item, total, samples) for item in value)
+    return _like(value, [_part(item, total, samples) for item in value])
+
+
+def _like(value: list[Any] | tuple[Any, ...], items: list[Any]) -> Any:
+    """A list, tuple or named tuple of the type of another."""
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

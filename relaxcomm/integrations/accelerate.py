@@ -123,6 +123,13 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # it is Any wh
             "DataLoaderConfiguration(even_batches=False)"
         )
 
+    def trigger_sync_in_backward(self, model: nn.Module) -> NoReturn:
+        """Refused: with an engine it is the place of a backward that counts, not that of its forward."""
+        raise UsageError(
+            "trigger_sync_in_backward is of DistributedDataParallel, where a forward decides; here a "
+            "backward does: write `with accelerator.no_sync(model):` around each backward but the last"
+        )
+
     def save_state(self, *args: Any, **options: Any) -> Path:
         """Save as Accelerate does, and what each rank needs to go on; every rank calls it between steps."""
         folder = Path(super().save_state(*args, **options))

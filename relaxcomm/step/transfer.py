@@ -13,6 +13,7 @@ from relaxcomm.roles import Context
 from relaxcomm.step.clock import ContextOf
 from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.flight import Flight, Landed, Pipeline, Program
+from relaxcomm.step.frozen_since import at_rest, keep_at_rest
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import RuleState
 from relaxcomm.step.world import World
@@ -211,7 +212,10 @@ class Transfer:
         value = finalized if base is None else finalized.to(base.dtype)
         cx = cx.at(measured=measured, out=value if good is True and self._is_own(value) else None)
         if rule.exchange.facts.returns != "base":
+            resting = () if base is None else at_rest(bucket, value, base)
             value = rule.outer.apply(cx, bucket, self.slots["outer"], value, base)
+            if base is not None:
+                keep_at_rest(bucket, resting, base, value)
         if into is not None:
             if value.data_ptr() != into.data_ptr():
                 into.copy_(value)

@@ -70,3 +70,40 @@ def test_one_part_is_the_batch_itself():
 def test_a_batch_without_samples_is_refused():
     with pytest.raises(UsageError, match="of type str holds no tensor and no list"):
         num_samples("abc")
+
+
+def image(number: int, width: int) -> torch.Tensor:
+    return torch.full((3, 5, width), float(number))
+
+
+def found_in(number: int) -> dict[str, torch.Tensor]:
+    return {"boxes": torch.full((number, 4), float(number)), "labels": torch.full((number,), number)}
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])  # 3: as many images as channels
+def test_images_and_what_is_found_in_them_stay_whole(count):
+    images = tuple(image(number, 4 + number) for number in range(count))
+    found = tuple(found_in(number) for number in range(count))
+    parts = list(split_batch((images, found), 1))
+    assert num_samples((images, found)) == len(parts) == count
+    for number, ((pictures, targets), share) in enumerate(parts):
+        assert pictures[0] is images[number]
+        assert targets[0] is found[number]
+        assert len(pictures) == len(targets) == 1
+        assert share == pytest.approx(1 / count)
+
+
+@pytest.mark.parametrize("labels", [(0, 1), ("a", "b"), (torch.tensor(0), torch.tensor(1))], ids=repr)
+def test_images_with_labels_stay_whole(labels):
+    images = [image(0, 4), image(1, 4)]
+    first, second = split_batch({"image": images, "label": labels}, 1)
+    assert (first[0]["image"][0] is images[0], second[0]["image"][0] is images[1]) == (True, True)
+    assert (first[0]["label"], second[0]["label"]) == (labels[:1], labels[1:])
+
+
+def test_nested_fields_are_cut_in_their_first_dimension():
+    """What torch's default_collate makes of samples ((a, b), (c, d))."""
+    batch = [[torch.arange(6).view(3, 2), torch.arange(3)], [torch.zeros(3, 4), ["x", "y", "z"]]]
+    first, second = (part for part, _ in split_batch(batch, 2))
+    assert (first[0][1].tolist(), second[0][1].tolist()) == ([0, 1], [2])
+    assert (first[1][1], second[1][1]) == (["x", "y"], ["z"])

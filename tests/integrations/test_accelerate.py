@@ -369,6 +369,13 @@ def uneven(_):
         pass
 
 
+def triggered(_):
+    accelerator = ours()
+    model, *_ = accelerator.prepare(*parts(1))
+    with accelerator.engine, accelerator.trigger_sync_in_backward(model):
+        pass
+
+
 def clients(_):
     accelerator = Accelerator(cpu=True, relaxcomm=settings({"name": "fedavg", "epochs": 1}))
     prepared = accelerator.prepare(*parts(1))
@@ -409,6 +416,7 @@ def saved_without(folder):
         (one_process, "UsageError", "cpu=True"),
         (engine_loader, "UsageError", "do not prepare it"),
         (uneven, "UsageError", "accelerator.engine.join"),
+        (triggered, "UsageError", "no_sync"),
         (clients, "UsageError", "must come from engine.loader"),
         (unknown_name, "ConfigError", "local_sgd"),
         (elastic, "UsageError", "begin again from a checkpoint"),

@@ -1,0 +1,62 @@
+"""A layer that is frozen in mid training stands still, and learns again when it is unfrozen."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from tests.engine.harness import in_process, on_gloo
+
+ALGORITHMS = {
+    "diloco": {"name": "diloco", "steps": 2},
+    "slowmo": {"name": "slowmo", "steps": 2, "momentum": 0.8},
+    "streaming": {"name": "streaming_diloco", "steps": 4, "fragments": 2, "delay": 1, "merge": 0.0},
+}
+
+
+def freezing(world, algorithm, freezes_alone: bool = False):
+    """Both layers after each of 20 steps; the first one is frozen from step 5 to 16."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator, seen = torch.Generator().manual_seed(world.rank), []
+    with world.attach(model, optimizer, {"algorithm": algorithm}):
+        for step in range(20):
+            model[0].requires_grad_((freezes_alone and world.rank > 0) or not 5 <= step < 16)
+            inputs = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+            (model(inputs) - inputs[:, :4]).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.append([layer.weight.detach().clone() for layer in (model[0], model[2])])
+    return seen
+
+
+def check(seen):
+    first, second = zip(*seen, strict=True)
+    assert all(not torch.equal(a, b) for a, b in pairwise(second))
+    for step in range(10, 16):  # rounds still bring what came before, late ones too
+        assert torch.equal(first[step], first[10]), step
+    assert not torch.equal(first[3], first[4])
+    assert not torch.equal(first[17], first[15])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_momentum_moves_no_frozen_layer(name):
+    for seen in in_process(freezing, 3, ALGORITHMS[name]):
+        check(seen)
+
+
+@pytest.mark.ranks
+def test_momentum_moves_no_frozen_layer_on_gloo():
+    for seen in on_gloo(freezing, 3, ALGORITHMS["diloco"]):
+        check(seen)
+
+
+def test_a_layer_that_one_rank_alone_has_frozen_stays_equal():
+    found = [seen[-1] for seen in in_process(freezing, 3, ALGORITHMS["diloco"], True)]
+    for first, second in found[1:]:
+        assert torch.equal(first, found[0][0])
+        assert torch.equal(second, found[0][1])
