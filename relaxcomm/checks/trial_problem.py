@@ -17,6 +17,7 @@ from relaxcomm.engine import Engine, attach
 from relaxcomm.engine.idle import LOGGER
 from relaxcomm.errors import CompositionError, TopologyError
 from relaxcomm.network import InProcessGroup, simulate
+from relaxcomm.system.telling import silence
 from relaxcomm.topology import Topology, complete, hierarchical, ring, star
 
 _WORLD_SIZES = (3, 4, 5)  # some topologies take a power of two, or one size alone
@@ -83,10 +84,11 @@ class Rank:
 
 
 def quietly(program: Callable[[InProcessGroup], T], size: int) -> list[T]:
-    """As `simulate`; that so short a run never exchanged is no news."""
+    """As `simulate`; what so short a run chooses, or that it never exchanged, is no news."""
     LOGGER.disabled = True
     try:
-        return simulate(program, size)
+        with silence():
+            return simulate(program, size)
     finally:
         LOGGER.disabled = False
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from relaxcomm import CompositionError, Rule, perform, rehearse, round_trip, trajectory
+from relaxcomm.checks.trial_problem import Trial
 from relaxcomm.plugin import AllToAll
 from relaxcomm.primitives import error_feedback, gossip, parameters, power_sgd, top_k
+from relaxcomm_algorithms.auto import auto
 
 
 def test_a_round_trip_keeps_shapes_and_state():
@@ -54,3 +56,9 @@ def test_a_rehearsal_takes_workers_an_optimizer_and_a_graph():
     found = rehearse("d_psgd", epochs=2, workers=4, topology="ring", make_optimizer=torch.optim.Adam)
     assert found.exchanges == 2 * 3
     assert not found.replicas_equal
+
+
+def test_what_a_planner_chooses_in_a_trial_is_not_told(capsys):
+    found = Trial(auto()).run(lambda rank: [rank.epoch() for _ in range(4)] and rank.engine.choice)
+    assert "chose" in found[0]
+    assert capsys.readouterr().err == ""
