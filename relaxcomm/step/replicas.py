@@ -125,9 +125,9 @@ def means(
 def share_buffers(bound: Bound, buckets: Iterable[Bucket]) -> None:
     """Give the ranks that hold the shards of a replica the mean of its buffers, which each updates alone."""
     for bucket, flat in _gathered(buckets) if bound.world.is_sharded else ():
-        mean = _of_replica(bound, bucket, flat, "buffers of a replica")
-        if not spoilt(bucket, mean):  # else each keeps its own, and the exchange finds what is not finite
-            bucket.scatter(mean)
+        mean = _of_replica(bound, bucket, flat.clone(), "buffers of a replica")
+        # Else each keeps its own, and the exchange finds what is not finite; the host waits for no GPU.
+        bucket.scatter(mean.where(mean.isfinite().all(), flat))
 
 
 def _of_replica(bound: Bound, bucket: Bucket, flat: Tensor, purpose: str) -> Tensor:
