@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from relaxcomm.engine import loop_checks
+from relaxcomm.engine import loop_checks, scaler_sharing
 from relaxcomm.engine.callback import callback
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.listeners import Between, Survivors
+from relaxcomm.engine.optimizer_turns import OptimizerTurns
 from relaxcomm.errors import RankLostError
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
@@ -23,7 +24,7 @@ class Loop:
     """One step of an algorithm for each optimizer step.
 
     Several optimizers make one step: it begins with the first one's and ends when each has stepped.
-    A step that a GradScaler skipped is closed by the next forward, which sees that the scale fell.
+    A step that a GradScaler skipped is closed by the next forward, which sees that the scaler did so.
 
     A step in which ranks are lost is given up by all that are left: nothing more is exchanged in it. A rank
     that is behind gives up all steps that another one has given up.
@@ -39,13 +40,11 @@ class Loop:
         self.step = step
         """What is done in a step."""
         self._between: Between | None = None
-        self._paused = False
+        self._paused = self._awaiting_end = False
         self._unsynchronised = False  # a backward of this step ran under no_sync
         self._begun = False  # a backward that reaches parameters is under way
-        self._pending = False  # gradients are there for an optimizer step
-        self._awaiting_end = False
         self._called = False  # the model itself was, in this step
-        self._stepped: list[Optimizer] = []
+        self._turns = OptimizerTurns(step.bound.replica)
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
         self._given_up = False  # this step exchanges nothing more
         self._resumes_at = 0
@@ -54,6 +53,7 @@ class Loop:
         """From now on do this in a step, and tell somebody of its end."""
         self.step, self._between = step, between
         self._hooks.follow(self, gradients=step.follows_gradients)
+        scaler_sharing.share(step.bound.replica.scaler, self)
 
     def go_on_with(self, step: Step, resumes_at: int) -> None:
         """The same algorithm goes on among other ranks, and exchanges again from step `resumes_at` on."""
@@ -63,6 +63,7 @@ class Loop:
     def leave(self) -> None:
         """Follow the training loop no more."""
         self._hooks.follow(None, gradients=False)
+        scaler_sharing.leave(self.step.bound.replica.scaler, self)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -80,14 +81,15 @@ class Loop:
 
     def leave_step(self) -> None:
         """Forget what an error has left of a step: another batch comes instead, or a state is loaded."""
-        self._opened = self._pending = self._called = self._unsynchronised = False
-        self._stepped = []
+        self._opened = False
+        self._forget_step()
         self.step.leave()
 
     def close_skipped_step(self) -> None:
-        """Close a step that a GradScaler skipped on this rank."""
-        if self._is_skipped():
-            self._close_step()
+        """Close a step that a GradScaler skipped on this rank, also of engines that share the scaler."""
+        for loop in scaler_sharing.sharing(self.step.bound.replica.scaler):
+            if loop._turns.have_skipped:
+                loop._close_step()
 
     @callback
     def forward_begins(self, module: nn.Module) -> None:
@@ -143,10 +145,9 @@ class Loop:
         self._take_rest()
         self._awaiting_end = False
         bound.controllers.backward_ends()
-        if not self._paused:
-            if not self._pending and not self._begun:
-                bound.replica.remember_scale()
-            self._pending = True
+        self._turns.watch()
+        if not (self._paused or self._begun):
+            bound.replica.remember_scale()
         if self._begun:
             self._begun = False
             try:
@@ -163,7 +164,8 @@ class Loop:
     @callback
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
-        loop_checks.check_turn(self.step, optimizer, self._stepped, closure)
+        self.close_skipped_step()
+        loop_checks.check_turn(self.step, optimizer, self._turns.stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:
             self._hooks.watch_parts()
         if not self._opened:
@@ -176,8 +178,8 @@ class Loop:
     @callback
     def step_ends(self, optimizer: Optimizer) -> None:
         """It has stepped."""
-        self._stepped.append(optimizer)
-        if len(self._stepped) == len(self.step.bound.replica.optimizers):
+        self._turns.stepped.append(optimizer)
+        if self._turns.are_over:
             self._close_step()
 
     def _take_gradients(self, indices: list[int]) -> None:
@@ -210,23 +212,22 @@ class Loop:
 
     def _begin_uncalled(self) -> None:
         """The training loop calls parts of the model, or methods other than its forward."""
-        skipped = self._is_skipped()
+        skipped = self._turns.have_skipped
         if self._between is not None:
             self._between.backward_begins(skipped=skipped)
-        if skipped:
-            loop_checks.check_seen(self.step)
+        loop_checks.check_seen(self.step, skipped=skipped)
         self.close_skipped_step()
 
     def _close_step(self) -> None:
         """Every optimizer has stepped, or a GradScaler has skipped those that have not."""
         if not (self._opened or self._given_up):
             self.step.apply_due()
-        self._opened, self._stepped = False, []
+        self._opened = False
         self._end(self.step.after_step)
 
     def _end(self, finish: Callable[[], None]) -> None:
         """Close the step by `finish`, and tell who may switch."""
-        self._pending = self._called = self._unsynchronised = False
+        self._forget_step()
         if not self._given_up:
             try:
                 finish()
@@ -245,6 +246,6 @@ class Loop:
         self._begun = False
         self.step.discard_gradients()
 
-    def _is_skipped(self) -> bool:
-        """Whether a GradScaler has skipped this step, or a part of it, on this rank."""
-        return self._pending and self.step.bound.replica.has_skipped()
+    def _forget_step(self) -> None:
+        self._called = self._unsynchronised = False
+        self._turns.begin_anew()

@@ -91,9 +91,9 @@ def check_exchanged(step: Step, *, unsynchronised: bool) -> None:
     )
 
 
-def check_seen(step: Step) -> None:
+def check_seen(step: Step, *, skipped: bool) -> None:
     """Refuse a step that the GradScaler skipped, where its exchange is missed only now."""
-    if step.has_work_after():
+    if skipped and step.has_work_after():
         raise UsageError(
             f"step {step.bound.clock.step} was skipped by the GradScaler, and its exchange is seen to be "
             "missing only now, in the next backward, since neither the model nor a part of it was called; "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import FrameType
+from typing import Any, TypeAlias
 
 from torch.amp import GradScaler, grad_scaler
 from torch.amp.grad_scaler import OptState
@@ -31,6 +33,22 @@ def check_scaler(given: GradScaler | None) -> None:
         "rank alone would pair this rank's exchanges with later ones of its peers; write "
         "attach(model, optimizer, config, scaler=scaler)"
     )
+
+
+Note: TypeAlias = Mapping[str, Any]
+"""What a scaler notes of an optimizer between two of its `update`s."""
+
+
+def note_of(scaler: GradScaler | None, optimizer: Optimizer) -> Note | None:
+    """What a scaler notes of an optimizer until its next `update`; None where none is used."""
+    if scaler is None or not scaler.is_enabled():
+        return None
+    return scaler._per_optimizer_states[id(optimizer)]
+
+
+def is_stepped(note: Note) -> bool:
+    """Whether the scaler has stepped the optimizer, or skipped its step."""
+    return note["stage"] is OptState.STEPPED
 
 
 def is_scaled(scaler: GradScaler, optimizer: Optimizer) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
@@ -27,8 +28,19 @@ def check_dense(parameters: Iterable[Item]) -> None:
             )
 
 
+def memory_holders(tensor: Tensor) -> int | None:
+    """How many tensors have its memory, and what looks at it; None where torch cannot tell."""
+    # No public name says it; builds without CUDA lack this one in torch 2.8.
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    storage = tensor.untyped_storage()
+    return None if count is None else count(storage._cdata)
+
+
 class GradientBuffer:
     """The flat gradients of a bucket, with one flag a tensor behind them.
+
+    What a training loop keeps of gradients that it has taken out of `.grad` is its own: then the next ones
+    have other memory.
 
     A flag says whether the tensor has a gradient on this rank; it travels with elementwise
     messages, so that a parameter unused on every rank keeps `.grad` None without a round trip of
@@ -38,9 +50,7 @@ class GradientBuffer:
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self.parameters = [item.parameter for item in bucket.items]
-        self.whole = torch.zeros(bucket.numel + len(bucket.items), dtype=bucket.dtype, device=bucket.device)
-        self.main, self.flags = self.whole[: bucket.numel], self.whole[bucket.numel :]
-        self._make_views()
+        self._allocate()
         self.unused: list[int] = []
         self._is_sharded = any(item.sharded is not None for item in bucket.items)
         self._taken: set[int] = set()  # lie here already, multiplied
@@ -58,6 +68,8 @@ class GradientBuffer:
         """Nothing is exchanged yet, so that no parameter is known to have no gradient."""
         if list(map(Tensor.data_ptr, self.views)) != self._places:
             self._make_views()  # `.to()` has moved the memory of those that are `.grad`
+        elif self._are_kept():
+            self._allocate()
         self.unused = []
         self._taken.clear()
 
@@ -126,6 +138,24 @@ class GradientBuffer:
             if parameter.grad is own:
                 parameter.grad = own.clone(memory_format=torch.preserve_format)
 
+    def _allocate(self) -> None:
+        bucket = self.bucket
+        self.whole = torch.zeros(bucket.numel + len(bucket.items), dtype=bucket.dtype, device=bucket.device)
+        self.main, self.flags = self.whole[: bucket.numel], self.whole[bucket.numel :]
+        self._make_views()
+
+    def _are_kept(self) -> bool:
+        """Whether somebody has a gradient that is `.grad` no more, or looks at the memory of one."""
+        references = list(map(sys.getrefcount, self._grads))
+        if references != self._references and any(
+            now > before and parameter.grad is not own
+            for now, before, parameter, own in zip(
+                references, self._references, self.parameters, self._grads, strict=True
+            )
+        ):
+            return True
+        return memory_holders(self.whole) != self._holders
+
     def _make_views(self) -> None:
         self.views = self.bucket.views(self.main)
         self._grads = [like(p, view) for p, view in zip(self.parameters, self.views, strict=True)]
@@ -135,6 +165,8 @@ class GradientBuffer:
         # On a GPU one launch for all costs less than what the cache saves.
         spans = _spans(sizes) if self.main.device.type == "cpu" else [range(len(sizes))]
         self._spans = [(span, self.main[offsets[span[0]] : offsets[span[-1] + 1]]) for span in spans]
+        self._references = list(map(sys.getrefcount, self._grads))
+        self._holders = memory_holders(self.whole)
 
     def _fill(self, span: range, flat: Tensor, fresh: Mapping[int, Tensor], factor: float | None) -> None:
         """Copy the gradients that have come for tensors side by side; multiply what was not taken before."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from relaxcomm.replica.gradient_buffer import CACHED_BYTES, check_dense
+from relaxcomm.replica.gradient_buffer import CACHED_BYTES, check_dense, memory_holders
 from relaxcomm.tensors.buckets import Bucket, Item
 
 
@@ -120,12 +120,5 @@ class GradientInPlace:
 
 def _has_own_memory(tensor: Tensor) -> bool:
     """Whether no other tensor has it; torch may be unable to tell, which counts as no."""
-    # No public name says it; builds without CUDA lack this one in torch 2.8.
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    return count is not None and _holders(tensor, count) == _holders(torch.empty(1), count)
-
-
-def _holders(tensor: Tensor, count: Callable[[int], int]) -> int:
-    """How many have its memory; what looks at it is counted, too."""
-    storage = tensor.untyped_storage()
-    return count(storage._cdata)
+    holders = memory_holders(tensor)
+    return holders is not None and holders == memory_holders(torch.empty(1))

@@ -162,12 +162,6 @@ class Replica:
         sizes = torch.tensor([item.tensor.numel() for item in bucket.items], device=bucket.device)
         return torch.repeat_interleave(scales, sizes)
 
-    def has_skipped(self) -> bool:
-        """Whether the GradScaler has lowered its scale since it was remembered: it skipped the step."""
-        if self.scaler is None or self.gradient_scale is None:
-            return False
-        return bool(self.scaler.get_scale() < self.gradient_scale.item())
-
     def states_of(self, client: int) -> list[defaultdict[Tensor, Any]]:
         """A client's own states of the optimizers, one each."""
         return self._client_states.setdefault(client, [defaultdict(dict) for _ in self.optimizers])

@@ -13,6 +13,7 @@ from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.finite import GRADIENT, named, spoilt
 from relaxcomm.step.firing import Firings
 from relaxcomm.step.flight import Pipeline, Program
+from relaxcomm.step.frozen_since import hold_residuals_back, put_residuals_back
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.buckets import Bucket
@@ -120,6 +121,7 @@ class GradientTransfers:
             return False
         late = self.late.popleft()
         self.not_finite = list(late.not_finite)
+        self.buffer.expect_all()
         self.buffer.main.copy_(self._late_value(late))
         self.buffer.expose(
             place for place, one in enumerate(self.bucket.items) if one.parameter.requires_grad
@@ -184,7 +186,9 @@ class GradientTransfers:
             transfer.read(message[:numel])
             watched = self._controllers.watches(task.index)
             local = message[:numel].clone() if watched else None
+            held = hold_residuals_back(task, transfer.slots)
             result = yield from transfer.exchange(message, divided=divided)
+            put_residuals_back(self.bucket, transfer.slots, held)
             if watched:
                 cx = self._clock.context(task.rule)
                 self._controllers.observe(task.index, cx, self.bucket.index, local, result[:numel])

@@ -1,0 +1,51 @@
+"""Which optimizers have had their turn in a step: they have stepped, or a GradScaler has skipped them."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from relaxcomm.replica.grad_scaler import Note, is_stepped, note_of
+from relaxcomm.replica.replica import Replica
+
+
+class OptimizerTurns:
+    """Follows the optimizers that end a step of the engine together.
+
+    That the scale fell does not tell whose step was skipped: several engines may share the scaler, and the
+    scale may grow meanwhile, or be set by hand. What the scaler notes of each optimizer does.
+
+    Args:
+        replica: whose optimizers, and the scaler that steps them.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.stepped: list[Optimizer] = []
+        """Those that have stepped."""
+        self._notes: dict[Optimizer, Note] = {}
+
+    def watch(self) -> None:
+        """A backward has ended: what the scaler notes from now on is of the step that comes."""
+        for optimizer in self._replica.optimizers:
+            note = note_of(self._replica.scaler, optimizer)
+            # Stepped before: the backward is of another model, such as a generator's, through this one.
+            if note is not None and not (self._is_done(optimizer) or is_stepped(note)):
+                self._notes[optimizer] = note
+
+    @property
+    def are_over(self) -> bool:
+        """Whether all have had their turn."""
+        return all(one in self.stepped or self._is_done(one) for one in self._replica.optimizers)
+
+    @property
+    def have_skipped(self) -> bool:
+        """Whether they are over, and not all have stepped."""
+        return any(map(self._is_done, self._notes)) and self.are_over
+
+    def begin_anew(self) -> None:
+        """The step has ended."""
+        self.stepped = []
+        self._notes.clear()
+
+    def _is_done(self, optimizer: Optimizer) -> bool:
+        return optimizer in self._notes and is_stepped(self._notes[optimizer])
