@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
@@ -10,9 +11,11 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.engine.gradient_hooks import GradientHooks
+from relaxcomm.engine.optimizer_turns import OptimizerTurns
 from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
 from relaxcomm.system.compiler import uncompiled
@@ -48,6 +51,11 @@ class Follower(Protocol):
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """It has stepped."""
+
+    @property
+    def turns(self) -> OptimizerTurns:
+        """Who is told of the steps of optimizers that were not given to attach."""
+        ...
 
 
 class Hooks:
@@ -85,6 +93,12 @@ class Hooks:
         for optimizer in self._optimizers:
             add(optimizer.register_step_pre_hook(Hook(self._step_begins)))
             add(optimizer.register_step_post_hook(Hook(self._step_ends)))
+        steps = weakref.WeakMethod(self._any_steps)  # torch keeps the hook, which is to keep no model
+        add(
+            register_optimizer_step_post_hook(
+                lambda optimizer, *args: told(optimizer) if (told := steps()) else None
+            )
+        )
 
     def follow(self, follower: Follower | None, *, gradients: bool) -> None:
         """Tell somebody from now on, or nobody.
@@ -170,6 +184,10 @@ class Hooks:
     def _step_ends(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._follower is not None and not self._nested[optimizer].is_inside():
             self._follower.step_ends(optimizer)
+
+    def _any_steps(self, optimizer: Optimizer) -> None:
+        if self._follower is not None and optimizer not in self._nested:
+            self._follower.turns.other_steps(optimizer)
 
 
 class Hook:

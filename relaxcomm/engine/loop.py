@@ -26,9 +26,6 @@ class Loop:
     Several optimizers make one step: it begins with the first one's and ends when each has stepped.
     A step that a GradScaler skipped is closed by the next forward, which sees that the scaler did so.
 
-    A step in which ranks are lost is given up by all that are left: nothing more is exchanged in it. A rank
-    that is behind gives up all steps that another one has given up.
-
     Args:
         hooks: that tell of the training loop.
         step: what is done in a step.
@@ -42,9 +39,10 @@ class Loop:
         self._between: Between | None = None
         self._paused = self._awaiting_end = False
         self._unsynchronised = False  # a backward of this step ran under no_sync
-        self._begun = False  # a backward that reaches parameters is under way
+        self._begun = self._arrived = False  # a backward that reaches parameters is under way; it has
         self._called = False  # the model itself was, in this step
-        self._turns = OptimizerTurns(step.bound.replica)
+        self.turns = OptimizerTurns(step.bound.replica)
+        """Which optimizers have stepped in this step."""
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
         self._given_up = False  # this step exchanges nothing more
         self._resumes_at = 0
@@ -56,7 +54,7 @@ class Loop:
         scaler_sharing.share(step.bound.replica.scaler, self)
 
     def go_on_with(self, step: Step, resumes_at: int) -> None:
-        """The same algorithm goes on among other ranks, and exchanges again from step `resumes_at` on."""
+        """The same algorithm goes on among other ranks, who give up all steps before `resumes_at`."""
         self.step, self._resumes_at = step, resumes_at
         self._given_up = step.bound.clock.step < resumes_at
 
@@ -81,19 +79,21 @@ class Loop:
 
     def leave_step(self) -> None:
         """Forget what an error has left of a step: another batch comes instead, or a state is loaded."""
-        self._opened = False
-        self._forget_step()
+        self._opened = self._called = self._unsynchronised = False
+        self._begun = self._arrived = self._awaiting_end = False
+        self._hooks.gradients.tell_each()  # what was collected belongs to nothing
+        self.turns.begin_anew()
         self.step.leave()
 
     def close_skipped_step(self) -> None:
         """Close a step that a GradScaler skipped on this rank, also of engines that share the scaler."""
-        for loop in scaler_sharing.sharing(self.step.bound.replica.scaler):
-            if loop._turns.have_skipped:
-                loop._close_step()
+        scaler_sharing.close_skipped_steps(self.step.bound.replica.scaler)
 
     @callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
+        if self._begun and self.step.bound.world.process.world_size == 1:
+            self.leave_step()  # nobody waits for what an error has ended
         loop_checks.check_ended(begun=self._begun)
         self._take_rest()  # of a backward that has failed
         self._awaiting_end = False
@@ -145,7 +145,7 @@ class Loop:
         self._take_rest()
         self._awaiting_end = False
         bound.controllers.backward_ends()
-        self._turns.watch()
+        self.turns.watch()
         if not (self._paused or self._begun):
             bound.replica.remember_scale()
         if self._begun:
@@ -157,7 +157,8 @@ class Loop:
         self._hooks.gradients.await_also(self.step.backward.awaited)
         if self._given_up:
             self.step.discard_gradients()
-        if not bound.replica.optimizers and not self._paused:
+        arrived, self._arrived = self._arrived, False
+        if arrived and not bound.replica.optimizers and not self._paused:
             loop_checks.check_now_and_then(self.step)
             self._end(self.step.tick)
 
@@ -165,7 +166,7 @@ class Loop:
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
         self.close_skipped_step()
-        loop_checks.check_turn(self.step, optimizer, self._turns.stepped, closure)
+        loop_checks.check_turn(self.step, optimizer, self.turns.stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:
             self._hooks.watch_parts()
         if not self._opened:
@@ -178,11 +179,12 @@ class Loop:
     @callback
     def step_ends(self, optimizer: Optimizer) -> None:
         """It has stepped."""
-        self._turns.stepped.append(optimizer)
-        if self._turns.are_over:
-            self._close_step()
+        self.turns.stepped.append(optimizer)
+        if self.turns.are_over:
+            self.close_step()
 
     def _take_gradients(self, indices: list[int]) -> None:
+        self._arrived = True
         self.step.bound.controllers.gradients_arrive()
         if self._paused:
             loop_checks.check_not_exchanged(self.step)
@@ -212,13 +214,13 @@ class Loop:
 
     def _begin_uncalled(self) -> None:
         """The training loop calls parts of the model, or methods other than its forward."""
-        skipped = self._turns.have_skipped
+        skipped = self.turns.have_skipped
         if self._between is not None:
             self._between.backward_begins(skipped=skipped)
         loop_checks.check_seen(self.step, skipped=skipped)
         self.close_skipped_step()
 
-    def _close_step(self) -> None:
+    def close_step(self) -> None:
         """Every optimizer has stepped, or a GradScaler has skipped those that have not."""
         if not (self._opened or self._given_up):
             self.step.apply_due()
@@ -227,7 +229,8 @@ class Loop:
 
     def _end(self, finish: Callable[[], None]) -> None:
         """Close the step by `finish`, and tell who may switch."""
-        self._forget_step()
+        self._called = self._unsynchronised = False
+        self.turns.begin_anew()
         if not self._given_up:
             try:
                 finish()
@@ -241,11 +244,7 @@ class Loop:
         self._survivors.step_ends()
 
     def give_up_step(self, error: RankLostError) -> None:
-        """Go on without ranks that are lost; raises the error where that cannot be."""
+        """Go on without lost ranks, and exchange no more in this step; raises the error if that cannot be."""
         self._survivors.go_on(error, in_step=True)
         self._begun = False
         self.step.discard_gradients()
-
-    def _forget_step(self) -> None:
-        self._called = self._unsynchronised = False
-        self._turns.begin_anew()

@@ -18,7 +18,8 @@ def check_ended(*, begun: bool) -> None:
     """Raise UsageError for a forward while a backward has begun and has not ended."""
     if begun:
         raise UsageError(
-            "the last backward did not end: it raised an error, and peers wait for its gradients"
+            "the last backward did not end: it raised an error, and peers wait for its gradients. If all "
+            "ranks have failed there, load a state on all (engine.load_run_state_dict); else start them anew"
         )
 
 

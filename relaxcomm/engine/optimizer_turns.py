@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
+from relaxcomm.errors import UsageError
 from relaxcomm.replica.grad_scaler import Note, is_stepped, note_of
+from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.replica import Replica
+
+_MOST_OTHERS = 32
 
 
 class OptimizerTurns:
@@ -23,6 +27,23 @@ class OptimizerTurns:
         self.stepped: list[Optimizer] = []
         """Those that have stepped."""
         self._notes: dict[Optimizer, Note] = {}
+        self._others = 0  # steps of others in a row
+
+    def other_steps(self, optimizer: Optimizer) -> None:
+        """Another optimizer has stepped, which a few times in a row may be an inner loop's.
+
+        Raises: UsageError if one alone steps what is trained, so that no step of the engine ever ends.
+        """
+        mine = {id(p) for group in param_groups(self._replica.optimizers) for p in group["params"]}
+        if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"][:1]):
+            return
+        self._others += 1
+        if self._others >= _MOST_OTHERS:
+            raise UsageError(
+                f"{type(optimizer).__name__} has stepped the parameters {self._others} times in a row, and "
+                "none of the optimizers that were given to attach() has, so nothing is exchanged; close the "
+                "engine, and attach again with the new optimizer"
+            )
 
     def watch(self) -> None:
         """A backward has ended: what the scaler notes from now on is of the step that comes."""
@@ -44,7 +65,7 @@ class OptimizerTurns:
 
     def begin_anew(self) -> None:
         """The step has ended."""
-        self.stepped = []
+        self.stepped, self._others = [], 0
         self._notes.clear()
 
     def _is_done(self, optimizer: Optimizer) -> bool:

@@ -1,31 +1,46 @@
-"""Loops whose optimizers one GradScaler steps: steps that it skipped end in the order in which they began."""
+"""Loops whose optimizers one GradScaler steps: steps that it skipped end before another one exchanges."""
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from torch.amp import GradScaler
 
-if TYPE_CHECKING:
-    from relaxcomm.engine.loop import Loop
-
-_sharing: weakref.WeakKeyDictionary[GradScaler, list[weakref.ref[Loop]]] = weakref.WeakKeyDictionary()
+from relaxcomm.engine.optimizer_turns import OptimizerTurns
 
 
-def share(scaler: GradScaler | None, loop: Loop) -> None:
+class Steps(Protocol):
+    """What ends a step when its optimizers have had their turn."""
+
+    turns: OptimizerTurns
+
+    def close_step(self) -> None:
+        """Every optimizer has stepped, or was skipped."""
+
+
+_sharing: weakref.WeakKeyDictionary[GradScaler, list[weakref.ref[Steps]]] = weakref.WeakKeyDictionary()
+
+
+def share(scaler: GradScaler | None, loop: Steps) -> None:
     """A loop begins, maybe beside others."""
-    if loop not in sharing(scaler) and scaler is not None:
+    if scaler is not None and loop not in _loops_of(scaler):
         _sharing.setdefault(scaler, []).append(weakref.ref(loop))
 
 
-def leave(scaler: GradScaler | None, loop: Loop) -> None:
+def leave(scaler: GradScaler | None, loop: Steps) -> None:
     """It has ended."""
     if scaler is not None and scaler in _sharing:
         _sharing[scaler] = [one for one in _sharing[scaler] if one() not in (None, loop)]
 
 
-def sharing(scaler: GradScaler | None) -> list[Loop]:
-    """All of a scaler, the first attached first."""
-    found = (one() for one in _sharing.get(scaler, ())) if scaler is not None else ()
+def close_skipped_steps(scaler: GradScaler | None) -> None:
+    """Close the steps that a scaler skipped on this rank: of those that were attached first, first."""
+    for loop in () if scaler is None else _loops_of(scaler):
+        if loop.turns.have_skipped:
+            loop.close_step()
+
+
+def _loops_of(scaler: GradScaler) -> list[Steps]:
+    found = (one() for one in _sharing.get(scaler, ()))
     return [loop for loop in found if loop is not None]

@@ -117,6 +117,14 @@ class Backward:
         """The step is closed."""
         self.synchronised = self.exchanged = False
 
+    def leave(self) -> None:
+        """Forget a backward that an error has ended, once what peers have sent with it is there."""
+        self._pipeline.finish()
+        for bucket in self.buckets:
+            bucket.leave()
+        self._is_open = False
+        self.tick()
+
     def drain(self) -> bool:
         """Put the oldest late gradients into `.grad`; whether there were any.
 

@@ -157,6 +157,11 @@ class GradientTransfers:
         for transfer in self._ran:
             transfer.commit(good)
 
+    def leave(self) -> None:
+        """Forget what was sent in this step, which an error has ended."""
+        self.commit(False)
+        self.late = deque(late for late in self.late if late.sent != self._clock.step)
+
     def export(self) -> list[list[object]]:
         """Late gradients as a checkpoint keeps them; waits for them."""
         return [

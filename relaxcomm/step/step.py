@@ -122,7 +122,7 @@ class Step:
         """Forget the step that an error has ended."""
         self.bound.flags.forget()
         self.bound.votes.leave()
-        self.backward.tick()
+        self.backward.leave()
         self._exchanged, self._ran = False, frozenset()
 
     def exchange_at(self, event: str) -> None:
