@@ -68,19 +68,19 @@ def alternating(world, algorithm, freezes: bool):
     optimizer = torch.optim.SGD(halves.parameters(), lr=1.0)
     slope = torch.linspace(0.5, 1.5, 20)
     with world.attach(halves, optimizer, {"algorithm": algorithm}):
-        for step in range(200):
+        for step in range(100):
             for index, half in enumerate(halves):
                 half.requires_grad_(not freezes or index == step % 2)
             optimizer.zero_grad()
             (halves[step % 2] * slope).sum().backward()
             optimizer.step()
-    return [float(-half.sum() / (100 * slope.sum())) for half in halves]
+    return [float(-half.detach().sum() / (50 * slope.sum())) for half in halves]
 
 
-@pytest.mark.parametrize("name", ["topk_sgd", "gaussiank_sgd", "gravac", "randomk_sgd", "ef_signsgd"])
+@pytest.mark.parametrize("name", ["topk_sgd", "gravac", "randomk_sgd"])
 def test_residuals_of_frozen_parameters_wait_for_them(name):
     """Half of what was left out of earlier messages was sent while nobody took it."""
-    algorithm = {"name": name} if name in ("gravac", "ef_signsgd") else {"name": name, "density": 0.1}
+    algorithm = {"name": name} if name == "gravac" else {"name": name, "density": 0.2}
     (found, *_), (used, *_) = (in_process(alternating, 3, algorithm, freezes) for freezes in (True, False))
     for one, other in zip(found, used, strict=True):
         assert one > other - 0.07
