@@ -37,6 +37,7 @@ class _Loader(DataLoader[Any]):
         # Its own generator: iterating must not move the user's random stream.
         super().__init__(dataset, batch_sampler=sampler, generator=torch.Generator(), **options)
         self.progress, self._seed, self._reader = progress, tuple(seed), sampler
+        self.on_begin: Callable[[], None] = _nothing
         self.on_batch: Callable[[int], None] = _nothing
 
     @property
@@ -49,6 +50,7 @@ class _Loader(DataLoader[Any]):
         self.progress.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # an iterator is all that loops need
+        self.on_begin()
         batches, reading = self._begin()
         given_out = self._given_out(batches, reading)
         self._live = ref(given_out)

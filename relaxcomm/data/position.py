@@ -76,6 +76,11 @@ class Progress:
         """Where in it the next iteration begins."""
         return self._place
 
+    @property
+    def is_at_begin(self) -> bool:
+        """Whether nothing was read, and no epoch set."""
+        return (self._epoch, self._place) == (0, Place())
+
     def dealt(self, epoch: int) -> Dealt:
         """What of an epoch other numbers of ranks have read before the ranks that there are now."""
         return self._dealt.get(epoch, ())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.data import ClientLoader, Progress, ShareLoader
+from relaxcomm.data import ClientLoader, ShareLoader
+from relaxcomm.engine.known_data import Data, finder, kind_of
 from relaxcomm.errors import UsageError
 from relaxcomm.primitives.controllers.norm_test import BATCH_SIZE
 from relaxcomm.replica.replica import Replica
@@ -18,28 +17,11 @@ from relaxcomm.step.bound import Bound
 Event: TypeAlias = Callable[[str, Mapping[str, float]], None]
 
 
-@dataclass(eq=False)
-class Data:
-    """A data set that loaders are made for.
-
-    Args:
-        find: the data set, or None when nobody has it any more.
-        kind: its type and length.
-        batch_size: of its first loader.
-        progress: how far it was read.
-    """
-
-    find: Callable[[], object]
-    kind: tuple[str, int]
-    batch_size: int
-    progress: Progress = field(default_factory=Progress)
-
-
 class Loaders:
     """Lets loaders go on where the last one for the same data stopped, and follows them.
 
-    The same data are the same object; or, where nobody has that one but loaders of ours, one of the same type
-    and length, so that a data set may be made anew for each epoch, too.
+    The same data are the same object; or one of the same type and length, where nobody has that one any more
+    when the new one is read first, so that a data set may be made anew for each epoch, too.
 
     Args:
         event: told when a client and a round have ended.
@@ -51,6 +33,9 @@ class Loaders:
         self._saved: list[Mapping[str, Any]] = []  # of data sets that no loader was made for yet
         self._followed: Data | None = None
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
+        self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = (
+            weakref.WeakSet()
+        )  # that may follow others
         self._later: _Later | None = None
 
     def find(self, dataset: Any, batch_size: int, options: Mapping[str, Any]) -> Data:
@@ -58,15 +43,15 @@ class Loaders:
 
         Raises: UsageError for loading processes that would end with each of several loaders.
         """
-        kind = _kind(dataset)
+        kind = kind_of(dataset)
         same = [data for data in self._known if data.find() is dataset]
-        same += [data for data in self._known if data.kind == kind and self._is_given_up(data)]
+        same += [data for data in self._known if data.kind == kind and data.is_given_up]
         if same and options.get("persistent_workers"):
             raise UsageError(
                 "persistent_workers keeps a loader's processes from epoch to epoch, but this is "
                 "another loader for the same data; make one, before the loop over epochs"
             )
-        return same[0] if same else Data(_finder(dataset), kind, batch_size)
+        return same[0] if same else Data(finder(dataset), kind, batch_size)
 
     def attach(
         self, bound: Bound, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
@@ -75,14 +60,20 @@ class Loaders:
 
         Raises: UsageError for a loader of other data, or another first batch size, where one is followed.
         """
-        if isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs:
-            self._follow(bound.algorithm, data, batch_size)
-        data.find = _finder(loader.dataset)
+        follows = isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs
+        others = [one for one in self._known if one.kind == data.kind]
+        data.find = finder(loader.dataset)
+        self._live.add(loader)
+        if others and data not in others:
+            self._unread.add(loader)
+            loader.on_begin = self._begin(bound, weakref.ref(loader), data, batch_size, follows=follows)
+        else:
+            if follows:
+                self._follow(bound.algorithm, data, batch_size)
+            self._connect(bound, loader)
         if data not in self._known:
             self._known.append(data)
             self._go_on(data)
-        self._live.add(loader)
-        self._connect(bound, loader)
         return loader
 
     def go_on_with(
@@ -120,8 +111,39 @@ class Loaders:
         for data in self._known:
             self._go_on(data)
 
+    def _begin(
+        self, bound: Bound, find: Callable[[], Any], data: Data, batch_size: int, *, follows: bool
+    ) -> Callable[[], None]:
+        """What is done when a loader is first read, whose data may be those of one that is gone by then."""
+
+        def begin() -> None:
+            loader = find()
+            if loader not in self._unread:
+                return
+            self._unread.remove(loader)
+            self._take_over(data)
+            if follows:
+                self._follow(bound.algorithm, data, batch_size)
+            self._connect(bound, loader)
+
+        return begin
+
+    def _take_over(self, data: Data) -> None:
+        """Go on where such data stopped that nobody has any more."""
+        for index, old in enumerate(self._known):
+            if old is not data and old.kind == data.kind and old.is_given_up:
+                if data.progress.is_at_begin:
+                    data.progress.restore(old.progress.export())
+                data.batch_size = old.batch_size
+                self._known.remove(data)
+                self._known[index] = data
+                self._followed = data if self._followed is old else self._followed
+                return
+
     def _connect(self, bound: Bound, loader: ShareLoader | ClientLoader) -> None:
         """Have a loader tell of what it gives out, and listen to what the algorithm chooses."""
+        if loader in self._unread:
+            return
 
         def given(samples: int) -> None:
             bound.world.statistics.given(samples)
@@ -152,16 +174,6 @@ class Loaders:
                 self._saved.remove(saved)
                 return
 
-    def _is_given_up(self, data: Data) -> bool:
-        """Whether nobody has the data set, or only a loader that has read it, which the next one replaces."""
-        ours = self._held_by_loaders(data) + (not isinstance(data.find, weakref.ref))
-        return data.find() is None or (data.progress.epoch > 0 and _holders(data.find) <= ours)
-
-    def _held_by_loaders(self, data: Data) -> int:
-        """How often loaders have it: torch gives each a sampler besides, which has it, too."""
-        held = [one for loader in self._live for one in (loader.dataset, _sampled(loader))]
-        return sum(one is data.find() for one in held)
-
     def _follow(self, algorithm: Algorithm, data: Data, batch_size: int) -> None:
         if self._followed not in (None, data):
             raise UsageError(
@@ -174,33 +186,6 @@ class Loaders:
                 f"a loader for the same data has batch_size={batch_size}; give the first one"
             )
         self._followed = data
-
-
-def _finder(dataset: object) -> Callable[[], object]:
-    """Finds a data set as long as somebody else has it, or, where that cannot be known, keeps it."""
-    try:
-        return weakref.ref(dataset)
-    except TypeError:
-        return lambda: dataset
-
-
-def _sampled(loader: ShareLoader | ClientLoader) -> object:
-    return getattr(loader.sampler, "data_source", None)
-
-
-def _holders(find: Callable[[], object]) -> int:
-    """How many have what is found."""
-    only = object()  # which one has
-    return _references(find) - _references(lambda: only) + 1
-
-
-def _references(find: Callable[[], object]) -> int:
-    found = find()
-    return sys.getrefcount(found)
-
-
-def _kind(dataset: Any) -> tuple[str, int]:
-    return f"{type(dataset).__module__}.{type(dataset).__qualname__}", len(dataset)
 
 
 class _Later:

@@ -212,3 +212,46 @@ def second_loader(group, algorithm, options):
 def test_second_loaders_that_would_not_do_what_they_say_are_refused(name, options, message):
     with pytest.raises(relaxcomm.UsageError, match=message):
         relaxcomm.simulate(lambda group: second_loader(group, ALGORITHMS[name], options), 2)
+
+
+def two_data_sets(group, make):
+    """Training and evaluation data of the same type and length, which loaders alone have."""
+    run = Epochs(World(group.rank(), group.size(), group), "outside")
+    data = lambda begin: make(torch.arange(begin, begin + 12))  # noqa: E731  # two names would keep them
+    training, epochs, evaluated = run.engine.loader(data(0), batch_size=2), [], []
+    while training.epoch < 4:
+        epochs.append([int(x) for (x,) in zip(*[chain(*(b for b in training))], strict=True)])
+        evaluated.append([int(x) for batch in run.engine.loader(data(100), batch_size=2) for x in batch])
+    return epochs, evaluated
+
+
+class Held(Dataset):
+    def __init__(self, values) -> None:
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        return self.values[index]
+
+
+@pytest.mark.parametrize("make", [Held, list], ids=["data set", "list"])
+def test_another_data_set_of_its_length_leaves_training_data_alone(make):
+    for epochs, evaluated in relaxcomm.simulate(lambda group: two_data_sets(group, make), 3):
+        assert [len(epoch) for epoch in epochs] == [4] * 4
+        assert all(max(epoch) < 100 for epoch in epochs)
+        assert [len(epoch) for epoch in evaluated] == [4] * 4
+        assert all(min(epoch) >= 100 for epoch in evaluated)
+
+
+def test_clients_have_one_data_set():
+    """A loader of other data is refused when it is read, as data that were made anew might be the same."""
+
+    def program(group):
+        run = Epochs(World(group.rank(), group.size(), group), "outside", ALGORITHMS["fedavg"])
+        run.train(1)
+        with pytest.raises(relaxcomm.UsageError, match="a second one, for other data"):
+            next(iter(run.engine.loader(TensorDataset(*DATA.tensors), batch_size=4)))
+
+    relaxcomm.simulate(program, 3)
