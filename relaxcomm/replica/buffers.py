@@ -15,10 +15,15 @@ def can_be_copied(buffer: Tensor) -> bool:
     )
 
 
-def can_be_averaged(buffer: Tensor) -> bool:
-    """Whether a buffer may be a statistic, as BatchNorm has, and not a mask of -inf or of the least number
-    that there is, which a mean would spoil; entries of 8 bits have none.
+def has_means(buffer: Tensor) -> bool:
+    """Whether a buffer is of a type whose values have means, which entries of 8 bits have not."""
+    return buffer.is_floating_point() and buffer.itemsize > 1 and can_be_copied(buffer)
+
+
+def is_statistic(buffer: Tensor) -> bool:
+    """Whether a buffer that has means may be a statistic, as BatchNorm has, by what it holds now.
+
+    A mean would spoil a mask of -inf, or of the least number that there is. A least or largest value that was
+    seen may begin so, and become a statistic later.
     """
-    if not (buffer.is_floating_point() and buffer.itemsize > 1 and can_be_copied(buffer)):
-        return False
     return bool((buffer.abs() <= torch.finfo(buffer.dtype).max / 4).all())

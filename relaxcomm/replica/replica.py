@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from relaxcomm.replica.buffers import can_be_averaged
+from relaxcomm.replica.buffers import has_means, is_statistic
 from relaxcomm.replica.grad_scaler import is_scaled
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.sharding import as_held, held, is_sharded_model, moment_like, reshard
@@ -43,7 +43,9 @@ class Replica:
         self._trained = TrainedParameters(model, self.optimizers)
         self.parameters = self._trained.trained
         """What is trained, last registered first, as backward meets it."""
-        self._averaged = frozenset(name for name, one in model.named_buffers() if can_be_averaged(one))
+        means = {name: buffer for name, buffer in model.named_buffers() if has_means(buffer)}
+        self._averaged = frozenset(name for name, buffer in means.items() if is_statistic(buffer))
+        self._maybe_averaged = frozenset(means) - self._averaged
         self._is_sharded = is_sharded_model(model)
         self.frozen = self._trained.frozen
         """What was not trained when the engine was attached, and is not exchanged."""
@@ -80,6 +82,11 @@ class Replica:
         """Those that are averaged (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
         return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in self._averaged]
 
+    def maybe_buffers(self) -> list[Item]:
+        """Those that were no statistics at attach, such as masks, and may have become such."""
+        named = self.model.named_buffers() if self._maybe_averaged else ()
+        return [Item(name, buffer) for name, buffer in named if name in self._maybe_averaged]
+
     def pack(self, items: Iterable[Item]) -> list[Bucket]:
         """Buckets of some tensors, apart from those of the rules; averaged buffers share none with others."""
         return build_buckets(
@@ -87,8 +94,8 @@ class Replica:
         )
 
     def holds_buffers(self, bucket: Bucket) -> bool:
-        """Whether a bucket that `pack` has made is one of averaged buffers."""
-        return bucket.items[0].name in self._averaged
+        """Whether a bucket that `pack` has made is one of buffers."""
+        return bucket.items[0].name in self._averaged | self._maybe_averaged
 
     def learning_rate(self, bucket: Bucket) -> float | Tensor:
         """The optimizers' current rate for a bucket: a number, or `[numel]` if its tensors have several."""

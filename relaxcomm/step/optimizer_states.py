@@ -37,11 +37,24 @@ class _Held:
         return self.numbers["step"][0] if "step" in self.numbers else -1.0
 
 
-def moments(replica: Replica, world: World) -> list[Item]:
-    """The tensors of numbers that the optimizers of all ranks hold, after they were made alike.
+@dataclass(frozen=True)
+class Moment:
+    """A tensor of numbers that an optimizer holds of a parameter.
 
-    What some ranks have not begun, since they never used a parameter, is zero there. Counts of steps are
-    those of the rank that has made most.
+    Args:
+        item: it, with a name.
+        weight: by which this rank's goes into the mean, as some ranks have none.
+    """
+
+    item: Item
+    weight: float
+
+
+def moments(replica: Replica, world: World) -> list[Moment]:
+    """What the optimizers of all ranks hold, after they were made alike.
+
+    Of what some ranks have not begun, since they never used a parameter, the mean is that of the others: it
+    need not begin at zero. Counts of steps are those of the rank that has made most.
     """
     found = _held(replica)
     told = cast("Sequence[dict[Place, _Held]]", world.gather(found, _EVENT))
@@ -50,16 +63,19 @@ def moments(replica: Replica, world: World) -> list[Item]:
         if theirs:
             _begin(states[parameter], parameter, theirs)
             _count(states[parameter], parameter, max(theirs, key=lambda one: one.steps))
-    shapes = defaultdict(set)
+    several, shapes = len(replica.optimizers) > 1, defaultdict(list)
     for rank in told:
         for place, held in rank.items():
             for name, shape in held.moments.items():
-                shapes[place, name].add(shape)
+                shapes[place, name].append(shape)
     return [
-        Item(f"{name} of {place[1]}", local(value))
+        Moment(
+            Item(f"{name} of {place[1]}" + several * f" in optimizer {place[0]}", local(value)),
+            (place in found and name in found[place].moments) * world.size / len(shapes[place, name]),
+        )
         for place, parameter, states in _states(replica)
         for name, value in sorted(states.get(parameter, {}).items())
-        if len(shapes.get((place, name), ())) == 1  # where ranks hold different ones there is no mean
+        if len(set(shapes.get((place, name), ()))) == 1  # where ranks hold different ones there is no mean
     ]
 
 

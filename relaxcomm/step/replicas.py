@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from relaxcomm.errors import RejoinedError
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.network.transport import Transport
-from relaxcomm.replica.buffers import can_be_copied
+from relaxcomm.replica.buffers import can_be_copied, is_statistic
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.sharding import item_of
 from relaxcomm.step import served
@@ -56,6 +57,9 @@ def average(bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer
     Raises: NonFiniteError on all ranks if it is not finite, and before anything has changed.
     """
     _replace(bound, means(bound, purpose, asked))
+    later = _later_statistics(bound)
+    if later:
+        _replace(bound, _all_reduced(bound, _of_replicas(bound, _gathered(later), purpose), purpose))
 
 
 def equalise(bound: Bound, *, moments: bool) -> None:
@@ -67,9 +71,14 @@ def equalise(bound: Bound, *, moments: bool) -> None:
     if served.hold_model(bound) or not _are_equal(bound, mean_buckets(bound)):
         average(bound)
     if moments:
-        buckets = bound.replica.pack(moments_of(bound.replica, bound.world))
+        held = moments_of(bound.replica, bound.world)
+        buckets = bound.replica.pack(moment.item for moment in held)
         if not _are_equal(bound, buckets):
-            _replace(bound, _all_reduced(bound, _gathered(buckets), AVERAGE), "the optimizer's")
+            weights, flats = {one.item.name: one.weight for one in held}, _gathered(buckets)
+            for bucket, flat in flats:
+                for name, view in zip(bucket.names, bucket.views(flat), strict=True):
+                    view.mul_(weights[name])
+            _replace(bound, _all_reduced(bound, flats, AVERAGE), "the optimizer's")
 
 
 def check(bound: Bound, parameters: Sequence[Item]) -> None:
@@ -112,10 +121,7 @@ def means(
     mine = [flat for _, flat in _gathered(bucket for bucket, _ in found)] if bound.norms.enabled else []
     flats = _gathered(mean_buckets(bound, {name for bucket, _ in found for name in bucket.names}))
     mine += [flat.clone() for _, flat in flats] if bound.norms.enabled else []
-    flats = [
-        (bucket, _of_replica(bound, bucket, flat, purpose) if bound.replica.holds_buffers(bucket) else flat)
-        for bucket, flat in flats
-    ]
+    flats = _of_replicas(bound, flats, purpose)
     _add_rests(bound, flats)
     found += _all_reduced(bound, flats, purpose)
     bound.norms.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
@@ -128,6 +134,27 @@ def share_buffers(bound: Bound, buckets: Iterable[Bucket]) -> None:
         mean = _of_replica(bound, bucket, flat.clone(), "buffers of a replica")
         # Else each keeps its own, and the exchange finds what is not finite; the host waits for no GPU.
         bucket.scatter(mean.where(mean.isfinite().all(), flat))
+
+
+def _later_statistics(bound: Bound) -> list[Bucket]:
+    """Buffers that were no statistics at attach, and are such on all ranks now."""
+    items = bound.replica.maybe_buffers()
+    if not items:
+        return []
+    mine = [item.name for item in items if is_statistic(item.tensor)]
+    told = cast("Sequence[list[str]]", bound.world.gather_all(mine, "the average of buffers"))
+    names = set(mine).intersection(*told)
+    return bound.replica.pack(item for item in items if item.name in names)
+
+
+def _of_replicas(
+    bound: Bound, flats: Iterable[tuple[Bucket, Tensor]], purpose: str
+) -> list[tuple[Bucket, Tensor]]:
+    """The same, but of buffers the mean over the ranks that hold the shards of this replica."""
+    return [
+        (bucket, _of_replica(bound, bucket, flat, purpose) if bound.replica.holds_buffers(bucket) else flat)
+        for bucket, flat in flats
+    ]
 
 
 def _of_replica(bound: Bound, bucket: Bucket, flat: Tensor, purpose: str) -> Tensor:
@@ -189,7 +216,7 @@ def kept(bound: Bound) -> Iterator[None]:
 
     Others may have given this rank what they have instead, see `RejoinedError`.
     """
-    before = _gathered(mean_buckets(bound))
+    before = _gathered([*mean_buckets(bound), *bound.replica.pack(bound.replica.maybe_buffers())])
     try:
         yield
     except RejoinedError:

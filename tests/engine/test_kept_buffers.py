@@ -66,6 +66,51 @@ def test_they_stay_as_they_are(algorithm):
         torch.testing.assert_close(end, mean)
 
 
+class Ranged(nn.Module):
+    """Keeps the least and largest input that it has seen, as observers for quantisation do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("least", torch.tensor(float("inf")))
+        self.register_buffer("most", torch.full((3,), float("-inf")))
+        self.register_buffer("unseen", torch.tensor(float("inf")))
+
+    def forward(self, x):
+        self.least = torch.minimum(self.least, x.min())
+        self.most = torch.maximum(self.most, x.amax(0))
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=str)
+def test_what_becomes_a_statistic_is_averaged_when_all_evaluate_and_at_the_end(algorithm):
+    def rank(group):
+        torch.manual_seed(0)
+        model = Ranged()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
+            for step in range(4):
+                generator = torch.Generator().manual_seed(10 * step + group.rank())
+                model(torch.randn(8, 3, generator=generator)).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            found = [(model.least.clone(), model.most.clone())]
+            with engine.averaged():
+                found.append((model.least.clone(), model.most.clone()))
+            found.append((model.least.clone(), model.most.clone()))
+        return [*found, (model.least, model.most)], model.unseen.item()
+
+    ranks = simulate(rank, 3)
+    for index in range(2):
+        mean = torch.stack([found[0][index] for found, _ in ranks]).mean(0)
+        for (own, averaged, back, end), unseen in ranks:
+            assert not torch.equal(own[index], mean)
+            torch.testing.assert_close(averaged[index], mean)
+            torch.testing.assert_close(back[index], own[index], rtol=0, atol=0)
+            torch.testing.assert_close(end[index], mean)
+            assert unseen == float("inf")
+
+
 @pytest.mark.parametrize("users", [(), (1,), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("size", [8, 1 << 18], ids=["small", "in place"])
 def test_a_complex_parameter_that_some_rank_does_not_use(size, users):

@@ -45,6 +45,7 @@ CASES = {
     "complex": (Complex, SGD, everything),
     "momentum of what a rank never used": (layers, SGD, never_on_one_rank),
     "adam of what a rank never used": (layers, ADAM, never_on_one_rank),
+    "rprop of what a rank never used": (layers, (torch.optim.Rprop, {"lr": 0.01}), never_on_one_rank),
     "adam of what a rank did not use once": (layers, ADAM, not_once_on_one_rank),
 }
 
@@ -71,6 +72,31 @@ def test_replicas_stay_equal_after_it(case):
     first, *others = simulate(rank, 3)
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=0)
+
+
+def test_what_some_ranks_have_not_begun_is_the_mean_of_the_others():
+    """Rprop's step sizes begin at the learning rate, and zeros would be none."""
+
+    def rank(group):
+        torch.manual_seed(0)
+        model, data = layers(), torch.Generator().manual_seed(group.rank())
+        optimizer = torch.optim.Rprop(model.parameters(), lr=0.01)
+        config = {"algorithm": {"name": "local_sgd", "steps": 2}}
+        with attach(model, optimizer, config, process_group=group) as engine:
+            for step in range(3):
+                optimizer.zero_grad()
+                never_on_one_rank(model, torch.randn(8, 4, generator=data), step, group.rank()).backward()
+                optimizer.step()
+            own = {name: value.clone() for name, value in optimizer.state[model[2].weight].items()}
+            engine.switch("bsp")
+        return own, optimizer.state[model[2].weight]
+
+    ranks = simulate(rank, 3)
+    assert not ranks[1][0]
+    for name in ("prev", "step_size"):
+        mean = (ranks[0][0][name] + ranks[2][0][name]) / 2
+        for _, after in ranks:
+            torch.testing.assert_close(after[name], mean)
 
 
 def test_a_step_that_a_scaler_skipped_on_one_rank():
