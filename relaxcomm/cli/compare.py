@@ -17,7 +17,7 @@ from relaxcomm.cli.local_run import run
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import link_in_words, show
 from relaxcomm.cli.train import provenance
-from relaxcomm.config import Config
+from relaxcomm.config import Config, read_values
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.network import Link, parse_link
 from relaxcomm.system.files import check_folder
@@ -143,7 +143,16 @@ def make_jobs(
         raise ConfigError(
             f"--set algorithm.… speaks of the configuration's {configured}, which --algorithms does not name"
         )
-    return [
+    made = [
         job.override(workers, sets) if name == configured else job.override(workers, common, name)
         for name in names
     ]
+    return [_named_apart(*pair) for pair in zip(made, names, strict=True)]
+
+
+def _named_apart(job: Job, name: str) -> Job:
+    """The job, with the algorithm in the run's name if it has one: all write their logs to one folder."""
+    metrics = job.load().metrics
+    if metrics is None or metrics.run is None:
+        return job
+    return replace(job, values=read_values(job.values, {"metrics.run": f"{metrics.run}-{name}"})[0])

@@ -6,6 +6,7 @@ import datetime
 import errno
 import itertools
 import os
+import secrets
 import socket
 import time
 import warnings
@@ -29,6 +30,8 @@ _PATIENCE_SECONDS = 3.0
 def name_run(settings: MetricsConfig, algorithm: str, taken: Collection[str] = ()) -> str:
     """The value of the label `run`: the same after an elastic restart where the launcher has an id.
 
+    Where it has none, no other run gets the same one, not even one of another process in the same second.
+
     Args:
         settings: that may give it.
         algorithm: its name.
@@ -36,7 +39,7 @@ def name_run(settings: MetricsConfig, algorithm: str, taken: Collection[str] = (
     """
     launcher = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if launcher == "none":
-        launcher = slurm.run_id() or datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        launcher = slurm.run_id() or f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     name = settings.run or f"{algorithm}-{launcher}"
     numbered = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(one for one in numbered if one not in taken)

@@ -19,7 +19,8 @@ class MetricsConfig(Section):
         port: of the first rank on a host, the next one takes the next; 0 lets the system choose. A port
             that is taken is replaced by one that the system chooses, with a warning. None for a log only.
         address: what the exporters are bound to; "0.0.0.0" lets other hosts read them.
-        run: value of the label `run`; None for the algorithm's name and the launcher's run id, or the time.
+        run: value of the label `run`, and name of the log; None for the algorithm's name and the launcher's
+            run id, or the time and some letters. `relaxcomm compare` puts each algorithm's name behind it.
         log: whether each rank writes lines of its synchronisations and evaluations to the folder `output`,
             if there is one.
         log_bytes: size that a rank's log stays below: when it is full, every second line goes, and half as

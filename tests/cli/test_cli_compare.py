@@ -148,6 +148,14 @@ def test_own_algorithm_keeps_its_parameters_and_takes_the_sets(folder):
     assert kept.workers == 3
 
 
+def test_algorithms_of_a_named_run_have_logs_of_their_own(folder):
+    names, named = ["local_sgd", "bsp"], ["metrics={run: mine}"]
+    jobs = make_jobs(folder / "quick.yaml", names, None, named)
+    assert [job.load().metrics.run for job in jobs] == ["mine-local_sgd", "mine-bsp"]
+    jobs = make_jobs(folder / "quick.yaml", names, None, ["metrics={}"])
+    assert [job.load().metrics.run for job in jobs] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("names", "sets", "message"),
     [

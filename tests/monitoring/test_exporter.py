@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 import relaxcomm
 from relaxcomm.monitoring import addresses
 from relaxcomm.monitoring.exporter import Exporter, Target
+from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from tests.engine.harness import in_process, on_gloo
 from tests.models import CASES, make_optimizer
 from tests.monitoring.harness import fetch, free_ports
@@ -46,6 +47,16 @@ def test_ports_count_up_and_rank_0_knows_all(network):
     assert found[0][1] == expected
     # Closed exporters leave the ports to the next ones.
     assert [url for url, _ in network(urls_of, 3, {"port": port})] == [url for url, _ in found]
+
+
+def test_runs_of_two_processes_in_the_same_second_have_different_names(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    settings = MetricsConfig()
+    names = {addresses.name_run(settings, "bsp") for _ in range(8)}
+    assert len(names) == 8
+    assert addresses.name_run(MetricsConfig(run="mine"), "bsp") == "mine"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    assert addresses.name_run(settings, "bsp") == "bsp-7"
 
 
 def test_a_taken_port_is_a_warning_that_names_the_other_and_is_found():
