@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -204,10 +205,14 @@ _open: WeakSet[Metering] = WeakSet()
 """Those of this process that name a run, and have not ended."""
 
 
-def _number(name: str, value: object) -> float | Tensor:
-    """What was observed, if it is one number."""
+def _number(name: str, value: Any) -> float | Tensor:
+    """What was observed, if it is one number; of a tensor a copy, since the program may add to it later."""
     if isinstance(value, Tensor) and value.numel() == 1:
-        return value.detach()
-    if isinstance(value, int | float):
-        return value
+        return value.detach().clone()
+    is_array = getattr(value, "size", 0) == 1 and callable(getattr(value, "item", None))  # NumPy's, JAX's
+    number = value.item() if is_array else value
+    if isinstance(number, int | float):
+        return number
+    if isinstance(number, Real):  # such as a fraction, which JSON does not know
+        return float(number)
     raise UsageError(f"{name} is to be observed, but is no number: {value!r}; reduce it first")

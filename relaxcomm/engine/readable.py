@@ -190,7 +190,8 @@ class Readable:
         """Show the latest evaluation as `relaxcomm_evaluation{metric="NAME"}`, and in the run log.
 
         Args:
-            measures: of held-out data, such as the accuracy of the model inside `averaged`.
+            measures: of held-out data, such as the accuracy of the model inside `averaged`; numbers, as
+                `observe` takes them.
 
         Raises: UsageError for a value that is no number.
 
@@ -210,9 +211,11 @@ class Readable:
         """Show the latest value of something as the metric `relaxcomm_NAME` and in the run log.
 
         Args:
-            values: numbers or tensors of one element, which may lie on a GPU: nobody waits for them here.
+            values: numbers, also NumPy's, or tensors of one element, which may lie on a GPU: nobody waits for
+                them here, and they are copied, so that they may change afterwards.
 
-        Raises: UsageError for a name that no metric can have, or a value that is no number.
+        Raises: UsageError for a name that no metric can have, or that the engine uses itself, or a value that
+            is no number.
 
         Example:
             >>> import torch

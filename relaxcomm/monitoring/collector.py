@@ -41,18 +41,22 @@ _OWN = frozenset(
         *("trigger_value", "trigger_threshold"),
     }
 )
+_LOGGED = frozenset({"time", "step", "triggers"})  # what else a line of the run log says
+_SUFFIXES = ("_bucket", "_count", "_created", "_info", "_sum", "_total")  # of the series of a metric
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that `relaxcomm_NAME` cannot be the metric of.
+    """Refuse a name that `relaxcomm_NAME` cannot be the metric of, or that a line of the run log has itself.
 
     Raises: UsageError.
     """
-    if not _NAME.fullmatch(name) or name in _OWN or name.removesuffix("_total") in _OWN:
+    taken = name in _LOGGED or any(name.removesuffix(suffix) in _OWN for suffix in _SUFFIXES)
+    if taken or not _NAME.fullmatch(name):
         raise UsageError(
             f"a value cannot be called {name!r}: write lower-case letters, digits and underscores, and none "
-            f"of the metrics that the engine keeps itself: {', '.join(sorted(_OWN))}"
+            f"of the names that the engine uses itself: {', '.join(sorted(_LOGGED | _OWN))}; nor one of "
+            f"these with {', '.join(_SUFFIXES)}"
         )
 
 

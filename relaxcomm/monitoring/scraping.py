@@ -158,8 +158,9 @@ def parse(rank: int, text: str, now: float) -> Reading:
     values: dict[str, float] = {}
     facts: dict[str, Any] = {}
     evaluations: dict[str, float] = {}
-    for sample in (sample for family in families for sample in family.samples):
-        name = sample.name.removeprefix("relaxcomm_").removesuffix("_total")
+    for kind, sample in ((family.type, sample) for family in families for sample in family.samples):
+        name = sample.name.removeprefix("relaxcomm_")
+        name = name if kind == "gauge" else name.removesuffix("_total")  # a value may be called so
         if name == "info":
             facts = {label: _printable(value) for label, value in sample.labels.items()}
         if name == "evaluation" and "metric" in sample.labels:

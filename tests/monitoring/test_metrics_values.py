@@ -231,7 +231,7 @@ def own_metrics(world):
     ) as e:
         prometheus_client.Counter("retries", "Lost messages.", registry=e.metrics).inc(3)
         e.observe(temperature=torch.tensor(36.6))
-        for bad in ("steps", "bytes_sent_total", "Loss", "a b", ""):
+        for bad in ("steps", "bytes_sent_total", "step_seconds_count", "info_info", "Loss", "a b", ""):
             with pytest.raises(relaxcomm.UsageError, match="cannot be called"):
                 e.observe(**{bad: 1.0})
         for bad in (torch.ones(2), "3", None):

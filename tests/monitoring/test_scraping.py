@@ -113,6 +113,12 @@ def test_what_is_drawn_is_finite_and_printable():
         parse(0, 'a{b="\\', 1.0)
 
 
+def test_a_value_is_no_counter_whatever_it_is_called():
+    shown = {"loss": 2.0, "loss_total": 9.0}
+    lines = (f"# TYPE relaxcomm_{name} gauge\nrelaxcomm_{name} {value}\n" for name, value in shown.items())
+    assert parse(0, "".join(lines), 1.0).values == shown
+
+
 def test_no_password_goes_anywhere(monkeypatch, tmp_path):
     """Neither to the address that was named nor to one that `/sd` names, whatever lies about here."""
     (tmp_path / ".netrc").write_text("default login me password secret\n")

@@ -1,0 +1,77 @@
+"""What a training program tells of itself, and the lines that a run log says it in."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import relaxcomm
+from relaxcomm import UsageError
+from relaxcomm.monitoring.collector import check_name
+from tests.monitoring.harness import read_log
+
+NUMBERS = [np.float32(2), np.float64(2), np.int64(2), np.array(2.0), np.array([[2]]), Fraction(2)]
+NO_NUMBERS = [np.ones(2), np.array("a"), np.array([None]), torch.ones(2), 2j, "2", None]
+
+
+def attached(folder, algorithm: Any = "bsp") -> tuple[nn.Module, torch.optim.Optimizer, relaxcomm.Engine]:
+    """A model in training by itself, which writes a log."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = {"algorithm": algorithm, "output": str(folder), "metrics": {"port": None}}
+    return model, optimizer, relaxcomm.attach(model, optimizer, config)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
+    for _ in range(steps):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_tensor_that_changes_later_is_logged_as_it_was(tmp_path):
+    model, optimizer, engine = attached(tmp_path)
+    mean = torch.zeros(())
+    with engine:
+        for step in range(3):
+            mean.fill_(step)
+            engine.observe(loss=mean)
+            engine.observe_evaluation(accuracy=mean)
+            mean.fill_(-1)
+            train(model, optimizer)
+    lines = read_log(tmp_path, 0)
+    assert [line["loss"] for line in lines if "loss" in line] == [0, 1, 2]
+    assert [line["evaluation"]["accuracy"] for line in lines if "evaluation" in line] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, torch.tensor([2]), 2], ids=repr)
+def test_numbers_of_any_kind_are_observed(tmp_path, number):
+    model, optimizer, engine = attached(tmp_path)
+    with engine:
+        engine.observe(loss=number)
+        engine.observe_evaluation(accuracy=number)
+        train(model, optimizer)
+    _, evaluation, step, summary = read_log(tmp_path, 0)
+    assert evaluation["evaluation"]["accuracy"] == step["loss"] == summary["summary"]["values"]["loss"] == 2
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+def test_what_is_no_number_is_refused(tmp_path, value):
+    with attached(tmp_path)[2] as engine:
+        for observe in (engine.observe, engine.observe_evaluation):
+            with pytest.raises(UsageError, match="loss is to be observed, but is no number: "):
+                observe(loss=value)
+
+
+def test_no_value_takes_the_place_of_what_a_line_says_itself(tmp_path):
+    model, optimizer, engine = attached(tmp_path)
+    with engine:
+        train(model, optimizer)
+    for name in read_log(tmp_path, 0)[1]:
+        with pytest.raises(UsageError, match="a value cannot be called"):
+            check_name(name)
