@@ -56,12 +56,12 @@ relaxcomm.simulate(train, 3)
 # %%
 # Its lines
 # ---------
-# The first key says what a line is.
+# The first key says what a line is; another algorithm, and ranks lost or joined, have lines of their own.
 
 (path,) = folder.glob("*.rank0.jsonl")
 lines = [json.loads(line) for line in path.read_text().splitlines()]
-synchronisations = [line for line in lines if "time" in line and "evaluation" not in line]
-evaluations = [line for line in lines if "evaluation" in line]
+synchronisations = [line for line in lines if next(iter(line)) == "time"]
+evaluations = [line for line in lines if next(iter(line)) == "evaluation"]
 summary = lines[-1]["summary"]
 
 print(lines[0]["composition"])

@@ -20,7 +20,7 @@ Numbers = Mapping[str, float | Tensor]
 
 
 class RunLines:
-    """Writes a line of each thing that happens; nothing before `open`."""
+    """Writes a line of each thing that happens, whose first key says what it is; nothing before `open`."""
 
     def __init__(self) -> None:
         self._log: RunLog | None = None
@@ -58,9 +58,9 @@ class RunLines:
         """Ranks are lost, or others have joined."""
         self._write(
             {
+                "generation": generation.number,
                 "time": time.time(),
                 "step": bound.world.statistics.steps,
-                "generation": generation.number,
                 "lost": generation.lost,
                 "joined": generation.joined,
                 "world_size": bound.world.size,
@@ -69,7 +69,7 @@ class RunLines:
 
     def evaluated(self, bound: Bound, measures: Numbers) -> None:
         """The training program has evaluated the model."""
-        self._write({"evaluation": measures, "time": time.time(), "step": bound.clock.step})
+        self._write({"evaluation": measures, "time": time.time(), "step": bound.world.statistics.steps})
 
     def synchronised(self, bound: Bound, triggers: Mapping[str, Any], values: Numbers) -> None:
         """Something was exchanged; the thread that writes it makes numbers of tensors.
@@ -83,7 +83,7 @@ class RunLines:
         self._write(
             {
                 "time": time.time(),
-                "step": bound.clock.step,
+                "step": seen.steps,
                 "synchronisations": seen.synchronisations,
                 "samples": seen.samples,
                 "bytes_sent": counters.sent,

@@ -13,17 +13,20 @@ from torch import nn
 import relaxcomm
 from relaxcomm import UsageError
 from relaxcomm.monitoring.collector import check_name
+from relaxcomm.network.generations import Generation
 from tests.monitoring.harness import read_log
 
 NUMBERS = [np.float32(2), np.float64(2), np.int64(2), np.array(2.0), np.array([[2]]), Fraction(2)]
 NO_NUMBERS = [np.ones(2), np.array("a"), np.array([None]), torch.ones(2), 2j, "2", None]
 
 
-def attached(folder, algorithm: Any = "bsp") -> tuple[nn.Module, torch.optim.Optimizer, relaxcomm.Engine]:
+def attached(
+    folder, algorithm: Any = "bsp", **metrics: Any
+) -> tuple[nn.Module, torch.optim.Optimizer, relaxcomm.Engine]:
     """A model in training by itself, which writes a log."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    config = {"algorithm": algorithm, "output": str(folder), "metrics": {"port": None}}
+    config = {"algorithm": algorithm, "output": str(folder), "metrics": {"port": None, **metrics}}
     return model, optimizer, relaxcomm.attach(model, optimizer, config)
 
 
@@ -75,3 +78,29 @@ def test_no_value_takes_the_place_of_what_a_line_says_itself(tmp_path):
     for name in read_log(tmp_path, 0)[1]:
         with pytest.raises(UsageError, match="a value cannot be called"):
             check_name(name)
+
+
+def test_steps_are_counted_on_when_the_algorithm_switches(tmp_path):
+    model, optimizer, engine = attached(tmp_path, {"name": "local_sgd", "steps": 2})
+    with engine:
+        train(model, optimizer, 3)
+        engine.switch("bsp")
+        train(model, optimizer, 2)
+        engine.observe_evaluation(accuracy=1)
+        assert engine.step == 5
+    kinds = [(next(iter(line)), line.get("step")) for line in read_log(tmp_path, 0)[1:-1]]
+    assert kinds == [("time", 2), ("switched_to", None), ("time", 4), ("time", 5), ("evaluation", 5)]
+
+
+def test_lost_ranks_stay_in_a_log_that_is_full(tmp_path):
+    model, optimizer, engine = attached(tmp_path, log_bytes=16_384)
+    with engine:
+        for number in (1, 2, 3):
+            train(model, optimizer, 35)
+            engine._session.metering._lines.ranks_changed(
+                engine._session.bound, Generation(number, (0,), lost={number: "has ended"})
+            )
+    lines = read_log(tmp_path, 0)
+    changes = [(line["generation"], line["step"]) for line in lines if next(iter(line)) == "generation"]
+    assert changes == [(1, 35), (2, 70), (3, 105)]
+    assert len(lines) < 105
