@@ -86,6 +86,7 @@ def make_row(before: Reading | None, now: Reading, losses: tuple[float, ...] = (
     steps, seconds, waited = (
         grown(name) for name in ("step_seconds_count", "step_seconds_sum", "exposed_communication_seconds")
     )
+    waited = min(waited, seconds)  # a round that an evaluation follows is waited for, and in no step's time
     stands = before is not None and grown("steps") == 0
     sent, everything = now.values.get("bytes_sent", 0.0), now.values.get("steps", 0.0)
     return Row(
@@ -111,7 +112,7 @@ def mark_slowest(rows: Sequence[Row]) -> list[Row]:
     if len(times) < 2:
         return list(rows)
     slowest = max(times, key=lambda rank: times[rank])
-    if times[slowest] < _SLOW * statistics.median_low(times.values()):
+    if times[slowest] <= _SLOW * statistics.median_low(times.values()):
         return list(rows)
     return [replace(row, note="slowest") if row.rank == slowest else row for row in rows]
 

@@ -187,6 +187,7 @@ class Session:
     def finish(self, *, average: bool | None) -> None:
         """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""
         self.loop.close_skipped_step()
+        self.world.statistics.pause()  # what a last round has waited counts, and no wait for the end
         self.detach()
         idle.warn_of_idle(self.bound, self.schedule.to_come)
         self.together(lambda: self._come_to_an_end(average=average))

@@ -148,7 +148,7 @@ def _times(now: Snapshot) -> Iterator[Metric]:
         "relaxcomm_step_seconds", "Time of a step.", buckets=buckets, sum_value=now.step_seconds
     )
     for name, text, value in (
-        ("exposed_communication", "Time of steps spent waiting for the network.", now.exposed_seconds),
+        ("exposed_communication", "Time spent waiting for the network.", now.exposed_seconds),
         (
             "hidden_communication",
             "Time of steps with exchanges on their way unwaited for.",

@@ -30,8 +30,9 @@ class Snapshot:
         step_bounds: upper bounds of the histogram's buckets, in seconds.
         step_counts: timed steps in each bucket, and above the last.
         step_seconds: sum of the timed steps.
-        exposed_seconds: time in timed steps that this rank stood waiting for the network.
-        hidden_seconds: time in timed steps in which exchanges were on their way behind computation.
+        exposed_seconds: time in timed steps, and in rounds after them, that this rank stood waiting for the
+            network.
+        hidden_seconds: time in these in which exchanges were on their way behind computation.
         callback_seconds: time in the engine's own callbacks.
         triggers: `(value, threshold)` of the triggers that vote, by the first rule that has it.
         values: latest values by name.

@@ -93,7 +93,7 @@ class Statistics(Mapping[str, float]):
         self.busy_seconds = 0.0
         self.step_times = Histogram()
         self.in_flight = InFlight()
-        self.exposed_seconds = self.hidden_seconds = 0.0  # in the steps that were timed
+        self.exposed_seconds = self.hidden_seconds = 0.0  # in the steps that were timed, and after them
         self._exposed_before = self._hidden_before = 0.0  # a checkpoint, in another process
         self.last_synchronisation: float | None = None  # on the clock of the wall
         self._last_step: float | None = None
@@ -122,9 +122,7 @@ class Statistics(Mapping[str, float]):
         flown = self.in_flight.seconds(now) + device_flown
         if self._last_step is not None:
             self.step_times.observe(now - self._last_step)
-            exposed = self.waiting_seconds - self._waited_before + device_waited
-            self.exposed_seconds += exposed
-            self.hidden_seconds += max(0.0, flown - self._flown_before - exposed)
+            self._count_waits(flown, device_waited)
         self._last_step, self._waited_before = now, self.waiting_seconds
         self._flown_before = flown - device_flown
         self.steps += 1
@@ -143,8 +141,16 @@ class Statistics(Mapping[str, float]):
         self.last_synchronisation = time.time()
 
     def pause(self) -> None:
-        """Leave the time until the next step out of `step_seconds` (a join)."""
+        """Leave the time until the next step out of `step_seconds` (a join); waits until now count."""
+        if self._last_step is not None:
+            self._count_waits(self.in_flight.seconds(time.perf_counter()))
         self._last_step = None
+
+    def _count_waits(self, flown: float, device_waited: float = 0.0) -> None:
+        """Count how long this rank stood waiting since the last step, and what was hidden, as in `tick`."""
+        exposed = self.waiting_seconds - self._waited_before + device_waited
+        self.exposed_seconds += exposed
+        self.hidden_seconds += max(0.0, flown - self._flown_before - exposed)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

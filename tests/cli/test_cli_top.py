@@ -126,6 +126,9 @@ def test_rates_are_between_two_readings():
     assert (row.step_seconds, row.exposed, row.sent_per_second) == (0.5, 0.25, 200.0)
     assert (row.compute_seconds, row.saved_bytes, row.reduction, row.lssr) == (0.375, 1500, 4.0, 0.5)
     assert make_row(None, now).sent_per_second is None
+    evaluated = make_row(before, replace(now, values={**now.values, "exposed_communication_seconds": 9.0}))
+    assert (evaluated.exposed, evaluated.compute_seconds) == (1.0, 0.0)  # waits of rounds are in no step
+    assert mark_slowest([evaluated, replace(evaluated, rank=1)])[0].note == ""
     assert make_row(now, replace(now, seconds=13.0)).note == "stands"
 
 

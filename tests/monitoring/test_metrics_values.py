@@ -12,6 +12,8 @@ import torch
 
 import relaxcomm
 from relaxcomm.monitoring.observations import Histogram, InFlight
+from relaxcomm.monitoring.statistics import Statistics
+from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.step import replica_norms
 from tests.engine.harness import in_process, on_gloo, values
 from tests.models import CASES, make_optimizer
@@ -274,6 +276,49 @@ def test_counters_never_fall_where_rounds_end_between_steps():
     for shown in in_process(rounds, 3):
         assert all(a <= b for early, late in pairwise(shown) for a, b in zip(early, late, strict=True))
         assert shown[-1][1] == 3
+
+
+def last_round(world):
+    """How long this rank waited in the one round of a run, and what is shown of it in the end."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    data = torch.utils.data.TensorDataset(torch.randn(12, model[0].in_features, dtype=model[0].weight.dtype))
+    with world.attach(model, optimizer, {"algorithm": "fedavg"}) as engine:
+        for (x,) in engine.loader(data, batch_size=2):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        waited = engine.statistics["exposed_communication_seconds"]
+    return waited, engine.snapshot().exposed_seconds
+
+
+def test_the_wait_of_a_last_round_is_counted():
+    for waited, shown in in_process(last_round, 2):
+        assert shown == pytest.approx(waited)
+        assert waited > 0
+
+
+def test_a_round_that_an_evaluation_follows_is_waited_for_all_the_same(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    seen = Statistics(ByteCounters())
+    for now[0] in (0.0, 1.0):
+        seen.tick(False, 0)
+    flight = seen.in_flight.departed()
+    now[0] = 2.0
+    with seen.waiting:
+        now[0] = 5.0
+    seen.in_flight.arrived("0", flight)
+    with seen.evaluating(), seen.waiting:
+        now[0] = 10.0
+    assert (seen.exposed_seconds, seen.hidden_seconds) == (3.0, 1.0)
+    seen.tick(False, 0)
+    with seen.waiting:
+        now[0] = 12.0
+    for _ in range(2):
+        seen.pause()
+    assert (seen.exposed_seconds, seen.hidden_seconds) == (5.0, 1.0)
+    assert (seen.step_times.count, seen.step_times.total) == (1, 1.0)
 
 
 def test_histogram_and_time_on_the_way(monkeypatch):
