@@ -181,7 +181,7 @@ class Engine(Batching, Restorable):
         elif average is not None:
             raise UsageError("finish() has ended the run; say there whether it averages")
         self._closed = True
-        self._release(f"closed at step {self._session.bound.clock.step}")
+        self._release(f"closed at step {self.step}")
 
     def finish(self, *, average: bool | None = None) -> None:
         """Do all that `close` does, but let the ranks do more `together` until it is called.

@@ -90,6 +90,7 @@ def test_steps_are_counted_on_when_the_algorithm_switches(tmp_path):
         assert engine.step == 5
     kinds = [(next(iter(line)), line.get("step")) for line in read_log(tmp_path, 0)[1:-1]]
     assert kinds == [("time", 2), ("switched_to", None), ("time", 4), ("time", 5), ("evaluation", 5)]
+    assert read_log(tmp_path, 0)[-1]["summary"]["status"] == "closed at step 5"
 
 
 def test_lost_ranks_stay_in_a_log_that_is_full(tmp_path):
