@@ -16,7 +16,7 @@ from relaxcomm.cli.topology_picture import draw_topology
 from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import Config, load, registry
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.validation import closest
+from relaxcomm.fields.validation import closest, shown
 from relaxcomm.tasks.task_loader import TaskFactory, find_task
 from relaxcomm.topology import Topology
 
@@ -37,7 +37,7 @@ def show(
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter: --set steps=8; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of NAME: --set steps=8; repeatable."),
     ] = None,
     workers: Annotated[
         int | None,
@@ -83,6 +83,11 @@ def show(
         if name is None and topology is None:
             raise ConfigError(
                 "show needs the NAME of an algorithm or a primitive, a YAML file, or --topology TOPOLOGY"
+            )
+        if name is None and sets:
+            raise ConfigError(
+                f"--set {shown(sets[0])} gives a parameter of NAME, and there is none; write a topology's "
+                "into it: --topology '{random_pairs: {rounds: 3}}'"
             )
         values = dict(map(parse_set, sets or ()))
         graph = None if topology is None else parse_topology(topology)
