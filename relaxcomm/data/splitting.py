@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from relaxcomm.errors import UsageError
 
@@ -17,7 +18,8 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     has no such entries is in each part as it is. Lists of images and of what is to be found there stay whole
     images, as `collate_fn=lambda samples: tuple(zip(*samples))` makes them.
 
-    Raises: UsageError for a size below 1, or a batch without samples.
+    Raises: UsageError for a size below 1, a batch without samples, or one with a PackedSequence that
+        would have to be cut.
 
     Example:
         >>> import torch
@@ -31,6 +33,7 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     if total <= size:
         yield batch, 1.0
         return
+    _check_unpacked(batch)
     for start in range(0, total, size):
         samples = slice(start, min(start + size, total))
         share = (samples.stop - start) / total
@@ -67,14 +70,29 @@ def num_samples(batch: Any) -> int:
     return found
 
 
+def _check_unpacked(batch: Any) -> None:
+    if isinstance(batch, PackedSequence):
+        raise UsageError(
+            "a batch with a PackedSequence cannot be cut into parts: its entries are time steps of all "
+            "samples; give padded sequences and their lengths (torch.nn.utils.rnn.pad_sequence), and pack "
+            "each part (pack_padded_sequence)"
+        )
+    for value in _values(batch):
+        _check_unpacked(value)
+
+
 def _first_dimension(batch: Any) -> int | None:
     """Of the first tensor that has any, at whatever depth."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else None
-    values = (
-        batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    )
-    return next((found for one in values if (found := _first_dimension(one)) is not None), None)
+    if isinstance(batch, PackedSequence):
+        return int(batch.batch_sizes[0])  # of the first time step, which all samples have
+    return next((found for one in _values(batch) if (found := _first_dimension(one)) is not None), None)
+
+
+def _values(batch: Any) -> Iterable[Any]:
+    """What a mapping, list or tuple holds."""
+    return batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
 
 
 def _columns(batch: Any) -> Sequence[Any] | None:
@@ -86,6 +104,8 @@ def _columns(batch: Any) -> Sequence[Any] | None:
     """
     values = list(batch.values()) if isinstance(batch, Mapping) else batch
     if not (isinstance(values, list | tuple) and values and all(isinstance(v, list | tuple) for v in values)):
+        return None
+    if any(isinstance(value, PackedSequence) for value in values):
         return None
     lengths = {len(value) for value in values}
     samples = _first_dimension(batch)

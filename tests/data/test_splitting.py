@@ -6,6 +6,7 @@ from collections import UserDict, namedtuple
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from relaxcomm import UsageError
 from relaxcomm.data import num_samples, split_batch
@@ -70,6 +71,16 @@ def test_one_part_is_the_batch_itself():
 def test_a_batch_without_samples_is_refused():
     with pytest.raises(UsageError, match="of type str holds no tensor and no list"):
         num_samples("abc")
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: (one, Y), lambda one: {"x": (one,), "y": Y}])
+def test_packed_sequences_are_samples_and_are_not_cut(wrap):
+    batch = wrap(pack_sequence([torch.ones(5, 2), torch.ones(3, 2), torch.ones(2, 2), torch.ones(1, 2)]))
+    assert num_samples(batch) == 4
+    ((part, _),) = split_batch(batch, 4)
+    assert part is batch
+    with pytest.raises(UsageError, match="a batch with a PackedSequence cannot be cut into parts"):
+        list(split_batch(batch, 3))
 
 
 def image(number: int, width: int) -> torch.Tensor:
