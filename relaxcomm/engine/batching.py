@@ -91,6 +91,8 @@ class Batching(Readable):
                 mappings; what else it holds is in each part.
             size: samples of a part, at most.
 
+        Raises: UsageError for a batch that cannot be cut.
+
         Example:
             >>> import torch
             >>> from relaxcomm import attach
