@@ -12,7 +12,7 @@ import typer
 
 from relaxcomm.cli import report
 from relaxcomm.cli.exit_codes import RunFailed, readable
-from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, read_job
+from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, read_job, tell_of_phases
 from relaxcomm.cli.local_run import run
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import link_in_words, show
@@ -51,10 +51,10 @@ def compare(
 ) -> None:
     """Train the configured task with several algorithms in turn; ends with a table, a plot and a report.
 
-    The task, its seed and its learning rate are the same for all. --set algorithm.KEY=VALUE speaks of the
-    configuration's own algorithm. Local workers exchange in memory, much faster than over a network; --link
-    holds each result back until its bytes would have passed the worker's link. One algorithm that fails
-    leaves the others their results.
+    The task, its seed and its learning rate are the same for all. --set algorithm.KEY=VALUE and phases speak
+    of the configuration's own algorithm. Local workers exchange in memory, much faster than over a network;
+    --link holds each result back until its bytes would have passed the worker's link. One algorithm that
+    fails leaves the others their results.
     """
     with readable(traceback):
         if is_worker():
@@ -138,21 +138,22 @@ def make_jobs(
     if any(text.startswith("algorithm=") for text in common):
         raise ConfigError("compare takes its algorithms from --algorithms, not from --set algorithm=…")
     job = replace(read_job(config), link=link)
-    configured = job.override(workers, common).load().algorithm.name
-    if len(common) < len(sets) and configured not in names:
+    configured, own = job.override(workers, common), job.algorithm
+    if len(common) < len(sets) and own not in names:
         raise ConfigError(
-            f"--set algorithm.… speaks of the configuration's {configured}, which --algorithms does not name"
+            f"--set algorithm.… speaks of the configuration's {own}, which --algorithms does not name"
         )
-    made = [
-        job.override(workers, sets) if name == configured else job.override(workers, common, name)
-        for name in names
+    jobs = [
+        job.override(workers, sets) if name == own else configured.override(algorithm=name) for name in names
     ]
-    return [_named_apart(*pair) for pair in zip(made, names, strict=True)]
+    tell_of_phases(configured, jobs)
+    return [_named_apart(*pair) for pair in zip(jobs, names, strict=True)]
 
 
 def _named_apart(job: Job, name: str) -> Job:
     """The job, with the algorithm in the run's name if it has one: all write their logs to one folder."""
-    metrics = job.load().metrics
-    if metrics is None or metrics.run is None:
+    metrics = job.values.get("metrics")
+    run = metrics.get("run") if isinstance(metrics, Mapping) else None
+    if run is None:
         return job
-    return replace(job, values=read_values(job.values, {"metrics.run": f"{metrics.run}-{name}"})[0])
+    return replace(job, values=read_values(job.values, {"metrics.run": f"{run}-{name}"})[0])

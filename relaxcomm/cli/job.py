@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from relaxcomm import config
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import shown
@@ -19,6 +20,7 @@ from relaxcomm.network import Link
 from relaxcomm.system.environment import launched, whole_number
 from relaxcomm.system.files import check_folder
 from relaxcomm.system.slurm import follow_srun
+from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import find_task
 from relaxcomm.training import devices, trainer
 from relaxcomm.training.results import Result
@@ -50,12 +52,21 @@ class Job:
     origin: str
     link: Link | None = None
 
-    def load(self) -> Config:
+    def load(self, *, any_topology: bool = False) -> Config:
         """The checked configuration.
+
+        Args:
+            any_topology: take one that its algorithms cannot use, for who asks of other algorithms.
 
         Raises: ConfigError or CompositionError.
         """
-        return config.load_values(self.values, self.origin)
+        return config.load_values(self.values, self.origin, any_topology=any_topology)
+
+    @property
+    def algorithm(self) -> object:
+        """The name of the configuration's own algorithm, which may be wrong where another is asked for."""
+        own = self.values.get("algorithm")
+        return own.get("name", Algorithm.name) if isinstance(own, Mapping) else own
 
     def override(
         self, workers: int | None = None, sets: Sequence[str] | None = None, algorithm: str | None = None
@@ -63,13 +74,13 @@ class Job:
         """The job that the command line makes of it.
 
         `--algorithm` comes before `--set`, so that `--set algorithm.steps=8` speaks of that algorithm; a name
-        that is the configuration's own keeps its parameters.
+        that is the configuration's own keeps its parameters, and its phases.
 
-        Raises: ConfigError for a `--set` that is not KEY=VALUE, or a configuration that is not allowed.
+        Raises: ConfigError for a `--set` that is not KEY=VALUE.
         """
         overrides: dict[str, Any] = {}
-        if algorithm is not None and self.load().algorithm.name != algorithm:
-            overrides["algorithm"] = algorithm
+        if algorithm is not None and self.algorithm != algorithm:
+            overrides |= {"algorithm": algorithm, "phases": []}
         overrides |= dict(parse_set(text) for text in sets or ())
         if workers is not None:
             overrides["workers"] = workers
@@ -101,6 +112,13 @@ class Job:
             warnings.simplefilter("ignore")  # the command has said what there is to say of the configuration
             loaded = self.load()
         return trainer.train(loaded, self.link).result
+
+
+def tell_of_phases(configured: Job, jobs: Sequence[Job]) -> None:
+    """Tell where jobs of other algorithms leave out what a configuration plans for its own."""
+    if configured.values.get("phases") and not all(job.values.get("phases") for job in jobs):
+        own = configured.algorithm
+        tell(f"phases follow {own} alone; other algorithms are trained from the first step on")
 
 
 def read_job(path: Path) -> Job:

@@ -90,7 +90,7 @@ def plan(
     with readable(traceback):
         training = training_of(train, seeds, target, within, num_parameters)
         _check_picture(picture)
-        settings = read_job(config).override(sets=sets).load()
+        settings = read_job(config).override(sets=sets).load(any_topology=algorithms is not None)
         task = None if settings.task is None else load_task(settings.task, settings.seed)
         items = parameters_of(task, num_parameters)
         times = step_times_of(task, settings, step_seconds, measure, jitter, stragglers)

@@ -10,11 +10,21 @@ import torch
 import typer
 
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import ConfigPath, Sets, Traceback, Workers, check_world_size, is_worker, read_job
+from relaxcomm.cli.job import (
+    ConfigPath,
+    Sets,
+    Traceback,
+    Workers,
+    check_world_size,
+    is_worker,
+    read_job,
+    tell_of_phases,
+)
 from relaxcomm.cli.local_run import Address, Restarts, run
 from relaxcomm.cli.table import show
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
+from relaxcomm.system.environment import launched
 from relaxcomm.system.slurm import unused_tasks
 from relaxcomm.system.telling import tell
 from relaxcomm.training import trainer
@@ -24,7 +34,10 @@ from relaxcomm.training.results import Result
 def train(
     config: ConfigPath,
     algorithm: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Instead of the configuration's.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Instead of the configuration's and its phases.", show_default=False
+        ),
     ] = None,
     workers: Workers = None,
     sets: Sets = None,
@@ -41,16 +54,21 @@ def train(
                 raise ConfigError(
                     "--max-restarts and --address are for workers that this command starts itself"
                 )
-            job = read_job(config).override(workers, sets, algorithm)
+            configured = read_job(config)
+            job = configured.override(workers, sets, algorithm)
             loaded = job.load_for_training()
             check_world_size(loaded)
+            if launched().rank == 0:
+                tell_of_phases(configured, [job])
             outcome = trainer.train(loaded)
             if outcome.rank == 0:
                 finish(loaded, outcome.result)
         return
     with readable(traceback):
-        job = read_job(config).override(workers, sets, algorithm)
+        configured = read_job(config)
+        job = configured.override(workers, sets, algorithm)
         loaded = job.load_for_training()
+        tell_of_phases(configured, [job])
         if (hint := unused_tasks()) is not None:
             tell(f"on this host alone, workers: {loaded.workers}. {hint}")
         finish(loaded, run(job, loaded, restarts=max_restarts, address=address, verbose=traceback))

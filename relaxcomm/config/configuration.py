@@ -88,9 +88,7 @@ class Config(Section):
         return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
-    def _check_topology(self) -> Config:
-        for algorithm in self.algorithms:
-            algorithm.check_topology(self.topology)
+    def _check_phases(self) -> Config:
         starts = [phase.after_steps for phase in self.phases]
         if starts != sorted(set(starts)):
             raise ConfigError(
@@ -125,6 +123,14 @@ class Config(Section):
     def describe_topologies(self, world_size: int) -> dict[str, str]:
         """What these are for a number of workers, as text that ranks can compare."""
         return {name: topology.describe(world_size) for name, topology in self.topologies.items()}
+
+    def check_topology(self) -> None:
+        """Refuse a topology that one of its algorithms cannot use.
+
+        Raises: CompositionError, saying which can.
+        """
+        for algorithm in self.algorithms:
+            algorithm.check_topology(self.topology)
 
     def check_world_size(self, world_size: int) -> None:
         """Refuse topologies that this number of workers cannot have, or over which they would not mix.
@@ -173,17 +179,21 @@ def load(
     return load_values(*read_values(source, overrides))
 
 
-def load_values(values: Mapping[str, Any], origin: str) -> Config:
+def load_values(values: Mapping[str, Any], origin: str, *, any_topology: bool = False) -> Config:
     """Check a configuration's keys, see `load`.
 
     Args:
         values: the keys, as `read_values` gives them.
         origin: what errors call the place where they stand.
+        any_topology: take one that its algorithms cannot use, for who asks of other algorithms.
     """
     if "algorithm" not in values:
         raise ConfigError(f"{origin}: 'algorithm' is missing; name one, such as algorithm: bsp")
     try:
-        return Config(**values)
+        made = Config(**values)
+        if not any_topology:
+            made.check_topology()
+        return made
     except RelaxcommError as error:
         raise type(error)(f"{origin}: {error}") from None
     except ValidationError as error:

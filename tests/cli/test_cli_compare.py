@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from relaxcomm import ConfigError
+from relaxcomm import CompositionError, ConfigError
 from relaxcomm.cli.app import app
 from relaxcomm.cli.compare import make_jobs, split_names
-from relaxcomm.cli.job import parse_set
+from relaxcomm.cli.job import parse_set, read_job, tell_of_phases
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import cells, title
 from relaxcomm.config import registry
@@ -154,6 +154,41 @@ def test_algorithms_of_a_named_run_have_logs_of_their_own(folder):
     assert [job.load().metrics.run for job in jobs] == ["mine-local_sgd", "mine-bsp"]
     jobs = make_jobs(folder / "quick.yaml", names, None, ["metrics={}"])
     assert [job.load().metrics.run for job in jobs] == [None, None]
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """A configuration that goes on with another algorithm."""
+    path = tmp_path / "planned.yaml"
+    path.write_text("algorithm: bsp\nphases: [{after_steps: 2, algorithm: local_sgd}]\n")
+    return path
+
+
+def test_phases_are_of_the_configured_algorithm_alone(planned, capsys):
+    own, other = (job.load() for job in make_jobs(planned, ["bsp", "diloco"], None, []))
+    assert [one.name for one in own.algorithms] == ["bsp", "local_sgd"]
+    assert [one.name for one in other.algorithms] == ["diloco"]
+    told = "relaxcomm: phases follow bsp alone; other algorithms are trained from the first step on\n"
+    assert capsys.readouterr().err == told
+    make_jobs(planned, ["bsp"], None, [])
+    assert not capsys.readouterr().err, "nothing is left out"
+
+
+def test_training_with_another_algorithm_leaves_out_phases_but_those_that_are_set(planned, capsys):
+    configured = read_job(planned)
+    for sets, names in (([], ["diloco"]), (["phases=[{after_steps: 3, algorithm: bsp}]"], ["diloco", "bsp"])):
+        job = configured.override(sets=sets, algorithm="diloco")
+        assert [one.name for one in job.load().algorithms] == names
+        tell_of_phases(configured, [job])
+        assert bool(capsys.readouterr().err) == (not sets)
+    assert len(configured.override(algorithm="bsp").load().algorithms) == 2
+
+
+def test_what_the_configured_algorithm_cannot_use_is_no_matter_where_others_are_compared(folder):
+    made = make_jobs(folder / "quick.yaml", ["d_psgd", "sgp"], None, ["topology=ring"])
+    assert [job.load().algorithm.name for job in made] == ["d_psgd", "sgp"]
+    with pytest.raises(CompositionError, match="cannot use topology ring"):
+        make_jobs(folder / "quick.yaml", ["local_sgd"], None, ["topology=ring"])[0].load()
 
 
 @pytest.mark.parametrize(

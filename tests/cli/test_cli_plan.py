@@ -57,6 +57,15 @@ def test_all_algorithms_and_those_that_cannot_run(config):
     assert local["sent_bytes"] == pytest.approx(1.5 * 40_000 / 8), "the configuration's own parameters"
 
 
+def test_a_graph_that_the_configured_algorithm_cannot_use_leaves_others_their_rows(config):
+    asked = (*ON, "--parameters", "10000", "--set", "topology=ring", "--json", "--algorithms")
+    for names, failed in (("d_psgd", []), ("d_psgd,local_sgd", ["local_sgd, 4 workers"])):
+        code, out, err = run(config, *asked, names)
+        assert (code, err) == (0, "")
+        assert [one["algorithm"] for one in json.loads(out)["forecasts"]] == ["d_psgd"]
+        assert list(json.loads(out)["not_possible"]) == failed
+
+
 def test_links_from_a_graph(config, tmp_path):
     edges = '0 1 {"bandwidth": 1e9}\n1 2 {"bandwidth": 1e6, "latency": 0.01}\n2 3 {"bandwidth": 1e9}\n'
     (tmp_path / "sites.edgelist").write_text(edges)
