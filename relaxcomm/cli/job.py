@@ -97,6 +97,7 @@ class Job:
         loaded.membership.read_secret()
         if not is_worker():  # workers that a launcher started compare what is wrong when they attach
             loaded.check_world_size(loaded.workers)
+            loaded.check_losses(loaded.workers)
         if self.link is not None and loaded.workers == 1:
             raise ConfigError("--link slows what workers send to each other, and workers is 1; start more")
         if loaded.output is not None:

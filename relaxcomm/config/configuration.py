@@ -19,10 +19,12 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.config.keys import explain, put, read
 from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, MembershipConfig, Phase
-from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.errors import ConfigError, RelaxcommError, TopologyError
 from relaxcomm.fields.frozen import PathText, Section
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.topology import Topology, complete, from_networkx
+
+_LOSSES = 32  # that are looked at before a run: each takes graphs of its own
 
 
 class Config(Section):
@@ -140,6 +142,24 @@ class Config(Section):
         for algorithm in self.algorithms:
             for rule in algorithm.rules:
                 rule.exchange.check_graph(rule.exchange.topology_override() or self.topology, world_size)
+
+    def check_losses(self, world_size: int) -> None:
+        """Refuse an elastic run that could not go on when some of its workers are lost, down to its quorum.
+
+        Raises: TopologyError.
+        """
+        membership = self.membership
+        fewest = max(membership.quorum, world_size - _LOSSES) if membership.elastic else world_size
+        for left in range(world_size - 1, fewest - 1, -1):
+            try:
+                self.check_world_size(left)
+            except TopologyError as error:
+                ends = f"set membership.quorum to {left + 1}, with fewer than which the run ends"
+                raise TopologyError(
+                    f"membership.elastic: {left} of the {world_size} workers could not go on: {error}; take "
+                    "what any number of workers can have, such as the topology ring, or hierarchical with "
+                    f"one number for all groups, or {'leave elastic out' if left + 1 == world_size else ends}"
+                ) from None
 
 
 def read_values(

@@ -144,6 +144,7 @@ def _agree(
             size = transport.membership.world_size
             check_workers(settings, size)
             settings.check_world_size(size)
+            settings.check_losses(size)
             facts = fingerprint(model, settings, size)
             check_quorum(settings, size)
             if settings.membership.elastic:

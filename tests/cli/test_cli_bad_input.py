@@ -22,6 +22,13 @@ CASES = {
         ["quick.yaml", "--algorithm", "d_psgd", "--workers", "3", "--set", "topology=hypercube"],
         "hypercube needs a power of two, got 3 workers",
     ),
+    "topology_of_a_fixed_size": (
+        [
+            *("quick.yaml", "--algorithm", "d_psgd", "--workers", "4"),
+            *("--set", "topology=hypercube", "--set", "membership.elastic=true"),
+        ],
+        "membership.elastic: 3 of the 4 workers could not go on: hypercube needs a power of two",
+    ),
     "unknown_task": (["quick.yaml", "--set", "task=mine.job:mak"], "no function 'mak'; did you mean 'make'"),
 }
 REAL = {"missing_file", "unknown_task"}  # the last imports the user's module

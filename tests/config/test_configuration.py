@@ -1,8 +1,10 @@
 """Bad input gets one clear error that says what was got and what is allowed."""
 
+from contextlib import nullcontext
+
 import pytest
 
-from relaxcomm import CompositionError, ConfigError, RelaxcommError
+from relaxcomm import CompositionError, ConfigError, RelaxcommError, TopologyError
 from relaxcomm.config import load, parse_yaml
 
 RULE = {"payload": "gradients", "exchange": "all_reduce"}
@@ -105,6 +107,30 @@ def test_an_override_reaches_into_a_task(task):
     loaded = load({"algorithm": "bsp", "task": task}, {"task.digits.epochs": 3}).task
     assert loaded["digits"]["epochs"] == 3
     assert len(loaded) == 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "topology", "quorum", "says"),
+    [
+        ("d_psgd", "hypercube", 1, r"3 of the 4 workers could not go on: hypercube.*or leave elastic out"),
+        ("hierarchical_local_sgd", {"hierarchical": {"sizes": [2, 2]}}, 3, "3 of the 4 workers.*one number"),
+        ("d_psgd", {"random_regular": {"degree": 2}}, 1, "2 of the 4 workers.*set membership.quorum to 3"),
+        ("d_psgd", {"random_regular": {"degree": 2}}, 3, None),
+        ("d_psgd", "hypercube", 4, None),
+        ("d_psgd", "ring", 1, None),
+        ("hierarchical_local_sgd", {"hierarchical": {"sizes": 2}}, 1, None),
+        ("bsp", "complete", 1, None),
+    ],
+)
+def test_an_elastic_run_over_a_graph_that_fewer_workers_cannot_have_is_refused(
+    algorithm, topology, quorum, says
+):
+    values = {"algorithm": algorithm, "topology": topology}
+    load(values).check_losses(4)
+    elastic = load({**values, "membership": {"elastic": True, "quorum": quorum}})
+    elastic.check_world_size(4)
+    with nullcontext() if says is None else pytest.raises(TopologyError, match=says):
+        elastic.check_losses(4)
 
 
 def test_overrides_win_and_reach_into_a_bare_name():
