@@ -24,7 +24,7 @@ from relaxcomm.fields.frozen import PathText, Section
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.topology import Topology, complete, from_networkx
 
-_LOSSES = 32  # that are looked at before a run: each takes graphs of its own
+_LOSSES = 16  # that are looked at before a run: each takes graphs of its own
 
 
 class Config(Section):

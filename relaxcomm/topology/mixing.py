@@ -11,10 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from relaxcomm.errors import TopologyError
-
-_TOLERANCE = 1e-9
-
 Weights = Mapping[int, Mapping[int, float]]
 _Numbers = NDArray[np.int64]
 
@@ -31,6 +27,12 @@ class Entries:
     takers: _Numbers
     givers: _Numbers
     shares: NDArray[np.float64]
+
+    @property
+    def are_positive(self) -> bool:
+        """Whether no share is negative, and none of a rank in itself 0: those who hear of each other then
+        come to agree."""
+        return bool((self.shares >= 0).all() and (self.shares[self.takers == self.givers] > 0).all())
 
 
 class Rows(Mapping[int, Mapping[int, float]]):
@@ -170,20 +172,3 @@ def contraction(matrix: NDArray[np.float64]) -> float:
     """By how much at most one multiplication shrinks the distance from the mean: `||W - 11'/N||_2`."""
     size = len(matrix)
     return float(np.linalg.norm(matrix - np.full((size, size), 1 / size), 2))
-
-
-def check(entries: Entries, world_size: int, name: str) -> None:
-    """Refuse weights under which the mean of all ranks would move.
-
-    Raises: TopologyError, naming the rank.
-    """
-    for what, ranks in (("takes", entries.takers), ("is taken with", entries.givers)):
-        sums = np.bincount(ranks, entries.shares, world_size)
-        worst = int(np.argmax(np.abs(sums - 1)))
-        if abs(sums[worst] - 1) > _TOLERANCE:
-            raise TopologyError(
-                f"{name} is directed and not balanced: rank {worst} {what} a total weight of "
-                f"{sums[worst]:.3g} instead of 1, so the mean of the ranks would move; use an undirected "
-                "graph, give all ranks the same number of links in and out, or use the exchange push_sum(), "
-                "as the algorithm sgp does"
-            )

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from relaxcomm.errors import TopologyError
+from relaxcomm.errors import PluginError, TopologyError
 from relaxcomm.fields.frozen import Declared
-from relaxcomm.topology import connectivity, mixing
+from relaxcomm.topology import connectivity, mixing, weight_checks
 
 Graph: TypeAlias = Any
 """A networkx Graph over the ranks 0 to N - 1, a DiGraph where links have a direction. (The stubs' type
@@ -26,7 +26,9 @@ class Topology(Declared):
     Facts:
         all_pairs: every rank is linked to every other, at any world size.
         has_groups: the ranks are divided into groups.
-        changes: another graph may follow in the next step.
+        changes: another graph may follow in the next step; `period_steps` then says when they come again.
+
+    Raises: PluginError for one that changes and does not say when its graphs come again.
 
     Example:
         >>> import networkx
@@ -45,6 +47,14 @@ class Topology(Declared):
     has_groups: ClassVar[bool] = False
     changes: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        if self.changes and type(self).period_steps is Topology.period_steps:
+            raise PluginError(
+                f"topology {type(self).__name__} declares changes = True, and without period_steps only its "
+                "graph of step 0 would be used; define period_steps(self, world_size), the steps after which "
+                "the graphs come again: for graphs that are drawn anew for ever, draw some, such as 64"
+            )
+
     @abstractmethod
     def graph(self, world_size: int, step: int = 0) -> Graph:
         """The graph in a step.
@@ -61,7 +71,10 @@ class Topology(Declared):
         return [list(range(world_size))]
 
     def weights(self, world_size: int, step: int = 0) -> Mapping[int, Mapping[int, float]]:
-        """Mixing weights: `weights[i][j]` is how much rank i takes of rank j, itself among them."""
+        """Mixing weights: `weights[i][j]` is how much rank i takes of rank j, itself among them.
+
+        Over all i they sum to 1, and unless they are for push-sum over all j, too.
+        """
         place = world_size, step % self.period_steps(world_size)
         if place not in self._weights:
             self._weights[place] = mixing.weights(self.graph(*place))
@@ -106,11 +119,8 @@ class Topology(Declared):
         After k steps the distance of the replicas from their mean is at most `(1 - gap)^k` of what it was.
         For graphs that change it is a step's share of a whole period's, and k a multiple of the period.
         """
-        steps = self.period_steps(world_size)
-        product = np.eye(world_size)
-        for step in range(steps):
-            product = self.matrix(world_size, step) @ product
-        return 1.0 - float(mixing.contraction(product) ** (1 / steps))
+        shrinks = mixing.contraction(self._product(world_size))
+        return 1.0 - float(shrinks ** (1 / self.period_steps(world_size)))
 
     def links(self, world_size: int) -> float:
         """Messages that all ranks together send in a step, on average over a period."""
@@ -124,11 +134,11 @@ class Topology(Declared):
         Args:
             world_size: number of ranks.
             balanced: whether plain mixing must keep the mean; push-sum needs no more than that each
-                rank reaches all.
+                rank hands out all that it has, and reaches all.
 
-        Raises: TopologyError, saying what is wrong with the graph and what to do.
+        Raises: TopologyError, saying what is wrong with the graph or its weights and what to do.
         """
-        links = []
+        links, reach_is_enough = [], True
         for step in range(self.period_steps(world_size)):
             rows = self.weights(world_size, step)
             if set(rows) != set(range(world_size)):
@@ -137,11 +147,17 @@ class Topology(Declared):
                     f"nodes 0 to {world_size - 1}; use as many workers as nodes, named by their rank"
                 )
             entries = mixing.entries_of(rows)
-            if balanced:
-                mixing.check(entries, world_size, repr(self))
-            links.append((entries.takers, entries.givers))
+            weight_checks.check(entries, world_size, repr(self), balanced=balanced)
+            heard = entries.shares != 0
+            links.append((entries.takers[heard], entries.givers[heard]))
+            reach_is_enough = reach_is_enough and entries.are_positive
         takers, givers = (np.concatenate(ends) for ends in zip(*links, strict=True))
         connectivity.check(takers, givers, world_size, repr(self))
+        if not reach_is_enough:
+            product = self._product(world_size)
+            takers, givers = np.nonzero(product)
+            connectivity.check(takers, givers, world_size, repr(self))
+            weight_checks.check_period(product, repr(self))
 
     def describe(self, world_size: int) -> str:
         """Short text for ranks to compare: it differs if the topology, its weights or its groups do."""
@@ -152,6 +168,13 @@ class Topology(Declared):
             for part in (entries.takers, entries.givers, entries.shares):
                 digest.update(part.tobytes())
         return f"{self!r} with {links} links, digest {digest.hexdigest()[:12]}"
+
+    def _product(self, world_size: int) -> NDArray[np.float64]:
+        """The mixing of a whole period."""
+        product = np.eye(world_size)
+        for step in range(self.period_steps(world_size)):
+            product = self.matrix(world_size, step) @ product
+        return product
 
     # Kept with the instance, so that a topology made afresh from a file that has changed starts afresh.
     @functools.cached_property
