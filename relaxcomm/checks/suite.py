@@ -15,6 +15,7 @@ from relaxcomm.checks.declarations import declaration_checks, name_is_declared
 from relaxcomm.checks.exchange_facts_hold import exchange_checks
 from relaxcomm.checks.finding import Finding, attempt
 from relaxcomm.checks.outers_hold import outer_checks
+from relaxcomm.checks.partitions_hold import partition_checks
 from relaxcomm.checks.payloads_hold import payload_checks
 from relaxcomm.checks.triggers_hold import trigger_checks
 from relaxcomm.checks.wrapped_compressors import wrapped_facts_are_true
@@ -22,6 +23,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import discovery, registry
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import arguments_of
+from relaxcomm.data import Partition
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields import docstrings
 from relaxcomm.fields.validation import closest
@@ -46,7 +48,7 @@ def check(target: str | Path, **parameters: Any) -> list[Finding]:
     Example:
         >>> from relaxcomm import check
         >>> [finding.check for finding in check("disjoint")]
-        ['import', 'builds', 'words', 'arguments', 'equality']
+        ['import', 'builds', 'words', 'arguments', 'equality', 'parts', 'repeats']
     """
     return list(findings(target, parameters))
 
@@ -118,6 +120,7 @@ _CHECKS: Mapping[type, Callable[[Any], dict[str, Callable[[], None]]]] = {
     Exchange: exchange_checks,
     Outer: outer_checks,
     Controller: controller_checks,
+    Partition: partition_checks,
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from relaxcomm.data.partition_parts import parts_of
 from relaxcomm.data.partitions import Indices, Partition, iid
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.rounding import fewest
@@ -100,7 +101,7 @@ class ClientSampler:
         """Share the clients with other ranks, in rounds that begin from now on."""
         count = self._plan.num_clients(membership.world_size)
         self._membership = membership
-        self._parts = self._partition.parts(self._size, self._labels, count, self._seed)
+        self._parts = parts_of(self._partition, self._size, self._labels, count, self._seed)
 
     def round(self, index: int) -> Iterator[ClientBatch]:
         """The batches of a round."""

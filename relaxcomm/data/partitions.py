@@ -41,7 +41,7 @@ class Partition(Declared):
 
     @abstractmethod
     def parts(self, size: int, labels: Indices | None, num_parts: int, seed: int) -> list[Indices]:
-        """Indices of each part.
+        """Indices of each part, of which there are `num_parts`, none empty; the same on all ranks.
 
         Raises: ConfigError if there are too few samples.
         """

@@ -8,6 +8,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from relaxcomm.data.injection import Injection
+from relaxcomm.data.partition_parts import parts_of
 from relaxcomm.data.partitions import Indices, Partition, iid
 from relaxcomm.data.position import Dealt, Place, Progress, Reading, left_over, unit_of
 from relaxcomm.errors import ConfigError
@@ -47,7 +48,7 @@ class ShareSampler(Sampler[list[int]]):
         injection: samples that workers share with the others in each batch, or None.
         progress: which epoch is next; None to begin with the first.
 
-    Raises: ConfigError if the data set is too small to give every rank one batch.
+    Raises: ConfigError if the data set is too small to give every rank one batch, or the partition does not.
 
     Example:
         >>> from relaxcomm.data import ShareSampler
@@ -152,7 +153,7 @@ class ShareSampler(Sampler[list[int]]):
     def _make_parts(self) -> list[Indices]:
         if self._partition.reshuffles:
             return []
-        return self._partition.parts(self._size, self._labels, self._membership.world_size, self._seed)
+        return parts_of(self._partition, self._size, self._labels, self._membership.world_size, self._seed)
 
     @property
     def _unit(self) -> int:
