@@ -16,7 +16,11 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.step.state import Place, RuleState, Slots
 
-_REMEDY = "load the state that this rank saved"
+_REMEDIES = {
+    "rank": "load the state that this rank saved",
+    "algorithm": "load a state of this algorithm, attach with the one that was saved or, where the run had "
+    "switched to it, call engine.switch(…) with it before you load",
+}
 
 
 def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound, membership: Membership) -> None:
@@ -40,7 +44,8 @@ def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound, membershi
     for key, value in here.items():
         if getattr(saved, key) != value:
             raise ConfigError(
-                f"the saved engine state has {key} {getattr(saved, key)!r}, this run has {value!r}; {_REMEDY}"
+                f"the saved engine state has {key} {getattr(saved, key)!r}, this run has {value!r}; "
+                f"{_REMEDIES[key]}"
             )
     tasks: dict[Place, Task] = {}
     if saved.layout is not None:

@@ -117,6 +117,19 @@ def load_of_another_algorithm(world: World):
         engine.load_state_dict(state)
 
 
+def load_after_the_same_switch(world: World) -> tuple[str, float]:
+    model = CASES["toy"].model(seed=0)
+    optimizer = make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+        engine.switch(CONFIGS["diloco"])
+        steps(CASES["toy"], model, optimizer, world.rank, range(3), [])
+        state = engine.state_dict()
+    with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+        engine.switch(CONFIGS["diloco"])
+        engine.load_state_dict(state)
+        return engine.algorithm.name, engine.statistics["steps"]
+
+
 def load_one_wrong(world: World, algorithm, wrong: str):
     """Rank 1 has the state of another run, moment or rank, in a run of a few steps; all go on with theirs."""
     model = CASES["toy"].model()
@@ -155,7 +168,12 @@ def test_the_state_of_another_model_is_refused(network):
 def test_the_state_of_another_algorithm_is_refused_where_all_load_it(network):
     for kind, text in errors_of(network, load_of_another_algorithm, 3).values():
         assert kind == "ConfigError"
-        assert re.search(r"has algorithm .*diloco.*, this run has .*slowmo", text, re.DOTALL), text
+        says = r"has algorithm .*diloco.*, this run has .*slowmo.*call engine.switch\(…\) with it before"
+        assert re.search(says, text, re.DOTALL), text
+
+
+def test_the_state_after_a_switch_is_loaded_after_the_same_switch(network):
+    assert network(load_after_the_same_switch, 3) == [("diloco", 3)] * 3
 
 
 WRONG = {
