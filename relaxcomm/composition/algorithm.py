@@ -101,8 +101,8 @@ class Algorithm:
 
     @property
     def round_plan(self) -> RoundPlan | None:
-        """What clients do between two exchanges, or None if there are none."""
-        return next((plan for rule in self.rules if (plan := rule.trigger.round_plan()) is not None), None)
+        """What clients do between two exchanges, the same for all rules, or None if there are none."""
+        return self.rules[0].trigger.round_plan()
 
     @property
     def lets_replicas_differ(self) -> bool:

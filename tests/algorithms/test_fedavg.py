@@ -166,6 +166,28 @@ def test_use_that_would_exchange_nothing_is_refused(kind, match):
         in_process(unmarked, 3, kind)
 
 
+ROUND = {"payload": "client_deltas", "exchange": "all_reduce", "trigger": "every_round", "select": "weight"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "match"),
+    [
+        ([ROUND, {"payload": "gradients", "exchange": "all_reduce", "select": "bias"}], "numbers of steps"),
+        ([{"payload": "parameters", "exchange": "all_reduce"}, ROUND], "numbers of steps"),
+        ([ROUND, {**ROUND, "trigger": {"every_round": {"clients": 7}}, "select": "bias"}], "differently"),
+        ([{**ROUND, "active": [0, 9]}], "leave active out"),
+    ],
+)
+def test_rules_that_clients_cannot_follow_together_are_refused(rules, match):
+    with pytest.raises(relaxcomm.CompositionError, match=match):
+        relaxcomm.config.load({"algorithm": {"rules": rules}})
+
+
+def test_rules_of_the_same_clients_stand_beside_each_other():
+    config = relaxcomm.config.load({"algorithm": {"rules": [ROUND, {**ROUND, "select": "bias"}]}})
+    assert config.algorithm.round_plan == RoundPlan(epochs=1, fraction=1.0, clients=None)
+
+
 @pytest.mark.parametrize(
     "rule",
     [

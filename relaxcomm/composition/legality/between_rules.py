@@ -36,6 +36,7 @@ def check_rules(rules: Sequence[RuleParts]) -> None:
                     "them disjoint active ranges, or use one kind of exchange"
                 )
     _check_quorums(rules)
+    _check_rounds(rules)
     check_together([rule for rule in rules if rule.select is None], "all parameters")
     if all(rule.select is None for rule in rules):
         check_bases(rules, "all parameters")
@@ -51,6 +52,27 @@ def _check_quorums(rules: Sequence[RuleParts]) -> None:
                 f"{rule!r} waits for other workers, and they could wait for this one by another of "
                 f"{len(several)} rules, each of which has a quorum of its own; use the delay 'unbounded', or "
                 "one rule"
+            )
+
+
+def _check_rounds(rules: Sequence[RuleParts]) -> None:
+    """Refuse beside rounds of clients what needs steps that all ranks do together, or other clients."""
+    rounds = [rule for rule in rules if rule.trigger.round_plan() is not None]
+    for rule in rules if rounds else ():
+        if rule.trigger.round_plan() is None:
+            raise CompositionError(
+                f"{rule!r} exchanges in a step of all ranks, but the clients of {rounds[0]!r} give ranks "
+                "different numbers of steps; use client_deltas() and every_round() in every rule, or in none"
+            )
+        if rule.trigger.round_plan() != rounds[0].trigger.round_plan():
+            raise CompositionError(
+                f"{rounds[0]!r} and {rule!r} play clients differently, but one loader plays them for all "
+                "rules; give every_round() the same epochs, fraction and clients in each"
+            )
+        if rule.active != (0, None):
+            raise CompositionError(
+                f"active={rule.active} with {rule.trigger!r}: clients give ranks different numbers of steps, "
+                "so some would exchange at a round's end and others not; leave active out"
             )
 
 
