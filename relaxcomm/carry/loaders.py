@@ -52,4 +52,5 @@ def _carried(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "epoch": first,
         "place": list(Place(batches=batches, unit=unit) if batches else Place()),
         "dealt": [[epoch, kept] for epoch, kept in sorted(dealt.items())],
+        "in_round": any(one.get("in_round", False) for one in ranks),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import islice
 from typing import Any
 from weakref import ref
 
@@ -133,6 +134,9 @@ class ShareLoader(_Loader):
 class ClientLoader(_Loader):
     """Reads the batches of the clients that a rank plays; one iteration is one round.
 
+    What clients have moved in a round that is left before its end, by `break`, cannot count in the next one:
+    then that raises UsageError.
+
     Args:
         dataset: map-style.
         sampler: the clients' batches.
@@ -164,6 +168,7 @@ class ClientLoader(_Loader):
         self.on_client_begin: Callable[[int], None] = _nothing
         self.on_client_end: Callable[[int], None] = _nothing
         self.on_round_end: Callable[[], None] = _nothing
+        self.on_round_left: Callable[[], None] = _nothing
 
     @property
     def batches_left(self) -> int:
@@ -175,6 +180,7 @@ class ClientLoader(_Loader):
         self._clients.share_among(membership)
 
     def _given_out(self, batches: Iterator[Any], reading: Reading) -> Generator[Any, None, None]:
+        self._begin_round(reading)
         playing: int | None = None
         for batch in batches:
             current, reading.place = reading.drawn.popleft()
@@ -188,6 +194,16 @@ class ClientLoader(_Loader):
                 self.on_client_end(current.samples)
         self.progress.end()
         self.on_round_end()
+
+    def _begin_round(self, reading: Reading) -> None:
+        """Tell of a round that was left, or of the end of a client whose last batch a checkpoint has kept."""
+        begin = reading.place.batches
+        if self.progress.in_round and not begin:
+            self.on_round_left()
+        self.progress.in_round = True
+        last = next(islice(self._clients.round(reading.epoch), begin - 1, None), None) if begin else None
+        if last is not None and last.ends:  # which is told when the next batch is asked for
+            self.on_client_end(last.samples)
 
 
 class _Rounds:

@@ -60,6 +60,8 @@ class Progress:
         self._epoch, self._place = 0, Place()
         self._dealt: dict[int, Dealt] = {}
         self._latest: tuple[ref[Generator[Any, None, None]], Reading] | None = None
+        self.in_round = False
+        """Whether a round of clients has begun and not ended."""
 
     @property
     def epoch(self) -> int:
@@ -97,7 +99,7 @@ class Progress:
 
     def end(self) -> None:
         """All batches of an iteration were given out."""
-        self._latest = None
+        self._latest, self.in_round = None, False
 
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps: the next batch's epoch and place."""
@@ -111,11 +113,12 @@ class Progress:
             for at, kept in self._dealt.items()
             if at >= epoch
         ]
-        return {"epoch": epoch, "place": list(place), "dealt": dealt}
+        return {"epoch": epoch, "place": list(place), "dealt": dealt, "in_round": self.in_round}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint in the next iteration."""
         self._go_to(saved["epoch"], Place(*saved["place"]))
+        self.in_round = saved.get("in_round", False)
         self._dealt = {
             epoch: tuple(tuple(Place(*one) for one in places) for places in kept)
             for epoch, kept in saved["dealt"]

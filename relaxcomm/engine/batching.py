@@ -41,7 +41,7 @@ class Batching(Readable):
         Each iteration reads the next epoch, shuffled anew, whether the loader is made once or for each
         epoch: the engine counts the epochs of a data set, and keeps the place in `state_dict()`. It counts
         samples, follows the batch size that the algorithm chooses, and, for algorithms with clients, plays
-        them: one iteration is one round.
+        them: one iteration is one round, which must be read to its end.
 
         Args:
             dataset: map-style, with a length.

@@ -156,6 +156,7 @@ class Loaders:
             loader.on_client_begin = _Players(bound.replica).begin
             loader.on_client_end = lambda samples: self._event("client", {"samples": samples})
             loader.on_round_end = lambda: self._event("round", {})
+            loader.on_round_left = lambda: self._event("round left", {})
         elif BATCH_SIZE in bound.algorithm.needs:
             bound.controllers.follow_loader()
             bound.controllers.follow(BATCH_SIZE, loader.sizes.batch_size, loader.sizes.resize)

@@ -62,6 +62,7 @@ class Data(Part):
     dealt: list[
         Annotated[tuple[Index, list[Annotated[list[ReadTo], Field(min_length=1)]]], Field(strict=False)]
     ]
+    in_round: bool = False
 
     @field_validator("dealt")
     @classmethod

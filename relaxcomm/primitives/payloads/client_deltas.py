@@ -71,10 +71,19 @@ class client_deltas(Payload):
     ) -> None:
         if event == "client":
             samples = float(facts["samples"])
-            moved = bucket.subtract_from(state[ANCHOR], bucket.temporary())
+            moved = self._moved(bucket, state)
             state["moved"] = torch.add(state["moved"], moved, alpha=samples)
             state["weight"] = state["weight"] + samples
             bucket.scatter(state[ANCHOR])
+        elif event == "round left" and (state["weight"].any() or self._moved(bucket, state).any()):
+            raise UsageError(
+                "a round was left before its end, and what its clients have moved would count in the next "
+                "one; read each round to its end, and save inside the loop over its batches to go on there"
+            )
+
+    def _moved(self, bucket: Bucket, state: State) -> Tensor:
+        """What the client that trains now has moved."""
+        return bucket.subtract_from(state[ANCHOR], bucket.temporary())
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         return torch.cat([state["moved"], state["weight"]]).to(bucket.dtype)

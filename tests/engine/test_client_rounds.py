@@ -1,0 +1,69 @@
+"""Rounds of clients that are cut by a checkpoint, or left before their end."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import relaxcomm
+
+CLIENTS = {"algorithm": {"name": "fedavg", "clients": 2}}  # of 4 batches each, on one worker
+
+
+def round_of(group, stop=None, saved=None):
+    """What a round has moved by steps of -1, or the state after some of them."""
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with relaxcomm.attach(model, optimizer, CLIENTS, process_group=group) as engine:
+        if saved is not None:
+            model.load_state_dict(saved["model"])
+            engine.load_state_dict(saved["engine"])
+        loader = engine.loader(range(16), batch_size=2)
+        for index, _ in enumerate(loader, start=1):
+            model(torch.ones(1, 1, dtype=torch.double)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if index == stop:
+                kept = {"model": model.state_dict(), "engine": engine.state_dict()}
+                return copy.deepcopy(kept)
+        return model.weight.item(), engine.statistics["synchronisations"]
+
+
+@pytest.mark.filterwarnings("ignore:fedavg has never exchanged")
+@pytest.mark.parametrize("stop", [3, 4, 5, 8])
+@pytest.mark.parametrize("old", [False, True])
+def test_a_client_whose_last_step_was_saved_counts(stop, old):
+    (saved,) = relaxcomm.simulate(lambda group: round_of(group, stop), 1)
+    if old:
+        ((state,),) = saved["engine"].values()
+        del state["loaders"][0]["in_round"]
+    assert relaxcomm.simulate(lambda group: round_of(group, None, saved), 1) == [(-4.0, 1)]
+
+
+def left(group, steps, batches):
+    """A round that is left, and then a whole one."""
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with relaxcomm.attach(model, optimizer, CLIENTS, process_group=group) as engine:
+        for size in (batches, None):
+            for index, _ in enumerate(engine.loader(range(16), batch_size=2)):
+                if size is None or index < steps:
+                    model(torch.ones(1, 1, dtype=torch.double)).sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                if index + 1 == size:
+                    break
+        return engine.statistics["synchronisations"]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 6])
+def test_a_round_that_was_left_does_not_count_in_the_next(steps):
+    with pytest.raises(relaxcomm.UsageError, match="a round was left before its end"):
+        relaxcomm.simulate(lambda group: left(group, steps, max(steps, 5)), 1)
+
+
+def test_a_batch_may_be_looked_at_before_training():
+    assert relaxcomm.simulate(lambda group: left(group, 0, 1), 2) == [1, 1]
