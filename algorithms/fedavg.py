@@ -52,7 +52,7 @@ def fedavg(
         Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
 
     Differs from the papers: a client's optimizer state is kept from round to round; BatchNorm's
-        statistics are those of the last client of each worker, averaged over the workers.
+        statistics are those of the last client of each worker, averaged by the samples of all its clients.
     """
     servers: dict[str, Outer] = {
         "average": average() if server_lr == 1.0 else sgd(lr=server_lr),

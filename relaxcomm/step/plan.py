@@ -8,6 +8,7 @@ from functools import cached_property
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
+from relaxcomm.primitives.payloads.client_deltas import client_deltas
 from relaxcomm.primitives.payloads.parameters import parameters
 from relaxcomm.primitives.triggers.every import every
 from relaxcomm.primitives.triggers.every_step import every_step
@@ -15,6 +16,7 @@ from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.roles import Context, VotingTrigger
 from relaxcomm.step.bucket_filling import stays_in_place
+from relaxcomm.step.weighted_buffers import weighted_buffers
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item
 
@@ -211,6 +213,5 @@ def _buffer_rule(rule: Rule) -> Rule:
     """How the buffers that go with a rule are averaged: in full precision, over the same exchange."""
     # When it runs is decided by the rule that it goes with.
     trigger = every(steps=max(1, rule.delay)) if isinstance(rule.delay, int) else every_step()
-    return Rule(
-        payload=parameters(), exchange=rule.exchange.without_memory, trigger=trigger, delay=rule.delay
-    )
+    payload = weighted_buffers() if isinstance(rule.payload, client_deltas) else parameters()
+    return Rule(payload=payload, exchange=rule.exchange.without_memory, trigger=trigger, delay=rule.delay)

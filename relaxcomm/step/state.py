@@ -132,12 +132,15 @@ class State:
                 self._world.transport.serve(where, served.service, served.request, served.reply)
 
     def of(self, task: Task) -> RuleState:
-        """The slots of a task; buffers are averaged without a memory."""
-        return (
-            RuleState(task.rule, task.bucket, self._world.membership)
-            if task.of_buffers
-            else self.slots[task.place]
-        )
+        """The slots of a task; buffers are averaged without a memory, by the weight of the rule that they
+        go with if it has one."""
+        if not task.of_buffers:
+            return self.slots[task.place]
+        made = RuleState(task.rule, task.bucket, self._world.membership)
+        weights = [state["payload"] for (index, _), state in self.slots.items() if index == task.index]
+        for name in made["payload"]:
+            made["payload"][name] = weights[0][name]
+        return made
 
     def next_round(self, task: Task) -> int:
         """How often a rule has exchanged a bucket before; from now on once more."""

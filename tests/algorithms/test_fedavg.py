@@ -144,6 +144,43 @@ def test_samples_of_all_sampled_clients_are_read_epochs_times():
     assert sum(samples for _, _, samples in found) == 4 * 2 * SAMPLES
 
 
+def buffers(world, config):
+    """Statistics of features that are 10 everywhere, a constant, and the batches of this worker."""
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    model.register_buffer("constant", torch.full((3,), 0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with world.attach(model, optimizer, {"algorithm": {"name": "fedavg", **config}}) as engine:
+        for _ in range(3):
+            for x in engine.loader(torch.full((24, 3), 10.0), batch_size=2):
+                model(x).square().mean().backward()
+                optimizer.step()
+    return float(model[0].running_mean[0]), float(model.constant[0]), int(model[0].num_batches_tracked)
+
+
+def test_workers_without_a_client_do_not_dilute_buffers():
+    found = in_process(buffers, 3, {"clients": 3, "fraction": 0.3})
+    assert min(batches for _, _, batches in found) < 12 == sum(batches for _, _, batches in found)
+    for mean, constant, _ in found:
+        assert mean == pytest.approx(10 * (1 - 0.9**12))
+        assert constant == float(torch.tensor(0.1)), "what is equal everywhere stays as it is"
+
+
+def half(world, samples):
+    model = torch.nn.Linear(4, 1, bias=False).half()
+    torch.nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, {"algorithm": {"name": "fedavg", "clients": 4}}) as engine:
+        for _ in engine.loader(range(samples), batch_size=samples):
+            model(torch.ones(2, 4, dtype=torch.float16)).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return model.weight.flatten().tolist()
+
+
+def test_more_samples_than_float16_holds():
+    assert in_process(half, 2, 160_000) == in_process(half, 2, 1_000)
+
+
 def unmarked(world, kind):
     model = make_model()
     optimizer = make_optimizer(model)

@@ -15,6 +15,8 @@ from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.precision import wide
 
+WEIGHT = "weight"
+
 
 @frozen
 class client_deltas(Payload):
@@ -49,12 +51,12 @@ class client_deltas(Payload):
         keeps_local=False,
         extra_entries=1,
         event="round",
-        slots={ANCHOR: "equal", "moved": "sum", "weight": "sum"},
+        slots={ANCHOR: "equal", "moved": "sum", WEIGHT: "sum"},
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         weight = torch.zeros(1, dtype=wide(bucket.dtype), device=bucket.device)
-        return {ANCHOR: bucket.copy(), "moved": bucket.zeros(), "weight": weight}
+        return {ANCHOR: bucket.copy(), "moved": bucket.zeros(), WEIGHT: weight}
 
     def before_step(self, cx: Context, bucket: Bucket, state: State) -> None:
         if not self.proximal:
@@ -73,9 +75,9 @@ class client_deltas(Payload):
             samples = float(facts["samples"])
             moved = self._moved(bucket, state)
             state["moved"] = torch.add(state["moved"], moved, alpha=samples)
-            state["weight"] = state["weight"] + samples
+            state[WEIGHT] = state[WEIGHT] + samples
             bucket.scatter(state[ANCHOR])
-        elif event == "round left" and (state["weight"].any() or self._moved(bucket, state).any()):
+        elif event == "round left" and (state[WEIGHT].any() or self._moved(bucket, state).any()):
             raise UsageError(
                 "a round was left before its end, and what its clients have moved would count in the next "
                 "one; read each round to its end, and save inside the loop over its batches to go on there"
@@ -86,7 +88,8 @@ class client_deltas(Payload):
         return bucket.subtract_from(state[ANCHOR], bucket.temporary())
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
-        return torch.cat([state["moved"], state["weight"]]).to(bucket.dtype)
+        # As wide as they are kept: samples of many clients are more than float16 holds.
+        return torch.cat([state["moved"], state[WEIGHT]])
 
     def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
         if not result[-1] > 0:
@@ -103,5 +106,5 @@ class client_deltas(Payload):
         self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
     ) -> None:
         state[ANCHOR], state["moved"] = value, bucket.zeros()
-        state["weight"] = torch.zeros_like(state["weight"])
+        state[WEIGHT] = torch.zeros_like(state[WEIGHT])
         bucket.scatter(value)
