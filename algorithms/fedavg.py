@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from relaxcomm import Algorithm, Rule
+from relaxcomm import Algorithm, CompositionError, Rule
 from relaxcomm.plugin import Fraction, Outer, Rate, Share, Steps, Threshold
 from relaxcomm.primitives import adagrad, adam, all_reduce, average, client_deltas, every_round, sgd, yogi
+
+_USERS = {"server_momentum": ("sgd", "yogi", "adam"), "tau": ("adagrad", "yogi", "adam")}
+"""The servers that have a parameter."""
 
 
 def fedavg(
@@ -17,8 +20,8 @@ def fedavg(
     server: Literal["average", "sgd", "adagrad", "yogi", "adam"] = "average",
     server_lr: Rate = 1.0,
     *,
-    server_momentum: Fraction = 0.9,
-    tau: Rate = 1e-3,
+    server_momentum: Fraction | None = None,
+    tau: Rate | None = None,
 ) -> Algorithm:
     """Sampled clients train some epochs each, then the server takes the mean weighted by their samples.
 
@@ -35,10 +38,12 @@ def fedavg(
         proximal: FedProx's mu, 0 or more: `mu (w_k - w)` is added to the gradients.
         server: "average"; or "sgd" with momentum, "adagrad", "yogi" or "adam" on the pseudo-gradient.
         server_lr: the server's learning rate; with "average" the step from w to the mean.
-        server_momentum: of the servers that have one, in [0, 1).
-        tau: of the adaptive servers, in the units of a delta.
+        server_momentum: of "sgd", "yogi" and "adam", in [0, 1); None for 0.9.
+        tau: of "adagrad", "yogi" and "adam", in the units of a delta; None for 0.001.
 
     Returns: the algorithm.
+
+    Raises: CompositionError for a server_momentum or a tau that the server does not have.
 
     Example:
         >>> from relaxcomm import rehearse
@@ -54,12 +59,21 @@ def fedavg(
     Differs from the papers: a client's optimizer state is kept from round to round; BatchNorm's
         statistics are those of the last client of each worker, averaged by the samples of all its clients.
     """
+    given = {"server_momentum": server_momentum, "tau": tau}
+    for name, users in _USERS.items():
+        if given[name] is not None and server not in users:
+            raise CompositionError(
+                f"fedavg: server {server!r} has no {name}, and {given[name]!r} is given; leave it out, or "
+                f"use one of the servers {', '.join(users)}"
+            )
+    momentum = 0.9 if server_momentum is None else server_momentum
+    tau = 1e-3 if tau is None else tau
     servers: dict[str, Outer] = {
         "average": average() if server_lr == 1.0 else sgd(lr=server_lr),
-        "sgd": sgd(lr=server_lr, momentum=server_momentum),
+        "sgd": sgd(lr=server_lr, momentum=momentum),
         "adagrad": adagrad(lr=server_lr, tau=tau),
-        "yogi": yogi(lr=server_lr, momentum=server_momentum, tau=tau),
-        "adam": adam(lr=server_lr, momentum=server_momentum, tau=tau),
+        "yogi": yogi(lr=server_lr, momentum=momentum, tau=tau),
+        "adam": adam(lr=server_lr, momentum=momentum, tau=tau),
     }
     rule = Rule(
         trigger=every_round(epochs=epochs, fraction=fraction, clients=clients),

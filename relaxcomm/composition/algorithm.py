@@ -105,6 +105,11 @@ class Algorithm:
         return self.rules[0].trigger.round_plan()
 
     @property
+    def chooses_batches(self) -> bool:
+        """Whether the training data must come from the engine's loader, from the beginning to the end."""
+        return self.round_plan is not None or bool(self.needs)
+
+    @property
     def lets_replicas_differ(self) -> bool:
         """Whether workers may hold different parameters between two exchanges."""
         return not all(rule.keeps_replicas_equal for rule in self.rules if rule.moves_parameters)

@@ -91,6 +91,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_phases(self) -> Config:
+        for algorithm in self.algorithms:
+            if self.phases and algorithm.chooses_batches:
+                raise ConfigError(
+                    f"phases with {algorithm.name}, which chooses the batches, by a loader that follows it "
+                    "to the end; leave phases out, or in a script of your own close the engine, and attach "
+                    "again with the other algorithm"
+                )
         starts = [phase.after_steps for phase in self.phases]
         if starts != sorted(set(starts)):
             raise ConfigError(

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, load, registry
 from relaxcomm.engine.attached_models import all_attached
-from relaxcomm.engine.model_checks import check_initialised, check_model, check_switchable, fitted
+from relaxcomm.engine.model_checks import check_initialised, check_model, fitted
 from relaxcomm.errors import CompositionError, ConfigError, UsageError
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 
@@ -60,8 +60,6 @@ def check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -
     check_unwrapped(model)
     for algorithm in settings.algorithms:
         check_model(model, optimizers, fitted(model, algorithm))
-        if settings.phases:
-            check_switchable(algorithm)
 
 
 def _named(config: str | Path | Mapping[str, Any] | Algorithm) -> str | Path | Mapping[str, Any] | Algorithm:

@@ -114,7 +114,7 @@ def _check_complex(name: str, algorithm: Algorithm) -> None:
 
 def check_switchable(algorithm: Algorithm) -> None:
     """Refuse an algorithm that has the loader follow it, where others take turns with it."""
-    if algorithm.round_plan is not None or algorithm.needs:
+    if algorithm.chooses_batches:
         raise UsageError(
             f"{algorithm.name} chooses the batches, which a loader follows from the beginning to the end of "
             "an engine; close the engine, and attach again with the other algorithm"

@@ -31,7 +31,7 @@ def check_config(settings: Config) -> None:
     Raises: ConfigError, CompositionError.
     """
     for algorithm in settings.algorithms:
-        if algorithm.round_plan is not None or algorithm.needs:
+        if algorithm.chooses_batches:
             raise CompositionError(
                 f"{algorithm.name} chooses the batches by engine.loader, and Lightning counts a loader's "
                 "batches before it begins; name another algorithm, or attach in a loop of your own"

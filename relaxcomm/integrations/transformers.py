@@ -145,7 +145,7 @@ def _may_differ(engine: Engine, model: nn.Module) -> bool:
 def _check_batches(engine: Engine) -> None:
     """Raise UsageError for an algorithm that chooses the batches."""
     for algorithm in engine.settings.algorithms:
-        if algorithm.round_plan is not None or algorithm.needs:
+        if algorithm.chooses_batches:
             raise UsageError(
                 f"{algorithm.name} chooses the batches, and a Trainer reads its own; use another algorithm, "
                 "or relaxcomm.attach with engine.loader in a loop of your own"

@@ -203,6 +203,20 @@ def test_use_that_would_exchange_nothing_is_refused(kind, match):
         in_process(unmarked, 3, kind)
 
 
+@pytest.mark.parametrize(
+    ("server", "more"),
+    [
+        ("adagrad", {"server_momentum": 0.5}),
+        ("average", {"server_momentum": 0.9}),
+        ("average", {"tau": 1e-3}),
+        ("sgd", {"tau": 0.1}),
+    ],
+)
+def test_what_a_server_does_not_have_is_refused(server, more):
+    with pytest.raises(relaxcomm.CompositionError, match=f"server '{server}' has no {next(iter(more))}"):
+        relaxcomm.config.load({"algorithm": {"name": "fedavg", "server": server, **more}})
+
+
 ROUND = {"payload": "client_deltas", "exchange": "all_reduce", "trigger": "every_round", "select": "weight"}
 
 

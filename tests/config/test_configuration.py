@@ -22,6 +22,16 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
         ({"algorithm": "bsp", "data": {"batchsize": 2}}, ConfigError, "did you mean 'batch_size'"),
         ({"algorithm": {"name": "local_sgd", "step": 2}}, ConfigError, "takes: steps=16"),
         ({"algorithm": {"name": "local_sgd", "steps": 0}}, ConfigError, "steps = 0 is not allowed"),
+        (
+            {"algorithm": "fedavg", "phases": [{"after_steps": 5, "algorithm": "local_sgd"}]},
+            ConfigError,
+            "phases with fedavg, which chooses the batches",
+        ),
+        (
+            {"algorithm": "bsp", "phases": [{"after_steps": 5, "algorithm": "fedavg"}]},
+            ConfigError,
+            "phases with fedavg, which chooses the batches",
+        ),
         ({"algorithm": "post_local_sgd"}, ConfigError, "needs 'after_steps'"),
         ({"algorithm": {"rules": []}}, CompositionError, "at least one rule"),
         ({"algorithm": {"rules": [{"payload": "gradients"}]}}, ConfigError, "needs 'exchange'"),
