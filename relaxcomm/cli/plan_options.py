@@ -195,7 +195,8 @@ def scenarios(
             links=links(size),
             topology=settings.topology,
             bucket_bytes=settings.bucket_bytes,
-            round_steps=round_steps_of(task, settings, size),
+            samples=None if task is None else len(task.train_data),  # type: ignore[arg-type]
+            batch_size=1 if task is None else settings.data.batch_size or task.batch_size,
         )
 
 
@@ -228,12 +229,3 @@ def speeds_of(
     if measure:
         return measure_coding(algorithm, workers)
     return Speeds.usual("cuda" if backend == "nccl" else "cpu")
-
-
-def round_steps_of(task: Task | None, settings: Config, workers: int) -> int:
-    """Steps of an epoch of a worker."""
-    if task is None:
-        return 100
-    data = task.train_data
-    batch = settings.data.batch_size or task.batch_size
-    return max(1, len(data) // (batch * workers))  # type: ignore[arg-type]

@@ -40,9 +40,24 @@ class RoundPlan:
 
     def sampled(self, world_size: int, round: int, seed: int) -> list[int]:
         """The clients of a round, the same on all ranks."""
-        count = self.num_clients(world_size)
-        chosen = np.random.default_rng([seed, round, 7]).permutation(count)
-        return sorted(chosen[: max(1, fewest(self.fraction, count))].tolist())
+        chosen = np.random.default_rng([seed, round, 7]).permutation(self.num_clients(world_size))
+        return sorted(chosen[: self._num_sampled(world_size)].tolist())
+
+    def mean_steps(self, world_size: int, epoch_steps: int) -> float:
+        """Steps of a worker in a round, on average.
+
+        Args:
+            world_size: number of workers.
+            epoch_steps: of a client in a local epoch.
+
+        Example:
+            >>> RoundPlan(epochs=2, fraction=0.5, clients=6).mean_steps(world_size=2, epoch_steps=10)
+            30.0
+        """
+        return self.epochs * epoch_steps * self._num_sampled(world_size) / world_size
+
+    def _num_sampled(self, world_size: int) -> int:
+        return max(1, fewest(self.fraction, self.num_clients(world_size)))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.exchange_cost import ExchangeCost, exchange_cost
 from relaxcomm.composition.rule import Rule
+from relaxcomm.data import RoundPlan
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.timeline import Times
 from relaxcomm.network.transport import Membership
@@ -102,8 +103,8 @@ class PricedPlan:
 
     def _period_of(self, rule: Rule) -> int:
         if rule.trigger.facts.known == "event":
-            plan = rule.trigger.round_plan()
-            return self.scenario.round_steps * (1 if plan is None else plan.epochs)
+            plan = rule.trigger.round_plan() or RoundPlan(epochs=1, fraction=1.0, clients=None)
+            return self.scenario.round_steps(plan)
         return rule.trigger.facts.period_steps
 
     @property

@@ -45,7 +45,7 @@ def _assumed(replay: Replay) -> Iterator[str]:
             when = "in every step" if every == 1 else f"every {every} steps"
             yield f"counted as if it exchanged {when}, the most that it can; its trigger decides"
         if facts.known == "event":
-            yield f"an epoch was taken to have {scenario.round_steps} steps"
+            yield f"a round was taken to have {replay.plan.period} steps of a worker, the mean over all"
         if len(rule.compressor.phases) > 1:
             since = rule.compressor.phases[-1][0]
             yield f"counted as after its first {since} steps, from which on it codes otherwise"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from relaxcomm.composition.exchange_cost import Speeds
+from relaxcomm.data import RoundPlan
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.timeline import Times
 from relaxcomm.planner.links import Links
 from relaxcomm.topology import Topology, complete
 
 _LEAST = 0.1  # of the mean; no step takes less
+_EPOCH_STEPS = 100  # of a client, where its data are not known
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Scenario:
         speeds: of a worker's processor.
         crowding: seconds that a second of a worker's processor time takes: 1 where it has a core of its own,
             0 where its time costs nothing.
-        round_steps: of an epoch, for algorithms that exchange when clients have trained for some.
+        samples: of the training data, which clients divide; None where they are not known.
+        batch_size: samples a worker and step.
         seed: of the step times.
     """
 
@@ -88,5 +92,14 @@ class Scenario:
     bucket_bytes: int = 26_214_400
     speeds: Speeds = field(default_factory=Speeds)
     crowding: float = 0.0
-    round_steps: int = 100
+    samples: int | None = None
+    batch_size: int = 1
     seed: int = 0
+
+    def round_steps(self, plan: RoundPlan) -> int:
+        """Steps of a worker between two exchanges of clients, on average."""
+        epoch_steps = _EPOCH_STEPS
+        if self.samples is not None:
+            part = math.ceil(self.samples / plan.num_clients(self.workers))
+            epoch_steps = math.ceil(part / self.batch_size)
+        return max(1, round(plan.mean_steps(self.workers, epoch_steps)))

@@ -25,6 +25,7 @@ from relaxcomm.primitives import hierarchical, ring
 from relaxcomm_algorithms.bsp import bsp
 from relaxcomm_algorithms.d_psgd import d_psgd
 from relaxcomm_algorithms.diloco import diloco
+from relaxcomm_algorithms.fedavg import fedavg
 from relaxcomm_algorithms.local_sgd import local_sgd
 from relaxcomm_algorithms.qadam import qadam
 from relaxcomm_algorithms.ssp import ssp
@@ -55,6 +56,20 @@ def test_a_ring_sends_the_message_nearly_twice():
 
 def test_latency_counts_for_each_message_of_a_ring():
     assert replayed(bsp(), latency=0.01, rate=math.inf).step_seconds == pytest.approx(0.1 + 6 * 0.01)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "known", "steps"),
+    [
+        ({}, {"samples": 100, "batch_size": 8}, 4),  # a client has 25 samples
+        ({"clients": 5, "fraction": 0.4, "epochs": 4}, {"samples": 103, "batch_size": 8}, 6),  # of 21
+        ({"clients": 8}, {}, 200),
+        ({"clients": 4, "fraction": 0.1}, {"samples": 8, "batch_size": 8}, 1),
+    ],
+)
+def test_a_round_has_the_steps_of_the_clients_that_a_worker_plays(parameters, known, steps):
+    found = Replay(fedavg(**parameters), shapes_only(MATRIX), scenario(**known))
+    assert found.plan.period == steps
 
 
 def test_buckets_hide_behind_the_rest_of_backward():
