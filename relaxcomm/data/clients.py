@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -120,10 +121,19 @@ class ClientSampler:
 
     def round(self, index: int) -> Iterator[ClientBatch]:
         """The batches of a round."""
-        rank, size, parts = self._membership.rank, self._membership.world_size, self._parts
-        for client in self._plan.sampled(size, index, self._seed):
-            if client % size == rank:
-                yield from self._train(client, index, parts[client])
+        parts = self._parts
+        for client in self._played(index):
+            yield from self._train(client, index, parts[client])
+
+    def num_batches(self, index: int) -> int:
+        """How many batches a round has."""
+        shares = [len(self._parts[client]) // self._shard.world_size for client in self._played(index)]
+        return self._plan.epochs * sum(math.ceil(share / self.batch_size) for share in shares)
+
+    def _played(self, index: int) -> list[int]:
+        """The clients of a round that this rank plays."""
+        rank, size = self._membership.rank, self._membership.world_size
+        return [client for client in self._plan.sampled(size, index, self._seed) if client % size == rank]
 
     def _train(self, client: int, index: int, part: Indices) -> Iterator[ClientBatch]:
         shards = self._shard.world_size

@@ -103,6 +103,10 @@ class ShareLoader(_Loader):
         """Batches of the next iteration: an epoch's, or what is left of one that was not read to its end."""
         return self.sizes.batches_left
 
+    def batches_until(self, epoch: int) -> int:
+        """Batches of the iterations from the next one on that begin before an epoch."""
+        return (epoch - self.epoch - 1) * len(self) + self.batches_left if self.epoch < epoch else 0
+
     def share_among(self, membership: Membership, *, at_once: bool) -> None:
         """Share with other ranks.
 
@@ -175,6 +179,11 @@ class ClientLoader(_Loader):
         """Batches of the next iteration: a round's, or what is left of one that was not read to its end."""
         return len(self) - self.progress.place.batches
 
+    def batches_until(self, epoch: int) -> int:
+        """Batches of the iterations from the next one on that begin before a round."""
+        rounds = range(self.epoch, epoch)
+        return sum(map(self._clients.num_batches, rounds)) - self.progress.place.batches if rounds else 0
+
     def share_among(self, membership: Membership) -> None:
         """Share the clients with other ranks, from the next round on."""
         self._clients.share_among(membership)
@@ -225,4 +234,4 @@ class _Rounds:
                 yield batch.indices
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._sampler.round(self._progress.epoch))
+        return self._sampler.num_batches(self._progress.epoch)

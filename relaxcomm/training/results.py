@@ -19,7 +19,7 @@ class Point:
     """One evaluation of the averaged model.
 
     Args:
-        step: optimizer steps taken.
+        step: optimizer steps taken; in a Result the mean over the ranks, where each has its own.
         seconds: training time so far, without evaluations.
         bytes_sent: sent so far for training, without what evaluations sent.
         measure: held-out measure.
@@ -93,9 +93,9 @@ class Result:
         device: what the first rank trained on, a GPU's model or "cpu".
         seed: of the task.
         seconds: training time of the slowest rank, without evaluations.
-        steps: optimizer steps of each rank.
-        synchronisations: steps in which the ranks exchanged something.
-        lssr: local steps as a fraction of all steps.
+        steps: optimizer steps of a rank, the mean where they differ, as with clients (`fedavg`).
+        synchronisations: in which a rank exchanged something, the mean where they differ.
+        lssr: local steps as a fraction of all steps, of all ranks together.
         bytes_sent: sum over the ranks, for training.
         bytes_received: sum over the ranks, for training.
         evaluation_bytes_sent: sum over the ranks, for the averages that are evaluated, and the last one.
@@ -169,7 +169,6 @@ def merge(records: Sequence[RankRecord], **facts: Any) -> Result:
         records: one of each rank.
         facts: the fields of Result that do not come from the records.
     """
-    first = records[0].statistics
 
     def total(name: str) -> int:
         return int(sum(record.statistics[name] for record in records))
@@ -181,9 +180,9 @@ def merge(records: Sequence[RankRecord], **facts: Any) -> Result:
         measure=records[0].history[-1].measure,
         workers=len(records),
         seconds=max(record.seconds for record in records),
-        steps=first["steps"],
-        synchronisations=first["synchronisations"],
-        lssr=first["lssr"],
+        steps=round(mean("steps")),
+        synchronisations=round(mean("synchronisations")),
+        lssr=max(0, total("steps") - total("synchronisations")) / max(1, total("steps")),
         bytes_sent=total("bytes_sent"),
         bytes_received=total("bytes_received"),
         evaluation_bytes_sent=total("evaluation_bytes_sent"),
@@ -204,7 +203,7 @@ def _merge_bytes(records: Sequence[RankRecord]) -> dict[str, int]:
 
 def _merge_points(points: Sequence[Point]) -> Point:
     return Point(
-        step=points[0].step,
+        step=round(statistics.fmean(point.step for point in points)),
         seconds=max(point.seconds for point in points),
         bytes_sent=sum(point.bytes_sent for point in points),
         measure=points[0].measure,

@@ -55,7 +55,7 @@ class Run:
             task.train_data, batch_size=config.data.batch_size or task.batch_size
         )
         self.progress = RunProgress(self.clock, config.seed, self.engine.world.size)
-        self.progress.steps = task.epochs * len(self.loader)
+        self.progress.steps = self.loader.batches_until(task.epochs)
         others: dict[str, Stateful] = {"trainer": self.progress}
         if task.scheduler is not None:
             others["scheduler"] = task.scheduler
@@ -173,13 +173,14 @@ class Run:
 
     def _expect_rest(self) -> None:
         """Show how many steps the run has: an epoch has fewer where more ranks share it."""
-        whole_epochs = self.task.epochs - self.loader.epoch - 1
-        rest = whole_epochs * len(self.loader) + self.loader.batches_left if whole_epochs >= 0 else 0
+        rest = self.loader.batches_until(self.task.epochs)
         self.progress.steps = self.display.steps = self.progress.step + rest
 
     def _make_display(self) -> Display:
         """Rank 0 shows the run, whoever that is."""
         name, statistics = self.engine.algorithm.name, self.engine.statistics
+        if self._by_round:  # each rank has steps of its own
+            name += ", rank 0"
         return make_display(name, self.progress.steps, self.task.metric, statistics, rank=self.ranks.rank)
 
     def _evaluate_average(self, wanted: bool) -> None:

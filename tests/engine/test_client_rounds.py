@@ -65,5 +65,28 @@ def test_a_round_that_was_left_does_not_count_in_the_next(steps):
         relaxcomm.simulate(lambda group: left(group, steps, max(steps, 5)), 1)
 
 
+def test_a_loader_knows_how_many_batches_are_to_come():
+    def program(group):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        config = {"algorithm": {"name": "fedavg", "clients": 5, "fraction": 0.5, "epochs": 2}}
+        with relaxcomm.attach(model, optimizer, config, process_group=group) as engine:
+            loader = engine.loader(range(43), batch_size=4)
+            told = [loader.batches_until(4)]
+            counted = []
+            for _ in range(4):
+                assert len(loader) == loader.batches_until(loader.epoch + 1)
+                counted.append(0)
+                for _ in loader:
+                    counted[-1] += 1
+                    model(torch.ones(1, 1)).sum().backward()
+                    optimizer.step()
+                told.append(loader.batches_until(4))
+        return told, [sum(counted[at:]) for at in range(5)]
+
+    for told, counted in relaxcomm.simulate(program, 2):
+        assert told == counted
+
+
 def test_a_batch_may_be_looked_at_before_training():
     assert relaxcomm.simulate(lambda group: left(group, 0, 1), 2) == [1, 1]

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,6 +65,18 @@ def test_merge_sums_bytes_and_takes_the_slowest_time():
     assert result.measure == 0.75
     assert result.step_seconds == pytest.approx(0.375)
     assert (result.steps, result.synchronisations, result.lssr) == (8, 2, 0.75)
+
+
+def test_steps_of_ranks_that_have_their_own_are_their_mean():
+    one = record(2.0, 100)
+    other = replace(
+        one,
+        statistics={**one.statistics, "steps": 3},
+        history=tuple(replace(point, step=point.step // 4) for point in one.history),
+    )
+    result = merged([one, one, other])
+    assert (result.steps, result.synchronisations, result.lssr) == (6, 2, pytest.approx(13 / 19))
+    assert [point.step for point in result.history] == [3, 6]
 
 
 def test_result_is_written_as_json(tmp_path):
