@@ -94,11 +94,8 @@ class Hooks:
             add(optimizer.register_step_pre_hook(Hook(self._step_begins)))
             add(optimizer.register_step_post_hook(Hook(self._step_ends)))
         steps = weakref.WeakMethod(self._any_steps)  # torch keeps the hook, which is to keep no model
-        add(
-            register_optimizer_step_post_hook(
-                lambda optimizer, *args: told(optimizer) if (told := steps()) else None
-            )
-        )
+        others = Hook(lambda optimizer, *args: told(optimizer) if (told := steps()) else None)
+        add(register_optimizer_step_post_hook(others))
 
     def follow(self, follower: Follower | None, *, gradients: bool) -> None:
         """Tell somebody from now on, or nobody.

@@ -232,7 +232,7 @@ def test_a_scalars_count_of_steps_is_no_moment():
                     optimizer.step()
                     optimizer.zero_grad()
                 bound = engine._session.bound
-                averaged = [item.name for item in optimizer_states.moments(bound.replica, bound.world)]
+                averaged = [one.item.name for one in optimizer_states.moments(bound.replica, bound.world)]
             return model.scale.item(), averaged
 
     with PretendGpu() as gpu:
