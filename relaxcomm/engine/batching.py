@@ -19,8 +19,10 @@ from relaxcomm.data import (
     num_samples,
     split_batch,
 )
+from relaxcomm.engine.loading import CLIENT, ROUND, ROUND_LEFT
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.shadow import Shadow
+from relaxcomm.errors import UsageError
 from relaxcomm.network.transport import ALONE
 
 
@@ -169,12 +171,13 @@ class Batching(Readable):
             self._session.step.inputs.leave()
 
     def mark(self, event: str, **facts: float) -> None:
-        """Tell the engine of something that no hook sees.
+        """Tell the engine of something that no hook sees, and for which a plug-in's primitives wait.
 
         Args:
-            event: "client", with `samples`, when a client has trained; "round" when all clients have, on
-                every rank; other names are for plug-ins.
+            event: its name, on every rank; "client" and "round" are told by `engine.loader`.
             facts: numbers.
+
+        Raises: UsageError for what the loader tells.
 
         Example:
             >>> import torch
@@ -183,7 +186,7 @@ class Batching(Readable):
             >>> model = torch.nn.Linear(2, 1)
             >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             >>> with attach(model, optimizer, config) as engine:
-            ...     for x in engine.loader(torch.ones(6, 2), batch_size=2):  # marks clients and rounds
+            ...     for x in engine.loader(torch.ones(6, 2), batch_size=2):  # tells of clients and rounds
             ...         model(x).sum().backward()
             ...         optimizer.step()
             ...     engine.mark("holiday")  # of which no rule has heard
@@ -191,5 +194,10 @@ class Batching(Readable):
             1
         """
         self._check_open()
+        if self.algorithm.round_plan is not None and event in (CLIENT, ROUND, ROUND_LEFT):
+            raise UsageError(
+                f"engine.loader tells of clients and rounds itself, so {event!r} would count twice; leave "
+                "the mark out, and take the batches from engine.loader"
+            )
         self._session.loop.close_skipped_step()
         self._session.event(event, facts)

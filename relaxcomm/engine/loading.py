@@ -14,6 +14,9 @@ from relaxcomm.primitives.controllers.norm_test import BATCH_SIZE
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 
+CLIENT, ROUND, ROUND_LEFT = "client", "round", "round left"
+"""What loaders of clients tell of: one has trained, all of a round have, a round was left before its end."""
+
 Event: TypeAlias = Callable[[str, Mapping[str, float]], None]
 
 
@@ -154,9 +157,9 @@ class Loaders:
         if isinstance(loader, ClientLoader):
             bound.controllers.follow_loader()
             loader.on_client_begin = _Players(bound.replica).begin
-            loader.on_client_end = lambda samples: self._event("client", {"samples": samples})
-            loader.on_round_end = lambda: self._event("round", {})
-            loader.on_round_left = lambda: self._event("round left", {})
+            loader.on_client_end = lambda samples: self._event(CLIENT, {"samples": samples})
+            loader.on_round_end = lambda: self._event(ROUND, {})
+            loader.on_round_left = lambda: self._event(ROUND_LEFT, {})
         elif BATCH_SIZE in bound.algorithm.needs:
             bound.controllers.follow_loader()
             bound.controllers.follow(BATCH_SIZE, loader.sizes.batch_size, loader.sizes.resize)

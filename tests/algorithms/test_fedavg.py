@@ -181,26 +181,31 @@ def test_more_samples_than_float16_holds():
     assert in_process(half, 2, 160_000) == in_process(half, 2, 1_000)
 
 
-def unmarked(world, kind):
+def misused(world, kind):
     model = make_model()
     optimizer = make_optimizer(model)
     with world.attach(model, optimizer, {"algorithm": "fedavg"}) as engine:
         if kind == "two loaders":
             for data in (TensorDataset(X, Y), TensorDataset(X[1:], Y[1:])):
                 engine.loader(data, batch_size=4, partition=by_label())
-        if kind == "no client":
-            engine.mark("round")
+        if kind in ("client", "round"):
+            engine.mark(kind, samples=3)
         torch.nn.functional.cross_entropy(model(X), Y).backward()
         optimizer.step()
 
 
 @pytest.mark.parametrize(
     ("kind", "match"),
-    [("two loaders", "second one"), ("no client", "no client has"), ("no loader", "engine.loader")],
+    [
+        ("two loaders", "second one"),
+        ("client", "'client' would count twice"),
+        ("round", "'round' would count twice"),
+        ("no loader", "engine.loader"),
+    ],
 )
-def test_use_that_would_exchange_nothing_is_refused(kind, match):
+def test_use_that_would_exchange_nothing_or_twice_is_refused(kind, match):
     with pytest.raises(relaxcomm.UsageError, match=match):
-        in_process(unmarked, 3, kind)
+        in_process(misused, 3, kind)
 
 
 @pytest.mark.parametrize(

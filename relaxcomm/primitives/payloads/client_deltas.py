@@ -94,8 +94,8 @@ class client_deltas(Payload):
     def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
         if not result[-1] > 0:
             raise UsageError(
-                'a round has ended in which no client has: call engine.mark("client", samples=…) at each '
-                "client's end, or take the batches from engine.loader, which does"
+                "a round has ended in which no client has trained: none that was sampled has any samples; "
+                "sample a larger fraction, or divide the data among fewer clients"
             )
         return result[:-1] / result[-1]
 
