@@ -14,7 +14,7 @@ from torch.futures import Future
 
 from relaxcomm.composition.rule import Rule
 from relaxcomm.engine.carry_over import carried_over
-from relaxcomm.errors import CompositionError
+from relaxcomm.errors import CompositionError, UsageError
 from relaxcomm.integrations.hooked_model import HookedModel
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import TorchTransport, Transport
@@ -64,7 +64,7 @@ def ddp_hook(
     Raises: CompositionError for an exchange that cannot combine the messages, or that gives ranks
         different results. The first backward raises UsageError, on every rank, where NCCL cannot connect
         one: its model is split over devices or was not on the current one when the hook was made, or
-        ranks share a GPU.
+        ranks share a GPU. A backward of another DistributedDataParallel raises UsageError.
 
     Example:
         >>> import torch
@@ -139,6 +139,7 @@ class _Averager:
         self._world = World(transport, Statistics(transport.counters))
         self._pipeline = Pipeline()
         self._units: dict[int, _Unit] = {}
+        self._parameters: set[Tensor] = set()
         self._waiting: list[_Waiting] = []
         self._sent: list[tuple[Transfer, list[_Waiting]]] = []
         self._before: list[_Unit] = []
@@ -200,6 +201,13 @@ class _Averager:
             if known.task.bucket.holds(parameters):
                 return known
             self._before, self._units = list(self._units.values()), {}
+        if self._step == 0:
+            self._parameters.update(parameters)
+        elif not self._parameters.issuperset(parameters):
+            raise UsageError(
+                "this hook averages the gradients of another DistributedDataParallel, whose residuals would "
+                "be lost; make one with ddp_hook for each model"
+            )
         items = [Item(self._model.name(p, at), p) for at, p in enumerate(parameters)]
         bucket = Bucket(index, items)
         state = RuleState(self._rule, bucket, self._world.membership)

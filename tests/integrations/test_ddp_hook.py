@@ -180,3 +180,20 @@ def test_a_scaler_is_followed():
     found = on_gloo(unscaled, 3)
     assert found[0][1] > 8.0
     np.testing.assert_array_equal(found[0][0], found[1][0])
+
+
+def shared(world):
+    """One hook for two models."""
+    hook = relaxcomm.ddp_hook(primitives.error_feedback(compressor=primitives.sign()))
+    first, second = (DistributedDataParallel(nn.Linear(3, 3)) for _ in range(2))
+    for ddp in (first, second):
+        ddp.register_comm_hook(None, hook)
+    for _ in range(2):  # after the first DDP makes other buckets, of the same parameters
+        first(torch.ones(1, 3)).sum().backward()
+    with pytest.raises(relaxcomm.UsageError, match="make one with ddp_hook for each model"):
+        second(torch.ones(1, 3)).sum().backward()
+
+
+@pytest.mark.ranks
+def test_a_hook_of_two_models_is_refused():
+    on_gloo(shared, 3)
