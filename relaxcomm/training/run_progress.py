@@ -97,11 +97,13 @@ def telling_of_options(optimizer: Optimizer, *, rank: int) -> Iterator[None]:
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that stay; where a schedule moves the learning rate, it is the first one."""
+    """Those that stay: the first learning rate where a schedule moves it, and no momentum that one cycles."""
     kept = {
         name: value for name, value in group.items() if isinstance(value, bool | int | float | tuple | list)
     }
     kept.pop("params")
     if "initial_lr" in kept:
         kept["lr"] = kept.pop("initial_lr")
+    if "max_momentum" in kept:  # of OneCycleLR and CyclicLR
+        kept = {name: value for name, value in kept.items() if name not in ("momentum", "betas")}
     return kept

@@ -117,6 +117,20 @@ def test_a_schedule_is_no_other_learning_rate(capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_momentum_that_a_schedule_cycles_is_no_other_one(kind, capsys):
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    optimizer = kind(torch.nn.Linear(1, 1).parameters(), lr=0.1, weight_decay=0.0, **options)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+    with telling_of_options(optimizer, rank=0):
+        optimizer.step()
+        schedule.step()
+    assert capsys.readouterr().err == ""
+    with telling_of_options(optimizer, rank=0):
+        optimizer.param_groups[0]["weight_decay"] = 0.1
+    assert "goes on with weight_decay 0.1" in capsys.readouterr().err
+
+
 def test_a_disk_that_is_full_at_the_end_leaves_the_result(tmp_path, monkeypatch, capsys):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
