@@ -14,6 +14,7 @@ from relaxcomm.cli.job import Job
 from relaxcomm.cli.launcher import LOOPBACK, launch
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
+from relaxcomm.topology import file
 from relaxcomm.training.results import Result
 
 Restarts = Annotated[
@@ -81,4 +82,9 @@ def _with_whole_paths(values: Mapping[str, Any], loaded: Config) -> dict[str, An
         made["checkpoint"] = {**values["checkpoint"], "path": os.path.abspath(loaded.checkpoint.path)}
     if loaded.output is not None:
         made["output"] = os.path.abspath(loaded.output)
+    if isinstance(loaded.topology, file):
+        made["topology"] = {"file": {"path": os.path.abspath(loaded.topology.path)}}
+    secret = loaded.membership.secret
+    if secret is not None and secret.file is not None:
+        made["membership"] = {**values["membership"], "secret": {"file": os.path.abspath(secret.file)}}
     return made

@@ -1,0 +1,32 @@
+"""A job on local workers: what those who join it from another folder are told."""
+
+from __future__ import annotations
+
+import networkx
+
+from relaxcomm import config
+from relaxcomm.cli import local_run
+from relaxcomm.cli.job import Job
+
+
+def test_paths_are_whole_for_who_joins_from_another_folder(tmp_path, monkeypatch):
+    told = {}
+    monkeypatch.setattr(local_run, "launch_elastic", lambda *args, **options: told.update(options))
+    monkeypatch.chdir(tmp_path)
+    networkx.write_edgelist(networkx.complete_graph(2), "sites.edgelist")
+    values = {
+        "algorithm": "d_psgd",
+        "task": "quadratic",
+        "topology": {"file": {"path": "sites.edgelist"}},
+        "membership": {"elastic": True, "quorum": 2, "secret": {"file": "secret"}},
+        "checkpoint": {"path": "saved", "every_steps": 5},
+        "output": "results",
+    }
+    local_run.run(Job(values, "a test"), config.load(values))
+    assert told["configuration"] == {
+        **values,
+        "topology": {"file": {"path": f"{tmp_path}/sites.edgelist"}},
+        "membership": {"elastic": True, "quorum": 2, "secret": {"file": f"{tmp_path}/secret"}},
+        "checkpoint": {"path": f"{tmp_path}/saved", "every_steps": 5},
+        "output": f"{tmp_path}/results",
+    }
