@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy, StrategyRegistry
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
@@ -23,8 +21,16 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.engine import Engine
 from relaxcomm.engine.attach import attach
-from relaxcomm.errors import ConfigError, UsageError
-from relaxcomm.integrations.lightning_checks import check_config, check_optimizers
+from relaxcomm.errors import ConfigError
+from relaxcomm.integrations.lightning_averages import Averages
+from relaxcomm.integrations.lightning_checks import (
+    EvenEpochs,
+    check_batches,
+    check_callbacks,
+    check_config,
+    check_optimizers,
+    folder_of_ranks,
+)
 
 _OPTIONS = {
     *inspect.signature(ParallelStrategy).parameters,
@@ -33,6 +39,7 @@ _OPTIONS = {
     "start_method",
 }
 _KEY = "relaxcomm"  # in a checkpoint: the name of the folder with the ranks' own states
+_AVERAGES = "relaxcomm_averages"  # in a checkpoint: that these are in the folder, too
 
 
 class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where Lightning is missing
@@ -61,6 +68,7 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         """The engine of the latest `fit`; its statistics stay readable when that has ended."""
         self._averaged: AbstractContextManager[None] | None = None  # while it is entered
         self._loaded_from: str | Path = ""
+        self._even = EvenEpochs(self._open_engine)
 
     def configure_ddp(self) -> None:
         """Do not wrap the model."""
@@ -71,6 +79,7 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         if trainer.state.fn != TrainerFn.FITTING:
             return
         check_optimizers(self.optimizers)
+        check_callbacks(trainer.callbacks)
         scaler = getattr(self.precision_plugin, "scaler", None)
         with ExitStack() as undo:
             engine = undo.enter_context(
@@ -79,18 +88,19 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
             check_config(engine.settings)
             undo.pop_all()
         self.engine = engine
+        if self._even not in trainer.callbacks:
+            trainer.callbacks.insert(0, self._even)
+        if engine.algorithm.lets_replicas_differ and (names := self._averages().names):
+            rank_zero_warn(
+                f"{', '.join(names)}: each rank averages its own replica and validates its own average, and "
+                "the .ckpt has rank 0's; fit ends with their mean"
+            )
 
     def on_train_start(self) -> None:
         """Refuse numbers of batches that differ: Lightning's own collectives would wait for ever."""
-        engine, batches = self._open_engine(), self.lightning_module.trainer.num_training_batches
+        engine = self._open_engine()
         assert engine is not None
-        counts = engine.together(lambda: engine.world.gather(batches, "the number of batches"))
-        if len(set(counts)) > 1:
-            raise UsageError(
-                f"the ranks have {', '.join(map(str, counts))} training batches, and Lightning has them meet "
-                "before each; give all as many, as Trainer(use_distributed_sampler=True) does, or set "
-                "Trainer(limit_train_batches=…)"
-            )
+        check_batches(engine, self.lightning_module.trainer.num_training_batches)
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -143,7 +153,10 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         """Save what Lightning does, and beside it all ranks' own states, which `fit(ckpt_path=…)` needs."""
         if (engine := self._open_engine()) is not None and "optimizer_states" in checkpoint:
             self._let_go()
-            checkpoint[_KEY] = checkpoints.save(engine, _folder(filepath)).name
+            averages = self._averages()
+            others: dict[str, Any] = {"averages": averages} if averages.names else {}
+            checkpoint[_KEY] = checkpoints.save(engine, folder_of_ranks(filepath), **others).name
+            checkpoint[_AVERAGES] = bool(others)
         elif "optimizer_states" in checkpoint and self.engine is not None and not self.engine.closed:
             rank_zero_warn(f"{filepath} has rank 0's state alone: the run was interrupted")
         super().save_checkpoint(checkpoint, filepath, storage_options)
@@ -162,8 +175,9 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         if (name := checkpoint.get(_KEY)) is None:
             return
         assert self.engine is not None
-        folder = _folder(self._loaded_from) / name
-        if checkpoints.load(self.engine, folder) is None:
+        folder = folder_of_ranks(self._loaded_from) / name
+        others = {"averages": self._averages()} if checkpoint.get(_AVERAGES) else {}
+        if checkpoints.load(self.engine, folder, **others) is None:
             raise ConfigError(
                 f"{self._loaded_from} goes with the states of the ranks in {folder}, which is not there; "
                 "keep the folder beside the file, or begin anew from its model: load_from_checkpoint"
@@ -173,7 +187,7 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         """Delete it, and the ranks' states beside it."""
         super().remove_checkpoint(filepath)
         if self.is_global_zero:
-            shutil.rmtree(_folder(filepath), ignore_errors=True)
+            shutil.rmtree(folder_of_ranks(filepath), ignore_errors=True)
 
     def on_exception(self, exception: BaseException) -> None:
         """Let the other ranks know, and restore model and optimizers."""
@@ -187,6 +201,9 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         if self.engine is not None:
             self.engine.close()
         super().teardown()
+
+    def _averages(self) -> Averages:
+        return Averages(self.lightning_module.trainer.callbacks)
 
     def _open_engine(self) -> Engine | None:
         """The engine of a `fit` that goes on, on all ranks."""
@@ -223,20 +240,6 @@ class LogStatistics(pl.Callback):  # type: ignore[misc]  # as above
             found = {f"relaxcomm/{name}": value for name, value in trainer.strategy.engine.statistics.items()}
             for logger in trainer.loggers:
                 logger.log_metrics(found, step)
-
-
-def _folder(filepath: str | Path) -> Path:
-    """Where the ranks' states lie that belong to a checkpoint.
-
-    Raises: ConfigError for a place that is no file system's.
-    """
-    system, path = url_to_fs(str(filepath))
-    if not isinstance(system, LocalFileSystem):
-        raise ConfigError(
-            f"{filepath} is in no folder of a file system, in which the ranks could leave their own states; "
-            "give ModelCheckpoint a dirpath that all ranks see, or save_weights_only=True"
-        )
-    return Path(f"{Path(path).resolve()}.ranks")  # of what last.ckpt links to
 
 
 StrategyRegistry.register("relaxcomm", RelaxcommStrategy, "relaxcomm with `auto`, which measures and chooses")

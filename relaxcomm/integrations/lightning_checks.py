@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+import lightning.pytorch as pl
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from lightning.pytorch.callbacks import BaseFinetuning
 from torch.optim import Optimizer
 
 from relaxcomm.config import Config
-from relaxcomm.errors import CompositionError, ConfigError
+from relaxcomm.engine import Engine
+from relaxcomm.errors import CompositionError, ConfigError, UsageError
 
 
 def check_optimizers(optimizers: Sequence[Optimizer]) -> None:
@@ -41,3 +48,76 @@ def check_config(settings: Config) -> None:
             "membership.elastic: Lightning's own collectives wait for ranks that are lost; leave it out, and "
             "have torchrun --max-restarts start all of them again, with fit(ckpt_path='last')"
         )
+
+
+def check_callbacks(callbacks: Sequence[pl.Callback]) -> None:
+    """Refuse callbacks that freeze parameters before the engine is attached, and let them train later.
+
+    Raises: UsageError.
+    """
+    for callback in callbacks:
+        if isinstance(callback, BaseFinetuning):
+            raise UsageError(
+                f"{type(callback).__name__} freezes parameters before the engine is attached, so that "
+                "nothing would exchange them when they train later; give the optimizer all parameters, "
+                "freeze in on_train_start and unfreeze in on_train_epoch_start, or call fit once with them "
+                "frozen and once without"
+            )
+
+
+def check_batches(engine: Engine, batches: float) -> None:
+    """Refuse numbers of batches that differ: Lightning's own collectives would wait for ever.
+
+    Args:
+        engine: every rank's, all of which come here.
+        batches: this rank's, in an epoch; infinity where its loader has no length.
+
+    Raises: UsageError, on every rank.
+    """
+    counts = engine.together(lambda: engine.world.gather(batches, "the number of batches"))
+    if len(set(counts)) > 1:
+        raise UsageError(
+            f"the ranks have {', '.join(map(str, counts))} training batches, and Lightning has them meet "
+            "before each; give all as many, as Trainer(use_distributed_sampler=True) does, or set "
+            "Trainer(limit_train_batches=…)"
+        )
+
+
+def folder_of_ranks(filepath: str | Path) -> Path:
+    """Where the ranks' states lie that belong to a checkpoint.
+
+    Raises: ConfigError for a place that is no file system's.
+    """
+    system, path = url_to_fs(str(filepath))
+    if not isinstance(system, LocalFileSystem):
+        raise ConfigError(
+            f"{filepath} is in no folder of a file system, in which the ranks could leave their own states; "
+            "give ModelCheckpoint a dirpath that all ranks see, or save_weights_only=True"
+        )
+    return Path(f"{Path(path).resolve()}.ranks")  # of what last.ckpt links to
+
+
+class EvenEpochs(pl.Callback):  # type: ignore[misc]  # it is Any where Lightning is missing
+    """Compares the ranks' numbers of batches where they may change: loaders that are made anew, or have none.
+
+    Args:
+        engine: gives that of a `fit` that goes on.
+    """
+
+    def __init__(self, engine: Callable[[], Engine | None]) -> None:
+        self._engine = engine
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Where the loaders are new, their lengths may be."""
+        engine = self._engine()
+        if engine is not None and trainer.reload_dataloaders_every_n_epochs:
+            check_batches(engine, trainer.num_training_batches)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Meet at the end of an epoch, before Lightning does, whose wait for a rank has no near end."""
+        engine = self._engine()
+        if engine is not None and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            event = f"the end of an epoch of {batch_idx + 1} batches, of which all need as many"
+            engine.together(lambda: engine.world.meet(event))

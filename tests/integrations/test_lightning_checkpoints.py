@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("lightning")
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
 
 from tests.integrations.lightning_runs import SIZE, Net, ddp, fit, flat, on_ranks
 from tests.integrations.test_lightning import Shared
@@ -230,3 +231,30 @@ class Failing(Net):
 
 def test_a_run_that_fails_is_saved_without_the_other_ranks(tmp_path):
     assert on_ranks(interrupted, str(tmp_path)) == [(True, False)] * SIZE
+
+
+def averaging(rank, kind, algorithm, folder, epochs, ckpt_path=None):
+    """With an average of the weights, of which nobody sees the parts."""
+    average = {
+        "ema": lambda: EMAWeightAveraging(decay=0.9),
+        "swa": lambda: StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1),
+    }[kind]()
+    net = Net()
+    options = {
+        "enable_checkpointing": True,
+        "callbacks": [average, ModelCheckpoint(folder, "{epoch}", save_top_k=-1)],
+    }
+    with pytest.warns(match="averages its own replica") if rank == 0 else nullcontext():
+        fit(net, algorithm, ckpt_path=ckpt_path, max_epochs=epochs, **options)
+    return flat(net)
+
+
+@pytest.mark.parametrize("kind", ["ema", "swa"])
+def test_each_rank_goes_on_with_its_own_average(kind, tmp_path):
+    algorithm = {"name": "local_sgd", "steps": 5}
+    whole = on_ranks(averaging, kind, algorithm, str(tmp_path), 3)
+    rest = on_ranks(averaging, kind, algorithm, f"{tmp_path}/rest", 3, f"{tmp_path}/epoch=1.ckpt")
+    for end, end_after in zip(whole, rest, strict=True):
+        assert torch.equal(end, end_after)
+    fewer = on_ranks(averaging, kind, algorithm, f"{tmp_path}/two", 3, f"{tmp_path}/epoch=1.ckpt", size=2)
+    assert torch.equal(*fewer)
