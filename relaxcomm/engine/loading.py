@@ -40,6 +40,7 @@ class Loaders:
             weakref.WeakSet()
         )  # that may follow others
         self._later: _Later | None = None
+        self._bound: Bound | None = None  # the algorithm among the present ranks
 
     def find(self, dataset: Any, batch_size: int, options: Mapping[str, Any]) -> Data:
         """A data set that is to be read by another loader, or for the first time.
@@ -63,13 +64,14 @@ class Loaders:
 
         Raises: UsageError for a loader of other data, or another first batch size, where one is followed.
         """
+        self._bound = bound
         follows = isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs
         others = [one for one in self._known if one.kind == data.kind]
         data.find = finder(loader.dataset)
         self._live.add(loader)
         if others and data not in others:
             self._unread.add(loader)
-            loader.on_begin = self._begin(bound, weakref.ref(loader), data, batch_size, follows=follows)
+            loader.on_begin = self._begin(weakref.ref(loader), data, batch_size, follows=follows)
         else:
             if follows:
                 self._follow(bound.algorithm, data, batch_size)
@@ -89,7 +91,7 @@ class Loaders:
             saved: from where on, for data sets that are read now or later; None where each reads on.
             steps_behind: batches that this rank reads in its old share first, which the others have read.
         """
-        self._later = None
+        self._later, self._bound = None, bound
         if steps_behind and saved is not None:
             self._later = _Later(steps_behind, lambda: self.go_on_with(bound, saved))
             for loader in self._live:
@@ -115,7 +117,7 @@ class Loaders:
             self._go_on(data)
 
     def _begin(
-        self, bound: Bound, find: Callable[[], Any], data: Data, batch_size: int, *, follows: bool
+        self, find: Callable[[], Any], data: Data, batch_size: int, *, follows: bool
     ) -> Callable[[], None]:
         """What is done when a loader is first read, whose data may be those of one that is gone by then."""
 
@@ -124,6 +126,8 @@ class Loaders:
             if loader not in self._unread:
                 return
             self._unread.remove(loader)
+            bound = self._bound
+            assert bound is not None, "it was given with the loader"
             self._take_over(data)
             if follows:
                 self._follow(bound.algorithm, data, batch_size)
