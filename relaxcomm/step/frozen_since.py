@@ -66,4 +66,9 @@ def keep_at_rest(bucket: Bucket, resting: AtRest, base: Tensor, value: Tensor) -
 
 
 def _frozen(bucket: Bucket) -> list[int]:
-    return [place for place, item in enumerate(bucket.items) if not item.parameter.requires_grad]
+    """Where they lie; a shard may have none of one."""
+    return [
+        place
+        for place, item in enumerate(bucket.items)
+        if not item.parameter.requires_grad and item.tensor.numel()
+    ]

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from relaxcomm.step.frozen_since import at_rest
+from relaxcomm.tensors.buckets import Bucket, Item
 from tests.engine.harness import in_process, on_gloo
 
 ALGORITHMS = {
@@ -60,6 +62,13 @@ def test_a_layer_that_one_rank_alone_has_frozen_stays_equal():
     for first, second in found[1:]:
         assert torch.equal(first, found[0][0])
         assert torch.equal(second, found[0][1])
+
+
+def test_nothing_rests_where_a_rank_has_no_part_of_a_parameter():
+    items = [Item("here", torch.ones(3)), Item("elsewhere", torch.ones(0))]
+    bucket = Bucket(0, items)  # frozen
+    ((place, rests),) = at_rest(bucket, torch.zeros(3), torch.ones(3))
+    assert (place, bool(rests)) == (0, True)
 
 
 def alternating(world, algorithm, freezes: bool):
