@@ -36,9 +36,8 @@ class Loaders:
         self._saved: list[Mapping[str, Any]] = []  # of data sets that no loader was made for yet
         self._followed: Data | None = None
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
-        self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = (
-            weakref.WeakSet()
-        )  # that may follow others
+        self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
+        """Those that may turn out to follow another one when they are read."""
         self._later: _Later | None = None
         self._bound: Bound | None = None  # the algorithm among the present ranks
 

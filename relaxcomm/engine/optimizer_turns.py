@@ -34,8 +34,10 @@ class OptimizerTurns:
 
         Raises: UsageError if one alone steps what is trained, so that no step of the engine ever ends.
         """
-        mine = {id(p) for group in param_groups(self._replica.optimizers) for p in group["params"]}
-        if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"][:1]):
+        theirs = {id(p) for group in optimizer.param_groups for p in group["params"][:1]}
+        if theirs.isdisjoint(
+            id(p) for group in param_groups(self._replica.optimizers) for p in group["params"]
+        ):
             return
         self._others += 1
         if self._others >= _MOST_OTHERS:

@@ -44,8 +44,8 @@ class Replica:
         self.parameters = self._trained.trained
         """What is trained, last registered first, as backward meets it."""
         means = {name: buffer for name, buffer in model.named_buffers() if has_means(buffer)}
+        self._buffers = frozenset(means)
         self._averaged = frozenset(name for name, buffer in means.items() if is_statistic(buffer))
-        self._maybe_averaged = frozenset(means) - self._averaged
         self._is_sharded = is_sharded_model(model)
         self.frozen = self._trained.frozen
         """What was not trained when the engine was attached, and is not exchanged."""
@@ -84,18 +84,18 @@ class Replica:
 
     def maybe_buffers(self) -> list[Item]:
         """Those that were no statistics at attach, such as masks, and may have become such."""
-        named = self.model.named_buffers() if self._maybe_averaged else ()
-        return [Item(name, buffer) for name, buffer in named if name in self._maybe_averaged]
+        maybe = self._buffers - self._averaged
+        return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in maybe]
 
     def pack(self, items: Iterable[Item]) -> list[Bucket]:
-        """Buckets of some tensors, apart from those of the rules; averaged buffers share none with others."""
+        """Buckets of some tensors, apart from those of the rules; buffers share none with others."""
         return build_buckets(
-            items, bucket_bytes=self.bucket_bytes, key=lambda item: item.name in self._averaged
+            items, bucket_bytes=self.bucket_bytes, key=lambda item: item.name in self._buffers
         )
 
     def holds_buffers(self, bucket: Bucket) -> bool:
         """Whether a bucket that `pack` has made is one of buffers."""
-        return bucket.items[0].name in self._averaged | self._maybe_averaged
+        return bucket.items[0].name in self._buffers
 
     def learning_rate(self, bucket: Bucket) -> float | Tensor:
         """The optimizers' current rate for a bucket: a number, or `[numel]` if its tensors have several."""

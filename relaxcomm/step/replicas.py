@@ -150,7 +150,7 @@ def _later_statistics(bound: Bound) -> list[Bucket]:
 def _of_replicas(
     bound: Bound, flats: Iterable[tuple[Bucket, Tensor]], purpose: str
 ) -> list[tuple[Bucket, Tensor]]:
-    """The same, but of buffers the mean over the ranks that hold the shards of this replica."""
+    """These contents, but of buffers their mean over the ranks that hold the shards of this replica."""
     return [
         (bucket, _of_replica(bound, bucket, flat, purpose) if bound.replica.holds_buffers(bucket) else flat)
         for bucket, flat in flats
