@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import UsageError
+from relaxcomm.roles import VotingTrigger
+
+_INSTEAD = (
+    "accumulate under engine.no_sync() and leave it for the last backward; to give up a batch after its "
+    "backward, call optimizer.zero_grad() and then optimizer.step() all the same, which changes nothing"
+)
 
 
 def second_backward_error(step: int, algorithm: Algorithm) -> UsageError:
     """Two backwards of one step exchange, and the algorithm keeps state or delays."""
     return UsageError(
         f"a second synchronising backward in step {step}: {algorithm!r} keeps "
-        "state or delays, so exchanging twice is not the same as exchanging the sum; accumulate "
-        "under engine.no_sync() and leave it for the last backward. Where the loss of another model "
-        "reaches this one (a GAN's generator's the discriminator), run that backward under this "
-        "engine's no_sync(), or with requires_grad_(False) here"
+        f"state or delays, so exchanging twice is not the same as exchanging the sum; {_INSTEAD}. Where the "
+        "loss of another model reaches this one (a GAN's generator's the discriminator), run that backward "
+        "under this engine's no_sync(), or with requires_grad_(False) here"
+    )
+
+
+def second_vote_error(step: int, trigger: VotingTrigger) -> UsageError:
+    """Two backwards of one step exchange, and the first one was voted on."""
+    return UsageError(
+        f"a second synchronising backward in step {step}: {trigger!r} has voted on the first one; {_INSTEAD}"
     )
 
 

@@ -16,6 +16,7 @@ from relaxcomm.replica.gradient_buffer import check_dense
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context, Observation, VotingTrigger, agreed
 from relaxcomm.step.agreements import Agreements, Answer
+from relaxcomm.step.backward_errors import second_vote_error
 from relaxcomm.step.finite import GRADIENT, non_finite_error
 from relaxcomm.step.state import Slots
 from relaxcomm.step.world import World
@@ -75,10 +76,7 @@ class Votes:
         """
         active = tuple(contexts)
         if self._last == step:
-            raise UsageError(
-                f"a second synchronising backward in step {step}: {active[0]!r} has voted on the "
-                "first one; accumulate under engine.no_sync() and leave it for the last backward"
-            )
+            raise second_vote_error(step, active[0])
         parameters = self._replica.parameters
         check_dense(parameters)
         gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
