@@ -32,8 +32,8 @@ def round_trip(compressor: Compressor, tensors: Sequence[Tensor]) -> list[Tensor
         >>> round_trip(error_feedback(compressor=top_k(density=0.5)), sent)
         [tensor([0., 3.]), tensor([2., 0.])]
     """
-    state = slots(compressor, tensors[0])
-    layout = _bucket(tensors[0]).layout
+    first = tensors[0].contiguous()  # as all are flattened
+    state, layout = slots(compressor, first), _bucket(first).layout
     return [
         encode_decode(compressor, tensor.flatten(), state, step, layout)[1].view_as(tensor)
         for step, tensor in enumerate(tensors)

@@ -80,6 +80,14 @@ def _dense_strides(tensor: Tensor) -> bool:
     return True
 
 
+def _shape_in_memory(shape: torch.Size, strides: tuple[int, ...] | None) -> torch.Size:
+    """The sizes from the slowest dimension to the fastest: a column-major matrix is its transpose."""
+    if strides is None:
+        return shape
+    order = sorted(range(len(shape)), key=lambda dimension: -strides[dimension])
+    return torch.Size(shape[dimension] for dimension in order)
+
+
 class Bucket:
     """A flat buffer layout over tensors of one dtype and device.
 
@@ -119,8 +127,9 @@ class Bucket:
 
     @cached_property
     def layout(self) -> Layout:
-        """Names and shapes of the tensors, in flat order."""
-        return Layout(self.names, tuple(item.tensor.shape for item in self.items))
+        """Names of the tensors, in flat order, and shapes as they lie there: transposed where memory is."""
+        shapes = map(_shape_in_memory, (item.tensor.shape for item in self.items), self._strides)
+        return Layout(self.names, tuple(shapes))
 
     @property
     def nbytes(self) -> int:
@@ -134,8 +143,8 @@ class Bucket:
 
     @property
     def is_dense(self) -> bool:
-        """Whether no tensor has gaps in its memory, which then lies as in a flat buffer."""
-        return None not in self._strides
+        """Whether the memory of all tensors lies as in a flat buffer: without gaps, and as at layout time."""
+        return [tensor.stride() for tensor in self._held] == self._strides  # may have changed
 
     @property
     def flat_tensors(self) -> list[tuple[int, Tensor]]:

@@ -15,7 +15,7 @@ class Layout:
 
     Args:
         names: of the tensors.
-        shapes: as many.
+        shapes: as many, each from its slowest dimension in memory to its fastest.
 
     Example:
         >>> import torch

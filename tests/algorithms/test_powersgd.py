@@ -171,3 +171,21 @@ def test_it_needs_a_result_that_all_share():
             compressor=power_sgd(matrix_rank=1),
             exchange=primitives.scatter_gather(),
         )
+
+
+def test_a_column_major_matrix_is_one():
+    """A gradient of rank 1 is what P and Q of rank 1 can hold."""
+    left, right = torch.arange(1.0, 13.0), torch.arange(-4.0, 4.0)
+
+    def run(group):
+        model = torch.nn.Module()
+        model.weight = torch.nn.Parameter(torch.zeros(8, 12).t())
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with relaxcomm.attach(
+            model, optimizer, {"algorithm": {"name": "powersgd", "matrix_rank": 1}}, process_group=group
+        ):
+            (left @ model.weight @ right).backward()
+            return model.weight.grad
+
+    for gradient in relaxcomm.simulate(run, 3):
+        torch.testing.assert_close(gradient, torch.outer(left, right))

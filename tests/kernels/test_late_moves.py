@@ -41,3 +41,15 @@ def test_tensors_with_gaps_and_values_of_a_longer_type(name):
         add_difference(Bucket(0, [Item("short", short)]), torch.tensor([2.0, 4.0]), torch.ones(2).bfloat16())
     assert gaps.tolist() == [0, 1, 2]
     assert short.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_that_have_been_arranged_anew_in_memory(name):
+    """As by `model.to(memory_format=torch.channels_last)` after attach."""
+    weight = torch.nn.Parameter(torch.zeros(20, 10, 10, 10))
+    bucket = Bucket(0, [Item("weight", weight)])
+    weight.data = weight.data.to(memory_format=torch.channels_last)
+    flat = torch.randn(bucket.numel)
+    with implementation(name):
+        add_difference(bucket, flat, torch.zeros(bucket.numel))
+    assert torch.equal(weight.detach(), flat.view(weight.shape))

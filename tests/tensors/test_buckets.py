@@ -1,5 +1,6 @@
 """Buckets keep the layout of what lies in them."""
 
+import pytest
 import torch
 
 from relaxcomm.tensors.buckets import Bucket, Item
@@ -11,3 +12,22 @@ def test_channels_last_keeps_its_strides_in_a_bucket():
     flat = bucket.gather(bucket.empty())
     assert bucket.views(flat)[1].stride() == weight.stride()
     torch.testing.assert_close(bucket.views(flat)[1], weight, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape"),
+    [
+        (torch.zeros(4, 6).t(), (4, 6)),
+        (torch.zeros(4, 3, 2, 5).to(memory_format=torch.channels_last), (4, 2, 5, 3)),
+        (torch.zeros(4, 6)[:, ::2].t(), (3, 4)),  # has gaps, so that it is copied row by row
+    ],
+    ids=["column-major", "channels-last", "gaps"],
+)
+def test_a_layout_has_the_shapes_in_memory(tensor, shape):
+    """What reads the flat buffer as a matrix must find its rows there."""
+    bucket = Bucket(0, [Item("a", tensor)])
+    assert bucket.layout.shapes == (shape,)
+    tensor.copy_(torch.randn(tensor.shape))
+    rows = bucket.gather(bucket.empty()).view(shape)
+    order = sorted(range(tensor.dim()), key=lambda dimension: -bucket.views(rows)[0].stride(dimension))
+    assert torch.equal(rows, tensor.permute(order))

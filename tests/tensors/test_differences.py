@@ -44,6 +44,15 @@ def test_nothing_is_left_where_it_takes_more_than_to_subtract():
     assert bucket_of(torch.zeros(2).bfloat16()).difference(torch.zeros(2)) is None  # rounded first
 
 
+def test_nothing_is_left_where_the_memory_has_been_arranged_anew():
+    tensor = torch.nn.Parameter(torch.arange(24.0).view(2, 3, 2, 2))
+    bucket = bucket_of(tensor)
+    flat = bucket.gather(bucket.empty())
+    tensor.data = tensor.data.to(memory_format=torch.channels_last)
+    assert bucket.difference(flat) is None
+    assert bucket.subtract_from(flat, bucket.empty()).count_nonzero() == 0
+
+
 def test_it_sees_the_tensors_as_they_are_when_it_is_made():
     tensor = torch.zeros(3, requires_grad=True)
     difference = bucket_of(tensor).difference(torch.ones(3))
