@@ -122,10 +122,9 @@ class GradientTransfers:
         late = self.late.popleft()
         self.not_finite = list(late.not_finite)
         self.buffer.expect_all()
+        trained = [place for place, one in enumerate(self.bucket.items) if one.parameter.requires_grad]
+        self.buffer.unused = trained  # now: what any rank used when it was sent gets a `.grad`
         self.buffer.main.copy_(self._late_value(late))
-        self.buffer.expose(
-            place for place, one in enumerate(self.bucket.items) if one.parameter.requires_grad
-        )
         return True
 
     @property

@@ -22,6 +22,12 @@ def late(select, delay):
     return Rule(payload=gradients(), exchange=all_reduce(), delay=delay, select=select)
 
 
+EIGHT_BITS = {  # no flag travels behind its codes
+    "payload": "gradients",
+    "exchange": "scatter_gather",
+    "compressor": {"quantize": {"bits": 8}},
+    "delay": 1,
+}
 LOCAL = Rule(trigger=every(steps=2), payload=parameters(), exchange=all_reduce(), select="a")
 
 
@@ -61,3 +67,24 @@ def test_what_was_frozen_meanwhile_stays_as_it_is():
         return torch.equal(before, model[0].weight), torch.equal(other, model[1].weight)
 
     assert simulate(rank, 3) == [(True, False)] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["delayed_sgd", {"rules": [EIGHT_BITS]}], ids=["delayed_sgd", "8 bits"])
+def test_what_no_rank_has_used_stays_as_it_is(algorithm):
+    """Weight decay would move it, as a zero gradient is one; what another rank has used it moves."""
+
+    def rank(group):
+        model = torch.nn.ParameterDict({name: torch.ones(1) for name in ("used", "by_one", "never")})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+        with attach(model, optimizer, {"algorithm": algorithm}, process_group=group):
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss = model["used"] + model["by_one"] if group.rank() == 1 else model["used"]
+                loss.sum().backward()
+                optimizer.step()
+            before = model["by_one"].item()
+        return before - model["by_one"].item(), model["never"].item()
+
+    for moved, never in simulate(rank, 3):
+        assert moved == pytest.approx(0.1 / 3 + 0.05 * 0.85, rel=0.1)
+        assert never == 1.0
