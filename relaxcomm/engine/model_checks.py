@@ -16,7 +16,7 @@ from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import nesterov, sgd
 from relaxcomm.primitives.outers.slowmo import slowmo
-from relaxcomm.replica.named_parameters import named_parameters, param_groups, trainable
+from relaxcomm.replica.named_parameters import named_parameters, trainable
 from relaxcomm.replica.sharding import is_sharded_model
 from relaxcomm.roles import VotingTrigger
 
@@ -68,7 +68,7 @@ def check_model(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Al
 
 
 def _check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Algorithm) -> None:
-    groups = param_groups(optimizers)
+    groups = [{**group, "optimizer": type(one)} for one in optimizers for group in one.param_groups]
     for rule in algorithm.rules:
         for made in rule.primitives.values():
             made.check_optimizer(groups)

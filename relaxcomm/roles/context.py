@@ -167,5 +167,8 @@ class Primitive(Declared):
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
         """Refuse parameter groups of an optimizer that this primitive cannot work with.
 
+        Args:
+            groups: each with its optimizer's class under "optimizer".
+
         Raises: CompositionError, saying which it can.
         """

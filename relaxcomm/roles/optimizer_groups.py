@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from torch.optim import SGD
+
 from relaxcomm.errors import CompositionError
 
 
-def refuse_momentum(asker: object, groups: list[dict[str, object]]) -> None:
-    """Refuse an optimizer with momentum, where `asker` has it itself.
+def refuse_all_but_plain_sgd(asker: object, groups: list[dict[str, object]]) -> None:
+    """Refuse momentum, which `asker` has itself, and torch's optimizers that scale gradients; own ones pass.
 
     Raises: CompositionError, naming the group.
     """
     for index, group in enumerate(groups):
-        betas = group.get("betas")
-        if group.get("momentum") or betas:
-            raise CompositionError(
-                f"{asker!r} has momentum itself, but the optimizer's group {index} has "
-                f"{'betas=' + str(betas) if betas else 'momentum=' + str(group['momentum'])}; use "
-                "torch.optim.SGD with momentum=0"
-            )
+        betas, kind = group.get("betas"), group.get("optimizer")
+        if betas:
+            found = f"betas={betas}"
+        elif group.get("momentum"):
+            found = f"momentum={group['momentum']}"
+        elif isinstance(kind, type) and kind.__module__.startswith("torch.optim") and kind is not SGD:
+            found = f"the steps of {kind.__name__}"
+        else:
+            continue
+        raise CompositionError(
+            f"{asker!r} has momentum itself, but the optimizer's group {index} has {found}; use "
+            "torch.optim.SGD with momentum=0"
+        )

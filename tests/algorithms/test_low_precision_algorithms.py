@@ -259,6 +259,21 @@ def test_qadam_wants_an_optimizer_without_momentum():
             in_process(train, 3, {"algorithm": "qadam"}, 1, optimizer)
 
 
+class OwnSteps(torch.optim.Adagrad):
+    """Of a user, who knows what it does."""
+
+
+@pytest.mark.parametrize("algorithm", ["qadam", "dgc"])
+def test_steps_that_are_not_those_of_sgd_are_refused(algorithm):
+    model = torch.nn.Linear(2, 1)
+    others = (getattr(torch.optim, name) for name in ("Adagrad", "RMSprop", "Rprop", "Adafactor", "ASGD"))
+    for made in others:
+        with pytest.raises(relaxcomm.CompositionError, match=rf"steps of {made.__name__}; .*momentum=0"):
+            relaxcomm.attach(model, made(model.parameters()), algorithm)
+    for made in (torch.optim.SGD, OwnSteps):
+        relaxcomm.attach(model, made(model.parameters(), lr=0.1), algorithm).close()
+
+
 @pytest.mark.parametrize("bucket_bytes", [64, 1 << 20])
 def test_ef21(bucket_bytes):
     """The largest entries of the whole model; estimates of each worker and their mean."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Fraction, frozen
 from relaxcomm.primitives.compressors.memory import Memory, inner_state, subtract
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.optimizer_groups import refuse_momentum
+from relaxcomm.roles.optimizer_groups import refuse_all_but_plain_sgd
 from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import Sparse
@@ -68,7 +68,7 @@ class momentum_correction(Memory):
         self.check_alone()
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
-        refuse_momentum(self, groups)
+        refuse_all_but_plain_sgd(self, groups)
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **self.inner_slots(bucket)}

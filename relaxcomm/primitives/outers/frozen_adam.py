@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, Steps, frozen
 from relaxcomm.roles import Context, Outer, OuterFacts, State
-from relaxcomm.roles.optimizer_groups import refuse_momentum
+from relaxcomm.roles.optimizer_groups import refuse_all_but_plain_sgd
 from relaxcomm.tensors.buckets import Bucket
 
 _FIRST, _SECOND, _COUNT, _LEARNT = "first", "second", "count", "learnt"
@@ -66,7 +66,7 @@ class frozen_adam(Outer):
         return {_FIRST: bucket.zeros(), _SECOND: bucket.zeros(), _COUNT: none, _LEARNT: none.clone()}
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
-        refuse_momentum(self, groups)
+        refuse_all_but_plain_sgd(self, groups)
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         count = state[_COUNT] + 1

@@ -10,7 +10,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Fraction, frozen
 from relaxcomm.primitives.payloads.gradients import gradients
 from relaxcomm.roles import Context, PayloadFacts, State
-from relaxcomm.roles.optimizer_groups import refuse_momentum
+from relaxcomm.roles.optimizer_groups import refuse_all_but_plain_sgd
 from relaxcomm.tensors.buckets import Bucket
 
 _MOMENTUM = "first"
@@ -57,7 +57,7 @@ class momentum(gradients):
         return {_MOMENTUM: bucket.zeros()}
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
-        refuse_momentum(self, groups)
+        refuse_all_but_plain_sgd(self, groups)
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         return (
