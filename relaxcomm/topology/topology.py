@@ -147,7 +147,8 @@ class Topology(Declared):
                     f"nodes 0 to {world_size - 1}; use as many workers as nodes, named by their rank"
                 )
             entries = mixing.entries_of(rows)
-            weight_checks.check(entries, world_size, repr(self), balanced=balanced)
+            written = not isinstance(rows, mixing.Rows)
+            weight_checks.check(entries, world_size, repr(self), balanced=balanced, written=written)
             heard = entries.shares != 0
             links.append((entries.takers[heard], entries.givers[heard]))
             reach_is_enough = reach_is_enough and entries.are_positive

@@ -9,10 +9,13 @@ from relaxcomm.errors import TopologyError
 from relaxcomm.topology.connectivity import Numbers
 from relaxcomm.topology.mixing import Entries
 
-_TOLERANCE = 1e-9
+_TOLERANCE = 1e-6
+"""Of sums: weights may have been computed in float32."""
+_SHRINKS = 1e-9
+"""By how much a period must shrink differences at least."""
 
 
-def check(entries: Entries, world_size: int, name: str, *, balanced: bool) -> None:
+def check(entries: Entries, world_size: int, name: str, *, balanced: bool, written: bool) -> None:
     """Refuse what is no weights of these ranks, or weights under which their mean would move.
 
     Args:
@@ -20,6 +23,7 @@ def check(entries: Entries, world_size: int, name: str, *, balanced: bool) -> No
         world_size: number of ranks.
         name: of the topology, for the error.
         balanced: whether plain mixing must keep the mean; else push-sum, which weighs what it has.
+        written: whether the topology has written them itself, and not the framework from its graph.
 
     Raises: TopologyError, naming the rank.
     """
@@ -28,7 +32,7 @@ def check(entries: Entries, world_size: int, name: str, *, balanced: bool) -> No
         worst, total = _farthest_from_one(entries.givers, entries.shares, world_size)
         least = int(np.argmin(entries.shares))
         if abs(total - 1) > _TOLERANCE or entries.shares[least] < 0:
-            wrong = f"rank {worst} is taken with a total weight of {total:.3g}"
+            wrong = f"rank {worst} is taken with a total weight of {total:.9g}"
             negative = f"rank {entries.givers[least]} is taken with a weight of {entries.shares[least]:.3g}"
             raise TopologyError(
                 f"{name}: {negative if entries.shares[least] < 0 else wrong}; for push_sum() no weight is "
@@ -38,11 +42,16 @@ def check(entries: Entries, world_size: int, name: str, *, balanced: bool) -> No
     for what, ranks in (("takes", entries.takers), ("is taken with", entries.givers)):
         worst, total = _farthest_from_one(ranks, entries.shares, world_size)
         if abs(total - 1) > _TOLERANCE:
+            if written:
+                is_wrong = ": its weights are not balanced"
+                remedy = "let weights[i][j] sum to 1 over all j for each i, and over all i for each j"
+            else:
+                is_wrong = " is directed and not balanced"
+                remedy = "use an undirected graph, give all ranks the same number of links in and out"
             raise TopologyError(
-                f"{name} is directed and not balanced: rank {worst} {what} a total weight of "
-                f"{total:.3g} instead of 1, so the mean of the ranks would move; use an undirected "
-                "graph, give all ranks the same number of links in and out, or use the exchange push_sum(), "
-                "as the algorithm sgp does"
+                f"{name}{is_wrong}: rank {worst} {what} a total weight of {total:.9g} instead of 1, so the "
+                f"mean of the ranks would move; {remedy}, or use the exchange push_sum(), as the algorithm "
+                "sgp does"
             )
 
 
@@ -80,7 +89,7 @@ def check_period(product: NDArray[np.float64], name: str) -> None:
         values = np.linalg.eigvals(product)
         others = np.delete(values, np.argmin(np.abs(values - 1)))  # 1 is that of the mean, which stays
         factor = float(np.abs(others).max(initial=0.0))
-    if factor > 1 - _TOLERANCE:
+    if factor > 1 - _SHRINKS:
         raise TopologyError(
             f"{name} has weights under which the ranks would never agree: from one period to the next their "
             f"differences become {factor:.3g} times as large; let no weight be negative, and each rank keep "

@@ -40,6 +40,7 @@ def rows(*matrices):
 
 EYE, CYCLE = np.eye(3), np.roll(np.eye(3), 1, axis=1)
 EQUAL = np.full((3, 3), 1 / 3)
+HANDED_OUT = np.array([[1 / 3, 0.3, 0.7], [1 / 3, 0.7, 0], [1 / 3, 0, 0.3]])
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,15 @@ EQUAL = np.full((3, 3), 1 / 3)
         (rows(EQUAL * np.nan), False, "give finite numbers"),
         (rows([[0.7, 0.15, 0.15]] * 3), True, "is taken with a total weight of 2.1 instead of 1"),
         (rows([[0.7, 0.15, 0.15]] * 3), False, "rank 0 is taken with a total weight of 2.1; for push_sum"),
+        (rows(EQUAL.astype(np.float32)), True, None),
+        (rows(HANDED_OUT.astype(np.float32)), False, None),
+        (
+            rows(1.00001 * EQUAL),
+            True,
+            "its weights are not balanced: rank 0 takes a total weight of 1.00001 inst",
+        ),
+        (rows(1.00001 * EQUAL), False, "rank 0 is taken with a total weight of 1.00001; for push_sum"),
+        (rows(HANDED_OUT), True, r"rank 2 takes .* let weights\[i\]\[j\] sum to 1 .*push_sum"),
         (rows([[1.5, 0, 0], [-0.5, 0.5, 0.5], [0, 0.5, 0.5]]), False, "taken with a weight of -0.5"),
         (rows(np.full((3, 4), 0.25)), True, "takes of rank 3 with a weight of 0.25; give those of the ranks"),
         (rows(CYCLE, (CYCLE + EYE) / 2), True, None),  # a period in which all hear of each other
