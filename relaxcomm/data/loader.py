@@ -139,7 +139,7 @@ class ClientLoader(_Loader):
     """Reads the batches of the clients that a rank plays; one iteration is one round.
 
     What clients have moved in a round that is left before its end, by `break`, cannot count in the next one:
-    then that raises UsageError.
+    then that raises UsageError. At the end of a run it is given up, with a warning.
 
     Args:
         dataset: map-style.

@@ -19,7 +19,7 @@ from relaxcomm.data import (
     num_samples,
     split_batch,
 )
-from relaxcomm.engine.loading import CLIENT, ROUND, ROUND_LEFT
+from relaxcomm.engine.loading import CLIENT, ROUND, ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.shadow import Shadow
 from relaxcomm.errors import UsageError
@@ -43,7 +43,7 @@ class Batching(Readable):
         Each iteration reads the next epoch, shuffled anew, whether the loader is made once or for each
         epoch: the engine counts the epochs of a data set, and keeps the place in `state_dict()`. It counts
         samples, follows the batch size that the algorithm chooses, and, for algorithms with clients, plays
-        them: one iteration is one round, which must be read to its end.
+        them: one iteration is one round, which must be read to its end; `close` gives up one that was left.
 
         Args:
             dataset: map-style, with a length.
@@ -194,7 +194,7 @@ class Batching(Readable):
             1
         """
         self._check_open()
-        if self.algorithm.round_plan is not None and event in (CLIENT, ROUND, ROUND_LEFT):
+        if self.algorithm.round_plan is not None and event in (CLIENT, ROUND, ROUND_LEFT, ROUND_GIVEN_UP):
             raise UsageError(
                 f"engine.loader tells of clients and rounds itself, so {event!r} would count twice; leave "
                 "the mark out, and take the batches from engine.loader"

@@ -32,6 +32,16 @@ def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase]) -> None:
         LOGGER.warning(f"relaxcomm: {_phase(phase)} never began: the run had {steps} steps")
 
 
+def warn_of_left_round(bound: Bound) -> None:
+    """At the end: the last round of clients was left, and is given up."""
+    if not bound.world.process.rank:
+        LOGGER.warning(
+            "relaxcomm: the last round was left before its end, so what its clients have moved does not "
+            "count, and the model is that of the round before; read each round to its end: a loop that "
+            "breaks at the last batch leaves it, too"
+        )
+
+
 def warn_of_parted(bound: Bound) -> None:
     """At the end of a run whose replicas may differ: name what was frozen, and differs."""
     frozen = bound.replica.frozen

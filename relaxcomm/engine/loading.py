@@ -14,8 +14,9 @@ from relaxcomm.primitives.controllers.norm_test import BATCH_SIZE
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 
-CLIENT, ROUND, ROUND_LEFT = "client", "round", "round left"
-"""What loaders of clients tell of: one has trained, all of a round have, a round was left before its end."""
+CLIENT, ROUND, ROUND_LEFT, ROUND_GIVEN_UP = "client", "round", "round left", "round given up"
+"""What loaders of clients tell of: one has trained, all of a round have, the next round begins or the run
+ends, and this one was left before its end."""
 
 Event: TypeAlias = Callable[[str, Mapping[str, float]], None]
 
@@ -104,6 +105,11 @@ class Loaders:
             else:
                 loader.share_among(bound.world.membership, at_once=saved is not None)
             self._connect(bound, loader)
+
+    @property
+    def in_round(self) -> bool:
+        """Whether a round of clients has begun and not ended."""
+        return self._followed is not None and self._followed.progress.in_round
 
     def export(self) -> list[dict[str, Any]]:
         """What a checkpoint keeps."""

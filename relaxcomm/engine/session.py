@@ -10,7 +10,7 @@ from relaxcomm.engine import attached_models, idle, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.hooks import Hooks
-from relaxcomm.engine.loading import Loaders
+from relaxcomm.engine.loading import ROUND_GIVEN_UP, Loaders
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Gone
@@ -187,6 +187,9 @@ class Session:
     def finish(self, *, average: bool | None) -> None:
         """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""
         self.loop.close_skipped_step()
+        if self.loaders.in_round:
+            self.step.parameters.tell(ROUND_GIVEN_UP, {})
+            idle.warn_of_left_round(self.bound)
         self.world.statistics.pause()  # what a last round has waited counts, and no wait for the end
         self.detach()
         idle.warn_of_idle(self.bound, self.schedule.to_come)

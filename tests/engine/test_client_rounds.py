@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import islice
 
 import pytest
 import torch
@@ -86,6 +87,32 @@ def test_a_loader_knows_how_many_batches_are_to_come():
 
     for told, counted in relaxcomm.simulate(program, 2):
         assert told == counted
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_last_round_that_was_left_is_given_up(size, caplog):
+    """Also at its last batch: a loop that stops there has not come to the round's end."""
+
+    def program(group, last):
+        model = torch.nn.Linear(1, 1, bias=False).double()
+        torch.nn.init.zeros_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with relaxcomm.attach(model, optimizer, CLIENTS, process_group=group) as engine:
+            for stop in (None, last):
+                loader = engine.loader(range(16), batch_size=2)
+                for _ in islice(loader, stop and loader.batches_left if stop == "end" else stop):
+                    model(torch.ones(1, 1, dtype=torch.double)).sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return model.weight.item()
+
+    expected = relaxcomm.simulate(lambda group: program(group, 0), size)
+    assert not caplog.messages
+    for stop in (3, 4, "end"):
+        caplog.clear()
+        assert relaxcomm.simulate(lambda group, stop=stop: program(group, stop), size) == expected
+        (message,) = caplog.messages
+        assert "the last round was left before its end" in message
 
 
 def test_a_batch_may_be_looked_at_before_training():

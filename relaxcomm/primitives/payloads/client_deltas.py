@@ -83,6 +83,9 @@ class client_deltas(Payload):
                 "one; read each round to its end, and save inside the loop over its batches to go on there"
             )
 
+        elif event == "round given up":
+            self.write(cx, bucket, state, state[ANCHOR], None)
+
     def _moved(self, bucket: Bucket, state: State) -> Tensor:
         """What the client that trains now has moved."""
         return bucket.subtract_from(state[ANCHOR], bucket.temporary())
