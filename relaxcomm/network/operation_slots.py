@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from relaxcomm.network.operations import Neighbors, Operation
-from relaxcomm.network.reductions import Objects, combine, sent_to
+from relaxcomm.network.reductions import Objects, combine
 
 
 @dataclass
@@ -16,6 +18,7 @@ class Slot:
 
     posts: dict[int, Operation | Objects] = field(default_factory=dict)
     first: tuple[int, str] | None = None  # who has posted first, and what
+    sent: dict[int, dict[int, Tensor]] = field(default_factory=dict)  # by each, to each of its neighbours
     awaits: dict[int, int] = field(default_factory=dict)  # of how many neighbours each still waits to hear
     awaited_by: dict[int, list[int]] = field(default_factory=dict)  # who waits for one that has not posted
     arrives_at: dict[int, float] = field(default_factory=dict)
@@ -31,6 +34,8 @@ class Slot:
         """
         operation = self.posts[rank]
         if isinstance(operation, Neighbors):
+            # Before a slow neighbour has posted, this rank may have gone on and overwritten what it sent.
+            self.sent[rank] = {peer: tensor.clone() for peer, tensor in operation.sends.items()}
             missing = [peer for peer in operation.receives if peer not in self.posts]
             self.awaits[rank] = len(missing) + 1  # itself
             for peer in missing:
@@ -50,7 +55,7 @@ class Slot:
         operation = self.posts[rank]
         assert isinstance(operation, Neighbors)
         self.ready_at[rank] = self._last_arrival({rank, *operation.receives})
-        return {peer: sent_to(self.posts[peer], rank).clone() for peer in operation.receives}
+        return {peer: self.sent[peer].pop(rank) for peer in operation.receives}
 
     def _last_arrival(self, ranks: set[int]) -> float:
         return max(self.arrives_at[rank] for rank in ranks)

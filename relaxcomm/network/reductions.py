@@ -49,12 +49,6 @@ def scaled(tensor: Tensor, reduction: Reduction, world_size: int) -> Reduction:
     return "sum"
 
 
-def sent_to(operation: Operation | Objects, rank: int) -> Tensor:
-    """What a rank is sent by a neighbour."""
-    assert isinstance(operation, Neighbors)
-    return operation.sends[rank]
-
-
 def combine(posts: Mapping[int, Any]) -> dict[int, Any]:
     """What each rank receives when all have posted."""
     first, ranks = posts[0], range(len(posts))

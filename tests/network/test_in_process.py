@@ -90,6 +90,24 @@ def test_a_slow_rank_holds_up_its_neighbors_alone():
     assert found[2][1] == {1: [1.0, 1.0], 3: [3.0, 3.0]}
 
 
+def test_a_slow_neighbor_hears_what_was_sent_and_not_what_its_sender_has_made_of_it_since():
+    """On a ring of 4, rank 0 has heard both neighbours and goes on before rank 2 has posted to them."""
+
+    def ring(group):
+        me, message = group.rank(), torch.full((2,), float(group.rank()))
+        group.sleep(9.0 * (me == 2))
+        beside = [(me - 1) % 4, (me + 1) % 4]
+        operation = Neighbors(dict.fromkeys(beside, message), {peer: torch.empty(2) for peer in beside})
+        received = group.transport().issue(operation, Label(0, "gossip")).wait()
+        message.fill_(100.0)
+        for tensor in received.values():
+            tensor += 0.5  # is this rank's alone, though its neighbour has sent one tensor to two
+        return {peer: tensor.tolist() for peer, tensor in received.items()}
+
+    found = simulate(ring, 4)
+    assert found == [{peer: [peer + 0.5] * 2 for peer in ((me - 1) % 4, (me + 1) % 4)} for me in range(4)]
+
+
 def test_one_rank_may_be_on_any_device_and_several_may_not():
     """A device without memory stands for a GPU."""
 
