@@ -70,6 +70,43 @@ def test_an_epoch_is_read_once(changes, drop_last, last_size, data):
     assert len(following) == len(set(following)) == SIZE // unit * unit
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 12)), min_size=2, max_size=4),
+    st.integers(2, 5),
+    st.booleans(),
+)
+def test_no_batch_of_the_rest_is_one_sample_alone(changes, batch_size, has_parts):
+    """BatchNorm raises on one, on every worker, and again after every restart."""
+    options = {"partition": by_label(), "labels": [at % 5 for at in range(SIZE)]} if has_parts else {}
+    saved, seen = None, []
+    for world_size, batches in changes:
+        new = samplers(world_size, batch_size, False, saved, **options)
+        if new[0].epoch:
+            return
+        expected, lengths = [one.batches_left for one in new], {len(one.share(0)) for one in new}
+        is_rest = bool(saved and saved["dealt"])
+        sizes = [
+            [len(batch) for batch in one] for one in samplers(world_size, batch_size, False, saved, **options)
+        ]
+        assert sizes == [sizes[0]] * world_size
+        assert [len(one) for one in sizes] == expected
+        if is_rest:
+            assert lengths == ({sum(sizes[0])} if sizes[0] else lengths & {0, 1}), (
+                "all are read, but one alone"
+            )
+            assert all(1 < size <= batch_size + 1 for size in sizes[0])
+        read_now = [read(one, batches) for one in new]
+        seen += [index for indices, _ in read_now for index in indices]
+        (saved,) = carried_loaders([[state] for _, state in read_now])
+        assert has_parts or len(seen) == len(set(seen))
+
+
+def test_where_one_sample_is_the_batch_size_the_rest_is_read_by_ones():
+    (saved,) = carried_loaders([[read(one, 30)[1]] for one in samplers(3, 1, drop_last=False)])
+    rest = samplers(2, 1, drop_last=False, saved=saved)
+    assert [[len(batch) for batch in one] for one in rest] == [[1] * 5] * 2
+
+
 def test_ranks_in_different_epochs_read_what_is_left_of_each():
     """Without a common step one may be done with an epoch that another is still in."""
     ahead, behind = samplers(2, 5, drop_last=False)
