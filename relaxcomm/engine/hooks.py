@@ -13,6 +13,7 @@ from torch.autograd import Variable
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from relaxcomm.engine.gradient_hooks import GradientHooks
 from relaxcomm.engine.optimizer_turns import OptimizerTurns
@@ -76,6 +77,7 @@ class Hooks:
         self._follower: Follower | None = None
         self._handles: list[RemovableHandle] = []
         self._of_parts: list[RemovableHandle] = []
+        self._leaves = WeakTensorKeyDictionary()  # that the model returns, each with its hook
         self.gradients = GradientHooks((), self._gradients_arrive)
         """Those on the gradients that the follower wants to be told of."""
         self._is_sharded = any(item.sharded is not None for item in parameters)
@@ -127,8 +129,10 @@ class Hooks:
     def watch_output(self, output: Any) -> None:
         """Tell when a backward reaches what the model has returned."""
         for tensor in _tensors(output):
-            if tensor.requires_grad:
-                tensor.register_hook(self._begin_of_backward)  # type: ignore[no-untyped-call]  # torch's
+            if tensor.requires_grad and tensor not in self._leaves:
+                handle = tensor.register_hook(self._begin_of_backward)  # type: ignore[no-untyped-call]  # torch's
+                if tensor.is_leaf:  # such as a parameter, which is there again in the next output
+                    self._leaves[tensor] = handle
 
     def watch_end_of_backward(self) -> None:
         """Tell when the backward that is under way has ended."""
@@ -144,6 +148,8 @@ class Hooks:
         self.follow(None, gradients=False)
         _remove(self._handles)
         _remove(self._of_parts)
+        _remove(list(self._leaves.values()))  # type: ignore[no-untyped-call]  # torch's
+        self._leaves.clear()
 
     def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
         if self._follower is not None:

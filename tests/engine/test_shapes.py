@@ -173,6 +173,26 @@ def own_loss(model, step, rank, engine):
         model.kept.backward()
 
 
+class Returning(nn.Module):
+    """Returns its parameters, as prompts and scales are, with what it has made or alone."""
+
+    def __init__(self, alone=True):
+        super().__init__()
+        self.body = nn.Linear(6, 4).double()
+        self.scale = nn.Parameter(torch.ones(4).double())
+        self.alone = alone
+
+    def forward(self, x):
+        return (*self.body.parameters(), self.scale) if self.alone else (self.body(x), self.scale)
+
+
+def with_its_parameters(model, step, rank, engine):
+    x, y = CASE.data(step, rank)
+    found = model(x)
+    made = nn.functional.linear(x, *found[:2]) if model.alone else found[0]
+    nn.functional.mse_loss(made * found[-1], y).backward()
+
+
 SHAPES = {
     "one checkpoint": (make_toy, in_one_checkpoint),
     "functional_call": (make_toy, functional),
@@ -185,6 +205,8 @@ SHAPES = {
     "parametrizations": (parametrized, plain),
     "lists and dictionaries": (Held, plain),
     "LSTM": (Recurrent, plain),
+    "its parameters returned": (Returning, with_its_parameters),
+    "one of them returned": (lambda: Returning(alone=False), with_its_parameters),
     "a loss in an object": (lambda: OwnLoss("object"), own_loss),
     "a loss in an attribute": (lambda: OwnLoss("nothing"), own_loss),
     "backward in forward": (lambda: OwnLoss("backward"), own_loss),
@@ -212,6 +234,18 @@ def test_it_trains_as_by_hand(name, algorithm):
     make, backward = SHAPES[name]
     tolerance = 1e-5 if make is make_convnet else 1e-9  # the one of float32
     assert_by_hand(Shape(make, momentum, loop_of(backward)), algorithm, tolerance)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_returned_parameter_keeps_no_hooks(alone):
+    model = Returning(alone)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with relaxcomm.attach(model, optimizer, "bsp"):
+        for step in range(3):
+            with_its_parameters(model, step, 0, None)
+            optimizer.step()
+            assert len(model.scale._backward_hooks) == 1
+    assert not model.scale._backward_hooks
 
 
 @pytest.mark.parametrize(
