@@ -134,7 +134,8 @@ def _check_result(what: str, task: Task | None, site: str, tensors: tuple[Tensor
     if task is None or task.rule.delay == 0 or task.rule.payload.facts.site != site:
         raise _damaged(f"{what} of a rule and bucket that have none")
     for tensor in tensors:
-        if tensor.dim() != 1 or tensor.numel() < task.bucket.numel or not tensor.is_floating_point():
+        is_number = tensor.is_floating_point() or tensor.is_complex()
+        if tensor.dim() != 1 or tensor.numel() < task.bucket.numel or not is_number:
             raise _damaged(f"{what} with {kind(tensor)} for {task.bucket.numel} entries")
 
 

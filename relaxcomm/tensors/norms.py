@@ -24,7 +24,10 @@ def squared_norm(tensors: Sequence[Tensor]) -> float:
     """
     if not tensors:
         return 0.0
-    wide = torch.float32 if any(tensor.dtype in HALVES for tensor in tensors) else None
+    dtypes = {tensor.dtype for tensor in tensors}
+    wide = None
+    if not dtypes.isdisjoint(HALVES):  # one type for all, which may be shorter than no entry's
+        wide = torch.float64 if torch.float64 in dtypes else torch.float32
     norms = torch.stack([norm.double() for norm in torch._foreach_norm(list(tensors), dtype=wide)])
     total = float(norms.square().sum())
     if math.isfinite(total):

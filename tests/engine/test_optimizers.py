@@ -11,8 +11,8 @@ from torch import nn, optim
 
 import relaxcomm
 from relaxcomm import CompositionError, UsageError
-from tests.engine.by_hand import ALGORITHMS, Shape, assert_by_hand
-from tests.engine.harness import World, in_process, values
+from tests.engine.by_hand import ALGORITHMS, LATE, Shape, assert_by_hand
+from tests.engine.harness import World, engine_state, in_process, values
 from tests.models import CASES, make_toy
 
 with warnings.catch_warnings():  # of what torch itself uses
@@ -327,3 +327,19 @@ def test_what_compares_entries_refuses_complex_ones(algorithm):
     model = nn.ParameterList([torch.zeros(3, 2, dtype=torch.complex64)])
     with pytest.raises(CompositionError, match="0 is complex, with which"):
         relaxcomm.attach(model, optim.SGD(model.parameters(), lr=0.1), algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["d_psgd", "async_model_average", {"rules": [LATE]}], ids=str)
+def test_a_late_average_of_complex_parameters_is_saved_and_loaded(algorithm):
+    def program(world):
+        model = nn.Linear(3, 2, dtype=torch.complex64)
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+            for _ in range(3):
+                model(torch.ones(1, 3, dtype=torch.complex64)).abs().sum().backward()
+                optimizer.step()
+            saved = engine_state(engine)["late_parameters"]
+            engine.load_state_dict(engine.state_dict())
+        return len(saved)
+
+    assert all(in_process(program, 3))
