@@ -122,7 +122,7 @@ def _quantize_compiled(
     bits = digit_bits(num_codes)
     width = bits or 8  # others are packed afterwards
     codes = buffer_pool.empty(-(-segments.numel * width // 8), torch.uint8, torch.device("cpu"))
-    steps = torch.empty(segments.count)
+    steps = torch.empty(segments.count, dtype=torch.float32)
     lows = steps[:0] if symmetric else torch.empty_like(steps)
     zero = np.float32(zero_code(num_codes, has_lows=not symmetric) + ROUNDED)
     if out is not None:

@@ -85,3 +85,19 @@ def test_a_model_without_gradients_gains_everything():
     with pytest.warns(relaxcomm.CompositionWarning):
         found = in_process(zeros, 2)
     assert {density for rank in found for density in rank} == {0.001}
+
+
+def test_a_run_in_another_default_type_loads_its_own_state():
+    def run(world):
+        model = torch.nn.Linear(6, 2, dtype=torch.float32)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with world.attach(model, optimizer, {"algorithm": "gravac"}) as engine:
+            model(torch.ones(1, 6, dtype=torch.float32)).sum().backward()
+            optimizer.step()
+            engine.load_state_dict(engine.state_dict())
+
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        in_process(run, 3)
+    finally:
+        torch.set_default_dtype(torch.float32)

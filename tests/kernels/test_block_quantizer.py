@@ -164,3 +164,17 @@ def test_levels_around_zero_reach_the_farther_end():
     step, low = levels_between(low, high, 5, symmetric=True)
     assert step.tolist() == [1.5, 1.0]
     assert low.tolist() == [-3.0, -2.0]
+
+
+@pytest.mark.skipif(not has_numba(), reason="no Numba")
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
+def test_the_default_type_of_new_tensors_changes_nothing(default):
+    x = entries(1000).float()
+    with implementation("numba"):
+        expected = quantize_blocks(x, Segments(1000, 64), 256, None, symmetric=False)
+        torch.set_default_dtype(default)
+        try:
+            found = quantize_blocks(x, Segments(1000, 64), 256, None, symmetric=False)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))

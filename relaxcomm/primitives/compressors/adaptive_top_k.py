@@ -82,7 +82,7 @@ class adaptive_top_k(Compressor):
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {
             _DENSITY: torch.tensor(self.most, dtype=torch.float64, device=bucket.device),
-            _GAINS: torch.zeros(2, device=bucket.device),
+            _GAINS: torch.zeros(2, dtype=torch.float32, device=bucket.device),
             _COUNT: torch.tensor(0, device=bucket.device),
         }
 
