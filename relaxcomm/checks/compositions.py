@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from relaxcomm.checks.finding import Broken
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import CompositionError, CompositionWarning
-from relaxcomm.fields.frozen import Declared
+from relaxcomm.fields.frozen import Declared, Index, frozen
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.compressors.sign import sign
 from relaxcomm.primitives.controllers.norm_test import norm_test
@@ -25,6 +28,8 @@ from relaxcomm.primitives.payloads.momentum import momentum
 from relaxcomm.primitives.payloads.parameters import parameters
 from relaxcomm.primitives.triggers.every import every
 from relaxcomm.primitives.triggers.every_round import every_round
+from relaxcomm.roles import Context, Controller, ControllerFacts, ExchangedBucket
+from relaxcomm.roles.controller import BATCH_SIZE
 
 _Builds = Sequence[Callable[[Any], Algorithm]]
 
@@ -37,6 +42,33 @@ def _controlled(controller: Any, *rules: Rule) -> Algorithm:
     return Algorithm(rules, name="around", controllers=(controller,))
 
 
+@frozen
+class _first_values(Controller):
+    """Gives the values that a trigger looks at, and leaves them as they are."""
+
+    names: tuple[str, ...]
+    rule: Index = 0
+
+    facts: ClassVar[ControllerFacts] = ControllerFacts(
+        needs=frozenset(), needs_local=False, needs_micro_gradients=False
+    )
+
+    def init_values(self) -> Mapping[str, float]:
+        return dict.fromkeys(self.names, 1.0)
+
+    def observe(self, cx: Context, seen: ExchangedBucket) -> Tensor:
+        return torch.zeros(1)
+
+    def decide(self, cx: Context, total: Tensor) -> Mapping[str, float]:
+        return {}
+
+
+def _triggered(trigger: Any) -> Algorithm:
+    rule = Rule(trigger=trigger, payload=parameters(), exchange=all_reduce())
+    names = tuple(sorted(trigger.facts.needs - {BATCH_SIZE}))
+    return _controlled(_first_values(names=names), rule) if names else Algorithm((rule,), name="around")
+
+
 _TEST = norm_test(rule=1, tolerance=0.8, max_batch_size=16)
 _TWO = (  # one that trains, and one that a controller looks at
     Rule(payload=gradients(), exchange=all_reduce()),
@@ -44,7 +76,7 @@ _TWO = (  # one that trains, and one that a controller looks at
 )
 _AROUND: dict[str, _Builds] = {
     "trigger": (
-        lambda one: _one(trigger=one, payload=parameters(), exchange=all_reduce()),
+        _triggered,
         lambda one: _one(trigger=one, payload=client_deltas(), exchange=all_reduce()),
     ),
     "payload": (

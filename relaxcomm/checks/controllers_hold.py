@@ -52,13 +52,15 @@ def inputs_are_declared(controller: Controller) -> None:
 
 
 def needs_are_declared(controller: Controller) -> None:
-    """It asks for no value but those that it needs, and writes none but those."""
+    """It asks for no value but those that it needs, and writes none but those and its `init_values`."""
     values, facts = Values(16.0), controller.facts
     cx = replace(context(size=2), values=values)
     seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
-    controller.decide(cx, 2 * controller.observe(cx, seen))
+    written = controller.decide(cx, 2 * controller.observe(cx, seen))
     missing = values.asked - facts.needs
     expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")
+    new = set(written) - set(controller.init_values()) - facts.needs
+    expect(not new, f"writes {sorted(new)}, which its init_values do not give; batch_size is to be in needs")
 
 
 def controller_checks(controller: Controller) -> dict[str, Callable[[], None]]:

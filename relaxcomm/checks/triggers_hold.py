@@ -55,11 +55,11 @@ def firing_is_declared(trigger: Trigger) -> None:
     fired = [-1]
     for step in range(_PERIODS * facts.period_steps):
         try:
-            fires = trigger.fires(_observed(step, Values(0.0)))
+            fires = trigger.fires(_observed(step, Values(1.0)))
         except AssertionError as error:
             raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
         if facts.event is None:
-            same = trigger.fires(_observed(step, Values(0.0), "round")) == fires
+            same = trigger.fires(_observed(step, Values(1.0), "round")) == fires
             expect(same, "declares to wait for no event, but follows one")
         if fires:
             expect(facts.event is None, f"declares to wait for {facts.event!r}, but fires without it")
@@ -68,7 +68,7 @@ def firing_is_declared(trigger: Trigger) -> None:
             expect(apart >= facts.period_steps, f"{declared}, fires after {apart}")
             fired.append(step)
     if facts.event is not None:
-        fires = trigger.fires(_observed(0, Values(0.0), facts.event))
+        fires = trigger.fires(_observed(0, Values(1.0), facts.event))
         expect(fires, f"declares to wait for {facts.event!r}, but does not fire at it")
 
 
@@ -76,7 +76,7 @@ def needs_are_declared(trigger: Trigger) -> None:
     """It asks for no value but those that it needs."""
     if isinstance(trigger, VotingTrigger):
         return
-    for number in (0.0, 1e9):
+    for number in (1.0, 1e9):
         values = Values(number)
         for step in range(trigger.facts.period_steps):
             trigger.fires(_observed(step, values))

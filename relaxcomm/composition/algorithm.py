@@ -14,6 +14,7 @@ from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.roles import Controller
+from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.roles.planner import Planner
 from relaxcomm.topology import Topology
 
@@ -107,7 +108,7 @@ class Algorithm:
     @property
     def chooses_batches(self) -> bool:
         """Whether the training data must come from the engine's loader, from the beginning to the end."""
-        return self.round_plan is not None or bool(self.needs)
+        return self.round_plan is not None or BATCH_SIZE in self.needs
 
     @property
     def lets_replicas_differ(self) -> bool:
@@ -116,7 +117,7 @@ class Algorithm:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Values that must exist before the first step."""
+        """Values that triggers and controllers look at."""
         triggers = [rule.trigger.facts.needs for rule in self.rules]
         return frozenset[str]().union(*triggers, *(controller.facts.needs for controller in self.controllers))
 

@@ -10,8 +10,8 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, ShareLoader
 from relaxcomm.engine.known_data import Data, finder, kind_of
 from relaxcomm.errors import UsageError
-from relaxcomm.primitives.controllers.norm_test import BATCH_SIZE
 from relaxcomm.replica.replica import Replica
+from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.step.bound import Bound
 
 CLIENT, ROUND, ROUND_LEFT, ROUND_GIVEN_UP = "client", "round", "round left", "round given up"

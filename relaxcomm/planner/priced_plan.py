@@ -169,11 +169,14 @@ class PricedPlan:
                 rule.active[0],
                 Membership(0, self.scenario.workers),
                 lambda bucket: 0.0,
-                values=dict.fromkeys(facts.needs, 0.0),
                 topology=self.scenario.topology,
                 decided=True,
             )
-            if rule.is_active(step) and rule.trigger.fires(context):
+            if facts.needs:  # what controllers write is not known before
+                fires = (step - rule.active[0] + 1) % facts.period_steps == 0
+            else:
+                fires = rule.trigger.fires(context)
+            if rule.is_active(step) and fires:
                 found.add(index)
         return frozenset(found)
 

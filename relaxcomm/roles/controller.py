@@ -13,6 +13,9 @@ from relaxcomm.fields.frozen import Index
 from relaxcomm.roles.context import Context, Primitive
 from relaxcomm.roles.facts import ControllerFacts
 
+BATCH_SIZE = "batch_size"
+"""The value that `engine.loader` makes and follows."""
+
 
 @dataclass(frozen=True)
 class MicroGradients:
@@ -71,6 +74,9 @@ class ExchangedBucket:
 class Controller(Primitive):
     """Watches one rule and writes named values, the same on all ranks.
 
+    Triggers and controllers that name a value in `needs` read it in `cx.values`. `engine.loader` makes
+    `batch_size`, and follows it; a controller gives every other value in `init_values` first.
+
     Example:
         >>> import torch
         >>> from relaxcomm import Algorithm, Rule, rehearse
@@ -98,6 +104,10 @@ class Controller(Primitive):
     @abstractmethod
     def facts(self) -> ControllerFacts:
         """What it declares."""
+
+    def init_values(self) -> Mapping[str, float]:
+        """The values that it writes, before its first decision; `batch_size` is not among them."""
+        return {}
 
     @abstractmethod
     def observe(self, cx: Context, seen: ExchangedBucket) -> Tensor:

@@ -21,7 +21,7 @@ class TriggerFacts:
             "backward", or at an "event".
         event: the event that it waits for, such as "round", or None.
         period_steps: the least number of steps from one firing to the next.
-        needs: values that it looks at, which must exist before the first step.
+        needs: values that it looks at: `batch_size`, or what a controller gives in `init_values`.
         looks_at: numbers that the engine takes for its vote, such as "replica_distance".
         slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
 
@@ -206,7 +206,7 @@ class ControllerFacts:
     """What a controller declares.
 
     Args:
-        needs: values that must exist before the first step; `engine.loader` makes `batch_size`.
+        needs: values that it looks at: `batch_size`, or what a controller gives in `init_values`.
         needs_local: it looks at what the worker put in, so it must watch a rule of gradients.
         needs_micro_gradients: it looks at the gradients that a step accumulates, one by one.
 

@@ -59,7 +59,7 @@ class Backward:
     def begin(self) -> None:
         """Open the window: decide which rules exchange the gradients of this backward."""
         self._bound.replica.check_frozen()
-        self._bound.controllers.check_needs()
+        self._bound.controllers.check_loader()
         if not self._has_rules:
             return
         if self._plan.buckets is not None and not self.buckets:

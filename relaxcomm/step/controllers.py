@@ -31,8 +31,11 @@ class Controllers:
         self._algorithm, self._replica, self._agreements = algorithm, replica, agreements
         self._controllers = algorithm.controllers
         self._watched = frozenset(controller.rule for controller in self._controllers)
-        self._needs, self._plays_clients = algorithm.needs, algorithm.round_plan is not None
+        self._plays_clients = algorithm.round_plan is not None
+        self._chooses_batches = algorithm.chooses_batches
         self._values = values
+        for controller in self._controllers:
+            values.update(controller.init_values())
         needs_micro = any(controller.facts.needs_micro_gradients for controller in self._controllers)
         # What a step accumulates, if a controller looks at it one by one.
         self._accumulation = Accumulation(replica.parameters) if needs_micro else None
@@ -127,19 +130,13 @@ class Controllers:
         self._listeners[name] = listener
         self._write({name: self._values.get(name, first)})
 
-    def check_needs(self) -> None:
-        """Raise UsageError if a value does not exist that a controller needs."""
-        name = self._algorithm.name
-        if self._plays_clients and not self._follows_loader:
+    def check_loader(self) -> None:
+        """Raise UsageError if the training data come from a loader that does not follow the algorithm."""
+        if self._chooses_batches and not self._follows_loader:
+            does = "plays clients in turn" if self._plays_clients else "chooses batch_size itself"
             raise UsageError(
-                f"{name} plays clients in turn, so the training data must come from "
+                f"{self._algorithm.name} {does}, so the training data must come from "
                 "engine.loader(dataset, batch_size=…)"
-            )
-        missing = self._needs - self._values.keys()
-        if missing:
-            raise UsageError(
-                f"{name} chooses {', '.join(sorted(missing))} itself, so the "
-                "training data must come from engine.loader(dataset, batch_size=…)"
             )
 
     def export(self) -> dict[str, float]:

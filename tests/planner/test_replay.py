@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import Link, TopologyError, attach, simulate
+from relaxcomm import Algorithm, Link, Rule, TopologyError, attach, simulate
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
@@ -21,7 +21,7 @@ from relaxcomm.planner.links import GraphLinks, OwnLinks
 from relaxcomm.planner.pairs import NeighborPairs, shares
 from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
-from relaxcomm.primitives import hierarchical, ring
+from relaxcomm.primitives import all_reduce, every, hierarchical, parameters, ring, while_below
 from relaxcomm_algorithms.bsp import bsp
 from relaxcomm_algorithms.d_psgd import d_psgd
 from relaxcomm_algorithms.diloco import diloco
@@ -70,6 +70,12 @@ def test_latency_counts_for_each_message_of_a_ring():
 def test_a_round_has_the_steps_of_the_clients_that_a_worker_plays(parameters, known, steps):
     found = Replay(fedavg(**parameters), shapes_only(MATRIX), scenario(**known))
     assert found.plan.period == steps
+
+
+def test_a_trigger_that_follows_a_value_counts_as_firing_whenever_it_can():
+    trigger = while_below(trigger=every(steps=4), value="batch_size", limit=0.0)
+    rule = Rule(trigger=trigger, payload=parameters(), exchange=all_reduce())
+    assert replayed(Algorithm((rule,))).sent_bytes == replayed(local_sgd(steps=4)).sent_bytes > 0
 
 
 def test_buckets_hide_behind_the_rest_of_backward():

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from relaxcomm.composition.legality.later_rules import check_bases
 from relaxcomm.composition.legality.parts import RuleParts
 from relaxcomm.errors import CompositionError, CompositionWarning
-from relaxcomm.roles import Controller
+from relaxcomm.roles import Controller, Trigger
+from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.roles.planner import Planner
 
 
@@ -104,11 +105,33 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[RulePar
                 f"{controller!r} reads the mean gradient's size from what is exchanged, which {compressor!r} "
                 "shortens; take one that is unbiased, such as identity() or count_sketch(size=1024)"
             )
+    _check_values(controllers, rules)
     for index, rule in enumerate(rules):
         if not rule.outer.facts.moves_model and all(controller.rule != index for controller in controllers):
             raise CompositionError(
                 f"{rule!r} moves nothing and no controller watches it; give a controller rule={index}, or "
                 "choose another outer"
+            )
+
+
+def _check_values(controllers: Sequence[Controller], rules: Sequence[RuleParts]) -> None:
+    """Refuse what looks at a value that nobody gives before the first step."""
+    given = {BATCH_SIZE}
+    for controller in controllers:
+        first = controller.init_values()
+        if BATCH_SIZE in first:
+            raise CompositionError(
+                f"{controller!r} gives batch_size a first value, which is that of engine.loader; leave it "
+                "out of init_values, and name it in the facts' needs"
+            )
+        given.update(first)
+    parts: tuple[Trigger | Controller, ...] = (*(rule.trigger for rule in rules), *controllers)
+    for part in parts:
+        missing = sorted(part.facts.needs - given)
+        if missing:
+            raise CompositionError(
+                f"{part!r} looks at {', '.join(map(repr, missing))}, which no controller of the algorithm "
+                f"gives; allowed: {', '.join(sorted(given))}; let a controller's init_values give it"
             )
 
 

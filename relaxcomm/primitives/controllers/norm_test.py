@@ -12,8 +12,7 @@ from torch import Tensor
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Index, Rate, Steps, frozen
 from relaxcomm.roles import Context, Controller, ControllerFacts, ExchangedBucket
-
-BATCH_SIZE = "batch_size"
+from relaxcomm.roles.controller import BATCH_SIZE
 
 
 def _grown(cx: Context, needed: float, most: int | None) -> Mapping[str, float]:
@@ -64,7 +63,7 @@ class norm_test(Controller):
 
     def observe(self, cx: Context, seen: ExchangedBucket) -> Tensor:
         assert seen.local is not None, "the legality check lets only rules of gradients through"
-        assert seen.samples, "check_needs lets no step begin without engine.loader"
+        assert seen.samples, "check_loader lets no step begin without engine.loader"
         squares = torch.linalg.vector_norm(seen.local, dtype=torch.float64).square()
         aligned = torch.dot(seen.local.double(), seen.result.double())
         # Of each bucket anew, with how many there are: the ratio is the mean of 1 / b_m.

@@ -1,0 +1,106 @@
+"""What a controller writes, from its first value on, and who may look at it."""
+
+from typing import ClassVar
+
+import pytest
+import torch
+
+from relaxcomm import Algorithm, CompositionError, Rule, trajectory
+from relaxcomm.checks.algorithms_hold import algorithm_checks
+from relaxcomm.checks.compositions import algorithm_around
+from relaxcomm.checks.controllers_hold import controller_checks
+from relaxcomm.checks.finding import attempt
+from relaxcomm.checks.triggers_hold import trigger_checks
+from relaxcomm.config import load
+from relaxcomm.plugin import Controller, ControllerFacts, Index, Trigger, TriggerFacts, frozen
+from relaxcomm.primitives import all_reduce, parameters
+
+
+@frozen
+class in_the_named_step(Trigger):
+    """Fires in the step that the value `due` names; without a default, which it must not need."""
+
+    facts: ClassVar[TriggerFacts] = TriggerFacts(
+        known="start",
+        event=None,
+        period_steps=1,
+        needs=frozenset({"due"}),
+        looks_at=frozenset(),
+        slots={},
+    )
+
+    def fires(self, cx):
+        return cx.step == int(cx.values["due"])
+
+
+@frozen
+class later_and_later(Controller):
+    """The next exchange comes after one step more than the last."""
+
+    rule: Index = 0
+    first: Index = 1
+    writes: str = "due"
+
+    facts: ClassVar[ControllerFacts] = ControllerFacts(
+        needs=frozenset({"due"}), needs_local=False, needs_micro_gradients=False
+    )
+
+    def init_values(self):
+        return {"due": self.first}
+
+    def observe(self, cx, seen):
+        return torch.zeros(1)
+
+    def decide(self, cx, total):
+        return {self.writes: 2 * cx.values["due"] + 1}
+
+
+RULE = Rule(trigger=in_the_named_step(), payload=parameters(), exchange=all_reduce())
+
+
+def exchanges(algorithm, steps):
+    return [step for step, (a, b) in enumerate(trajectory(algorithm, [[1.0, 3.0]] * steps)) if a == b]
+
+
+def test_a_trigger_reads_what_its_own_controller_writes_from_a_first_value_on():
+    algorithm = Algorithm((RULE,), controllers=(later_and_later(),))
+    assert exchanges(algorithm, steps=16) == [1, 3, 7, 15]
+    assert exchanges(Algorithm((RULE,), controllers=(later_and_later(first=2),)), steps=12) == [2, 5, 11]
+    assert not algorithm.chooses_batches  # so it takes any loader, and another algorithm may follow
+    load({"algorithm": algorithm, "phases": [{"after_steps": 5, "algorithm": "bsp"}]})
+
+
+def test_a_value_that_no_controller_gives_is_refused():
+    with pytest.raises(CompositionError, match=r"looks at 'due', which no controller .* init_values give it"):
+        Algorithm((RULE,))
+
+
+def test_the_batch_size_is_the_loaders():
+    @frozen
+    class own_size(later_and_later):
+        facts = later_and_later.facts
+
+        def init_values(self):
+            return {"batch_size": 8}
+
+    with pytest.raises(CompositionError, match=r"first value, which is that of engine.loader; leave it out"):
+        Algorithm((RULE,), controllers=(own_size(),))
+
+
+def faults(checks):
+    found = [attempt("it", name, run, limit_seconds=60.0) for name, run in checks.items()]
+    return {one.check: one.fault for one in found if one.fault is not None}
+
+
+def test_checks_hold_a_trigger_and_a_controller_to_their_values():
+    assert not faults(trigger_checks(in_the_named_step()))
+    assert not faults(controller_checks(later_and_later()))
+    assert "writes ['other'], which its init_values do not give" in str(
+        faults(controller_checks(later_and_later(writes="other")))["needs"]
+    )
+
+
+def test_a_trigger_is_tried_with_the_values_that_it_needs():
+    around = algorithm_around(in_the_named_step())
+    assert exchanges(around, steps=3) == [1]
+    assert not faults({"state": algorithm_checks(around)["state"]})
