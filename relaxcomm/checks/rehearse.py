@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.checks.trial_problem import BUCKET_BYTES, Rank, excess, quietly
+from relaxcomm.checks.trial_problem import BUCKET_BYTES, Rank, excess, quietly, settings_of
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import UsageError
 from relaxcomm.network import InProcessGroup
@@ -52,10 +52,11 @@ def rehearse(
     epoch has 4 steps. Gradients lie in two buckets.
 
     Args:
-        algorithm: as `attach` takes it.
+        algorithm: its name, `{"name": "local_sgd", "steps": 4}`, an `Algorithm`, or the mapping that `attach`
+            takes, `{"algorithm": …, "topology": …}`.
         epochs: passes over the data, or rounds of an algorithm with clients.
         workers: number of ranks.
-        topology: of the ranks; `complete` unless given.
+        topology: of the ranks; the mapping's, or `complete`, unless given.
         make_optimizer: of the parameters of a rank; SGD with the learning rate 0.1 unless given.
 
     Returns: what it came to.
@@ -70,8 +71,7 @@ def rehearse(
     """
     if epochs < 1:
         raise UsageError(f"{epochs!r} epochs cannot be rehearsed; give at least 1")
-    settings: dict[str, Any] = {"algorithm": algorithm, "bucket_bytes": BUCKET_BYTES}
-    settings |= {} if topology is None else {"topology": topology}
+    settings = settings_of(algorithm, topology, bucket_bytes=BUCKET_BYTES)
 
     def program(group: InProcessGroup) -> tuple[Tensor, Rehearsal]:
         rank = Rank(group, settings, make_optimizer or _sgd)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.checks.trial_problem import quietly
+from relaxcomm.checks.trial_problem import quietly, settings_of
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.engine import attach
@@ -29,9 +29,10 @@ def trajectory(
     is `-moves[t, n]`, so that alone it would move by just that.
 
     Args:
-        algorithm: as `attach` takes it, or one rule.
+        algorithm: its name, `{"name": "local_sgd", "steps": 4}`, an `Algorithm`, one rule, or the mapping
+            that `attach` takes, `{"algorithm": …, "topology": …}`.
         moves: `[steps, ranks]`, a number for each rank and step, or `[steps, ranks, numel]`.
-        topology: of the ranks; `complete` unless given.
+        topology: of the ranks; the mapping's, or `complete`, unless given.
 
     Returns: the parameters, shaped as `moves`.
 
@@ -55,7 +56,7 @@ def trajectory(
         )
     steps = given if given.dim() == 3 else given.unsqueeze(-1)
     named = Algorithm((algorithm,), name="one_rule") if isinstance(algorithm, Rule) else algorithm
-    settings: dict[str, Any] = {"algorithm": named} | ({} if topology is None else {"topology": topology})
+    settings = settings_of(named, topology)
 
     def program(group: InProcessGroup) -> Tensor:
         model = nn.ParameterList([nn.Parameter(torch.zeros(steps.shape[2]))])

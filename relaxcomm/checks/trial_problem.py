@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -81,6 +81,27 @@ class Rank:
         for name in ("model", "optimizer", "schedule"):
             getattr(self, name).load_state_dict(saved[name])
         self.engine.load_state_dict(saved["engine"])
+
+
+def settings_of(
+    algorithm: object, topology: Topology | str | Mapping[str, Any] | None, **defaults: Any
+) -> dict[str, Any]:
+    """The configuration of a trial.
+
+    Args:
+        algorithm: as a configuration's key `algorithm` has it, or the mapping with that key.
+        topology: that wins over the mapping's, or None.
+        defaults: where the mapping says nothing.
+
+    Example:
+        >>> settings_of({"algorithm": "bsp", "topology": "ring"}, None, seed=1)
+        {'seed': 1, 'algorithm': 'bsp', 'topology': 'ring'}
+    """
+    if isinstance(algorithm, Mapping) and "algorithm" in algorithm and "name" not in algorithm:
+        defaults |= algorithm
+    else:
+        defaults["algorithm"] = algorithm
+    return defaults | ({} if topology is None else {"topology": topology})
 
 
 def quietly(program: Callable[[InProcessGroup], T], size: int) -> list[T]:

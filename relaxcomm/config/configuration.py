@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config.grammar import parse_algorithm, parse_primitive
+from relaxcomm.config.grammar import parameters_of, parse_algorithm, parse_primitive
 from relaxcomm.config.keys import explain, put, read
 from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, MembershipConfig, Phase
 from relaxcomm.errors import ConfigError, RelaxcommError, TopologyError
@@ -224,4 +224,4 @@ def load_values(values: Mapping[str, Any], origin: str, *, any_topology: bool = 
     except RelaxcommError as error:
         raise type(error)(f"{origin}: {error}") from None
     except ValidationError as error:
-        raise explain(error, origin, Config) from None
+        raise explain(error, origin, Config, parameters_of(values["algorithm"])) from None

@@ -43,6 +43,18 @@ def parse_algorithm(value: object) -> Algorithm:
     )
 
 
+def parameters_of(value: object) -> frozenset[str]:
+    """The names of what a named algorithm takes, in any of its forms; of others none.
+
+    Example:
+        >>> sorted(parameters_of("slowmo"))
+        ['lr', 'moments', 'momentum', 'steps']
+    """
+    name = value.get("name") if isinstance(value, Mapping) else value
+    entry = registry.algorithms().get(name) if isinstance(name, str) else None
+    return frozenset() if entry is None else frozenset(inspect.signature(entry.build).parameters)
+
+
 def parse_primitive(role: str, value: object) -> Declared:
     """A primitive from YAML.
 

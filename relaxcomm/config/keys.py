@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
@@ -73,8 +73,17 @@ def put(values: dict[str, Any], key: str, value: object) -> None:
     place[last] = value
 
 
-def explain(error: ValidationError, origin: str, config: type[Section]) -> RelaxcommError:
-    """What is wrong with each key: what was got, what is allowed."""
+def explain(
+    error: ValidationError, origin: str, config: type[Section], parameters: Container[str] = ()
+) -> RelaxcommError:
+    """What is wrong with each key: what was got, what is allowed.
+
+    Args:
+        error: what was found.
+        origin: the place where the keys stand.
+        config: what they should fit.
+        parameters: of the algorithm, which do not stand beside it.
+    """
     lines = []
     for fault in error.errors():
         place = ".".join(map(str, fault["loc"]))
@@ -83,7 +92,12 @@ def explain(error: ValidationError, origin: str, config: type[Section]) -> Relax
             return type(cause)(f"{origin}: {cause}")
         if fault["type"] == "extra_forbidden":
             keys = _section(config, fault["loc"]).model_fields
-            lines.append(f"{origin}: unknown key {shown(place)}{closest(str(fault['loc'][-1]), keys)}")
+            where = (
+                "; parameters of an algorithm go into it: algorithm: {name: local_sgd, steps: 8}"
+                if place in parameters
+                else closest(str(fault["loc"][-1]), keys)
+            )
+            lines.append(f"{origin}: unknown key {shown(place)}{where}")
         else:
             lines.append(f"{origin}: {place}: {shown(fault['input'])} is not allowed: {fault['msg']}")
     return ConfigError(few(lines))

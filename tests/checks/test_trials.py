@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from relaxcomm import CompositionError, Rule, perform, rehearse, round_trip, trajectory
+from relaxcomm import CompositionError, ConfigError, Rule, perform, rehearse, round_trip, trajectory
 from relaxcomm.checks.trial_problem import Trial
 from relaxcomm.plugin import AllToAll
 from relaxcomm.primitives import error_feedback, gossip, parameters, power_sgd, top_k
@@ -50,6 +50,17 @@ def test_a_rehearsal_counts_what_it_did(caplog):
     assert (often.exchanges, often.replicas_equal) == (6, True)
     assert 0 < often.loss < 0.6
     assert often.bytes_sent > 6 * 52 * 4
+
+
+def test_trials_take_the_mapping_that_attach_takes():
+    local_sgd = {"name": "local_sgd", "steps": 4}
+    assert rehearse({"algorithm": local_sgd}).exchanges == rehearse(local_sgd).exchanges == 3
+    moves = [[3.0, 0.0, 0.0, 0.0]]
+    ring = {"algorithm": "d_psgd", "topology": "ring"}
+    assert trajectory(ring, moves).tolist() == trajectory("d_psgd", moves, topology="ring").tolist()
+    assert trajectory(ring, moves, topology="complete").tolist() == trajectory("d_psgd", moves).tolist()
+    with pytest.raises(ConfigError, match="unknown key 'steps'"):
+        rehearse({"algorithm": "local_sgd", "steps": 4})
 
 
 def test_a_rehearsal_takes_workers_an_optimizer_and_a_graph():

@@ -16,6 +16,12 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
         ({}, ConfigError, "'algorithm' is missing"),
         ({"algorithm": "bps"}, ConfigError, "did you mean 'bsp'"),
         ({"algorithm": "bsp", "worker": 2}, ConfigError, "unknown key 'worker'; did you mean 'workers'"),
+        (
+            {"algorithm": "local_sgd", "steps": 4},
+            ConfigError,
+            "'steps'; parameters of an algorithm go into it: algorithm: {name: local_sgd, steps: 8}",
+        ),
+        ({"algorithm": "bsp", "steps": 4}, ConfigError, "unknown key 'steps'; allowed: algorithm, "),
         ({"algorithm": "bsp", "workers": "2"}, ConfigError, "workers: '2' is not allowed"),
         ({"algorithm": "bsp", "workers": 0}, ConfigError, "greater than or equal to 1"),
         ({"algorithm": "bsp", "workers": True}, ConfigError, "workers: True is not allowed"),
