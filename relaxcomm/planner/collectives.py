@@ -110,8 +110,14 @@ def _legs(groups: Sequence[Sequence[int]], messages: int, across: bool) -> list[
     within = 2 * sum(len(group) - 1 for group in groups)
     between = 2 * (len(groups) - 1) if across else 0
     inside = [(a, b) for group in groups for a in group for b in group if a != b]
-    legs = [(inside, within), (_across(groups), between)]
-    return [Leg(pairs, 2 * messages, sent / (within + between)) for pairs, sent in legs if sent]
+    part_of = {rank: 1 / len(group) for group in groups for rank in group}
+    held = [part_of[rank] for rank in range(len(part_of))]  # of the entries
+    legs = [(inside, [1 - part for part in held], within), (_across(groups), held, between)]
+    return [
+        Leg(NeighborPairs.of_parts(pairs, parts), 2 * messages, sent / (within + between))
+        for pairs, parts, sent in legs
+        if sent
+    ]
 
 
 def _across(groups: Sequence[Sequence[int]]) -> list[Pair]:

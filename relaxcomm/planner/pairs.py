@@ -35,11 +35,11 @@ class AllPairs(Sequence[Pair]):
 
 @dataclass(frozen=True)
 class NeighborPairs(Sequence[Pair]):
-    """Every rank sends the same message to each of its neighbours: who has more of them sends more.
+    """Ranks that send each of their neighbours the same, and some ranks more than others.
 
     Args:
         pairs: who sends to whom, in some step.
-        sent: messages that each rank sends in a step, of what a rank sends on average.
+        sent: by each rank in a step, of what a rank sends on average.
         busiest: what the busiest rank sends or receives in a step, of the same.
 
     Example:
@@ -55,7 +55,7 @@ class NeighborPairs(Sequence[Pair]):
 
     @classmethod
     def over(cls, graph: Topology, workers: int) -> NeighborPairs:
-        """Those of a graph, on average over its steps."""
+        """Those of a graph, on average over its steps: who has more neighbours sends more messages."""
         steps = [entries_of(graph.weights(workers, step)) for step in range(graph.period_steps(workers))]
         sent, busiest, numbers = np.zeros(workers), 0.0, []
         for one in steps:
@@ -69,6 +69,13 @@ class NeighborPairs(Sequence[Pair]):
         mean = max(sent.mean(), 1e-12)  # of a graph without links
         pairs = tuple(zip(*(ranks.tolist() for ranks in found), strict=True))
         return cls(pairs, tuple((sent / mean).tolist()), float(busiest / mean))
+
+    @classmethod
+    def of_parts(cls, pairs: Sequence[Pair], parts: Sequence[float]) -> NeighborPairs:
+        """Ranks that send such parts of the message."""
+        mean = sum(parts) / len(parts)
+        sent = tuple(part / mean for part in parts)
+        return cls(tuple(pairs), sent, max(sent))
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,14 +14,14 @@ from relaxcomm.planner.pairs import AllPairs, Pair, shares
 
 @dataclass(frozen=True)
 class SiteLinks(Links):
-    """Workers at sites of one size, which have a link each to all other sites.
+    """Workers at sites, which have a link each to all other sites.
 
-    Workers 0 to n - 1 are at the first site, and so on; the last may have fewer. What goes to another site
-    passes the worker's link, its site's, and the other's.
+    Workers 0 to n - 1 are at the first site, and so on; of sizes that differ, by one, the larger come first.
+    What goes to another site passes the worker's link, its site's, and the other's.
 
     Args:
         workers: their number.
-        sites: their number.
+        sites: their number, at most that of the workers.
         inside: each worker's link.
         between: each site's link.
 
@@ -44,9 +44,9 @@ class SiteLinks(Links):
     @property
     def groups(self) -> list[list[int]]:
         """The workers of each site."""
-        size = math.ceil(self.workers / self.sites)
-        ranks = range(self.workers)
-        return [list(ranks[start : start + size]) for start in range(0, self.workers, size)]
+        size, larger = divmod(self.workers, self.sites)
+        starts = [site * size + min(site, larger) for site in range(self.sites + 1)]
+        return [list(range(*pair)) for pair in itertools.pairwise(starts)]
 
     @property
     def slowest(self) -> Link:
@@ -72,7 +72,7 @@ class SiteLinks(Links):
         return known[1]
 
     def _counted(self, pairs: Sequence[Pair]) -> tuple[float, float]:
-        size = len(self.groups[0])
+        site_of = [site for site, group in enumerate(self.groups) for _ in group]
         share_of = shares(pairs)
         out: dict[int, float] = defaultdict(float)
         into: dict[int, float] = defaultdict(float)
@@ -81,9 +81,9 @@ class SiteLinks(Links):
             share = share_of[one]
             out[one] += share
             into[other] += share
-            if one // size != other // size:
-                across["out", one // size] += share
-                across["in", other // size] += share
+            if site_of[one] != site_of[other]:
+                across["out", site_of[one]] += share
+                across["in", site_of[other]] += share
         return max([*out.values(), *into.values()], default=0.0), max(across.values(), default=0.0)
 
     def times(self, factor: float) -> SiteLinks:

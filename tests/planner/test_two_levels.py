@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from relaxcomm.planner.links import GraphLinks, OwnLinks
 from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.planner.sites import SiteLinks
+from relaxcomm.primitives import hierarchical
 
 MODEL = shapes_only([(1000, 1000)])
 WORKERS = 8
@@ -73,6 +76,24 @@ def test_half_the_bytes_pass_between_two_sites_and_few_messages_wait():
     groups = Replay(hierarchy.algorithm, MODEL, replace(on, topology=hierarchy.topology)).run().step_seconds
     inside = 1.5 * 4e6 / 1e9 + 2 * 1e-4
     assert groups == pytest.approx(0.1 + inside + 4e6 / 1e7 + 2 * 0.0101)
+
+
+@pytest.mark.parametrize("sizes", [[2, 1, 1], [3, 3, 2, 2], [3, 3, 2, 2, 2, 2, 2], [1, 1, 1]])
+def test_as_many_sites_as_asked_for_are_planned(sizes):
+    links = SiteLinks(sum(sizes), len(sizes), Link(bytes_per_second=math.inf), Link(bytes_per_second=1e7))
+    assert [len(group) for group in links.groups] == sizes
+    at = [site for site, size in enumerate(sizes) for _ in range(size)]
+    for one, other in itertools.permutations(range(len(at)), 2):
+        assert (links.way([(one, other)]).seconds_per_byte > 0) == (at[one] != at[other])
+
+
+def test_the_largest_group_and_the_smallest_send_what_they_must():
+    """A worker in a group of 4 sends a message 2 * 3/4 times, and each of 2 sites one, whatever its size."""
+    links = SiteLinks(7, 2, Link(1e-4, 1e9), Link(0.01, 1e7))
+    on = Scenario(7, StepTimes(0.1), links, hierarchical(sizes=(4, 3)))
+    algorithm = {"rules": [{"payload": "gradients", "exchange": "hierarchical_all_reduce"}]}
+    seconds = Replay(parse_algorithm(algorithm), MODEL, on).run().step_seconds
+    assert seconds == pytest.approx(0.1 + 1.5 * 4e6 / 1e9 + 4e6 / 1e7 + 2 * 1e-4 + 2 * 0.0101)
 
 
 def test_nothing_is_said_where_nothing_is_saved():
