@@ -15,6 +15,7 @@ from rich.text import Text
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import Traceback
 from relaxcomm.cli.ranks_view import History, Row, sparkline, table
+from relaxcomm.monitoring.metrics_settings import DEFAULT_PORT
 from relaxcomm.monitoring.scraping import Reader
 
 _PERIOD_SECONDS = 1.0
@@ -22,7 +23,9 @@ _STYLES = {"slowest": "yellow", "stands": "magenta", "silent": "bold red"}
 
 
 def top(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Of rank 0's metrics.")] = "http://127.0.0.1:9400",
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help=f"Of rank 0's metrics; port {DEFAULT_PORT} without one.")
+    ] = "127.0.0.1",
     traceback: Traceback = False,
 ) -> None:
     """Show a running job, one line a rank, once a second; Ctrl-C ends.

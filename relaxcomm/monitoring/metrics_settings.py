@@ -9,6 +9,7 @@ from pydantic import Field
 
 from relaxcomm.fields.frozen import Section
 
+DEFAULT_PORT = 9400
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -27,7 +28,7 @@ class MetricsConfig(Section):
             many are written from then on.
     """
 
-    port: Annotated[int, Field(ge=0, le=65535)] | None = 9400
+    port: Annotated[int, Field(ge=0, le=65535)] | None = DEFAULT_PORT
     address: Text = "127.0.0.1"
     run: Text | None = None
     log: bool = True

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import shown
+from relaxcomm.monitoring.metrics_settings import DEFAULT_PORT
 
 _SILENT_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0  # for all of it, however it trickles
@@ -27,6 +28,7 @@ _LOOK_SECONDS = 10.0  # after which no further rank is asked
 _LARGEST_BYTES = 4_194_304
 _MOST_RANKS = 10_000
 _LONGEST_LABEL = 64
+_PREFIX = "relaxcomm_"
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 
@@ -55,7 +57,8 @@ class Reader:
     """Finds a job's ranks through rank 0 and asks each.
 
     Args:
-        url: of rank 0: "host:port", with or without scheme and path.
+        url: of rank 0: "host:port", with or without scheme and path; without a port that of the first rank
+            on a host, and 443 for https.
 
     Raises: ConfigError for what is none.
     """
@@ -68,6 +71,8 @@ class Reader:
                 f"{shown(url)} is not where a job shows its metrics; write http://HOST:PORT, without a user "
                 "or password, such as http://127.0.0.1:9400"
             )
+        if scheme != "https" and urllib.parse.urlsplit(f"//{address}").port is None:
+            address = f"{address}:{DEFAULT_PORT}"
         self.url = f"{scheme or 'http'}://{address}"
 
     def ranks(self) -> dict[int, str]:
@@ -159,7 +164,9 @@ def parse(rank: int, text: str, now: float) -> Reading:
     facts: dict[str, Any] = {}
     evaluations: dict[str, float] = {}
     for kind, sample in ((family.type, sample) for family in families for sample in family.samples):
-        name = sample.name.removeprefix("relaxcomm_")
+        name = sample.name.removeprefix(_PREFIX)
+        if name == sample.name:  # the program's own
+            continue
         name = name if kind == "gauge" else name.removesuffix("_total")  # a value may be called so
         if name == "info":
             facts = {label: _printable(value) for label, value in sample.labels.items()}

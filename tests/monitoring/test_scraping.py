@@ -25,8 +25,22 @@ def answered(body, head="HTTP/1.1 200 OK"):
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("localhost", "http://localhost:9400"),
+        ("http://node-0/metrics", "http://node-0:9400"),
+        ("[::1]", "http://[::1]:9400"),
+        ("node-0:80", "http://node-0:80"),
+        ("https://metrics.site.org", "https://metrics.site.org"),
+    ],
+)
+def test_without_a_port_it_is_the_usual_one(url, asked):
+    assert Reader(url).url == asked
+
+
 def test_where_to_look():
-    for url in ("node-0:9400", "http://node-0:9400/metrics", "HOST:1", "127.0.0.1", "https://[::1]:9400/"):
+    for url in ("node-0:9400", "http://node-0:9400/metrics", "HOST:1", "https://[::1]:9400/"):
         assert Reader(url).url.endswith(url.partition("://")[2].partition("/")[0] or url)
     for url in (
         "http://me:secret@node-0:9400",
@@ -117,6 +131,16 @@ def test_a_value_is_no_counter_whatever_it_is_called():
     shown = {"loss": 2.0, "loss_total": 9.0}
     lines = (f"# TYPE relaxcomm_{name} gauge\nrelaxcomm_{name} {value}\n" for name, value in shown.items())
     assert parse(0, "".join(lines), 1.0).values == shown
+
+
+def test_metrics_of_the_program_itself_are_no_part_of_the_job():
+    own = (
+        "# TYPE loss gauge\nloss 1000\n# TYPE steps counter\nsteps_total 500\n"
+        'info{run="mine"} 1\nevaluation{metric="mine"} 1\n'
+    )
+    reading = parse(0, f"{own}relaxcomm_steps_total 3\nrelaxcomm_loss 0.5\n{own}", 1.0)
+    assert reading.values == {"steps": 3.0, "loss": 0.5}
+    assert (reading.facts, reading.evaluations) == ({}, {})
 
 
 def test_no_password_goes_anywhere(monkeypatch, tmp_path):
