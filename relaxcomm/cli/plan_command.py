@@ -110,7 +110,7 @@ def plan(
             if settings.phases and any(algorithm != settings.algorithm for _, algorithm, _ in cases):
                 own = settings.algorithm.name
                 tell(f"--train: phases follow {own} alone; the others are trained from the first step on")
-            possible = [case for case in cases if (case[1].name, case[2].workers) in able]
+            possible = [case for case in cases if (case[0], case[2].workers) in able]
             pilots = train_all(possible, settings, training, failed)
         _report(plans, pilots, failed, items, cases[0][2], training, as_lines)
         if picture is not None and plans:
@@ -139,7 +139,8 @@ def _forecast_all(
     for name, algorithm, scenario in cases:
         try:
             algorithm.check_topology(scenario.topology)
-            plans.append((scenario, algorithm, forecast(algorithm, items, scenario, failures=failures)))
+            found = forecast(algorithm, items, scenario, failures=failures)
+            plans.append((scenario, algorithm, replace(found, name=name)))
         except (CompositionError, TopologyError) as error:
             failed[f"{name}, {scenario.workers} workers"] = str(error)
     return plans, failed

@@ -185,7 +185,9 @@ def scenarios(
     except ValueError:
         asked = [0]
     if min(asked) < 1 or len(set(asked)) < len(asked):
-        raise ConfigError(f"--workers {workers!r} is not allowed; write different numbers: 4,16,64")
+        raise ConfigError(
+            f"--workers {workers!r} is not allowed; write numbers of 1 or more, each once: 4,16,64"
+        )
     if workers is None and isinstance(links, _OfGraph):
         asked = [links.nodes]
     for size in asked:
@@ -201,11 +203,12 @@ def scenarios(
 
 
 def algorithms_of(settings: Config, names: str | None) -> dict[str, Algorithm]:
-    """The configuration's algorithms, or those that are named."""
-    if names is None:
-        return {one.name: one for one in settings.algorithms}
-    wanted = sorted(registry.algorithms()) if names == "all" else split_names(names)
+    """The configuration's algorithm and those of its phases, or those that are named."""
     own = settings.algorithm
+    if names is None:
+        later = {f"{one.algorithm.name} (after {one.after_steps} steps)": one for one in settings.phases}
+        return {own.name: own, **{name: phase.algorithm for name, phase in later.items()}}
+    wanted = sorted(registry.algorithms()) if names == "all" else split_names(names)
     return {name: own if name == own.name else _by_name(name) for name in wanted}
 
 

@@ -39,16 +39,19 @@ class StepTimes:
     backward: float = 2 / 3
 
     def __post_init__(self) -> None:
-        in_range = (
-            0 < self.seconds < float("inf")
-            and 0 <= self.jitter_seconds < float("inf")
-            and 0 <= self.straggling <= 1 <= self.straggling_times < float("inf")
-            and 0 <= self.backward <= 1
-        )
-        if not in_range:
+        share, times = self.straggling, self.straggling_times
+        if not 0 < self.seconds < math.inf:
+            raise ConfigError(f"--step-seconds is a number of seconds, above 0; got {self.seconds:g}")
+        if not 0 <= self.jitter_seconds < math.inf:
+            raise ConfigError(f"--jitter is a number of seconds, 0 or more; got {self.jitter_seconds:g}")
+        if not 0 <= share <= 1 <= times < math.inf:
             raise ConfigError(
-                f"step times: seconds above 0, jitter of 0 or more, a share of stragglers in [0, 1] that "
-                f"take 1 times as long or more; got {self}"
+                "--stragglers is SHARE,TIMES, such as 0.01,3: a share of the steps from 0 to 1, which take 1 "
+                f"times as long or more; got {share:g},{times:g}"
+            )
+        if not 0 <= self.backward <= 1:
+            raise ConfigError(
+                f"the share of a step in which gradients become ready is from 0 to 1; got {self.backward:g}"
             )
 
     @property

@@ -47,6 +47,20 @@ def test_json_over_several_numbers_of_workers(config):
     assert said["forecasts"][3]["bandwidths"]["0.5"] > 0
 
 
+def test_every_phase_has_a_row_of_its_own(config, tmp_path):
+    later = "[{after_steps: 100, algorithm: {name: local_sgd, steps: 64}}]"
+    arguments = (*ON, "--parameters", "10000", "--set", f"phases={later}", "--json")
+    code, out, _ = run(config, *arguments)
+    rows = {one["algorithm"]: one["sent_bytes"] for one in json.loads(out)["forecasts"]}
+    assert code == 0
+    every_step = pytest.approx(1.5 * 40_000)
+    assert {name: 8 * sent for name, sent in rows.items()}["local_sgd"] == every_step
+    assert 64 * rows["local_sgd (after 100 steps)"] == every_step
+    code, out, _ = run(config, *arguments, "--algorithms", "bsp,local_sgd")
+    _, own = json.loads(out)["forecasts"]
+    assert (own["algorithm"], 8 * own["sent_bytes"]) == ("local_sgd", every_step)
+
+
 def test_all_algorithms_and_those_that_cannot_run(config):
     code, out, _ = run(config, *ON, "--parameters", "10000", "--algorithms", "all", "--json")
     said = json.loads(out)
@@ -137,7 +151,10 @@ def test_a_picture(config, workers, tmp_path):
         ((*ON, "--parameters", "9", "--workers", "4,x"), "--workers '4,x' is not allowed"),
         ((*ON, "--parameters", "9", "--algorithms", "nope"), "unknown algorithm 'nope'"),
         ((*ON, "--parameters", "9", "--stragglers", "3"), "--stragglers is SHARE,TIMES"),
-        ((*ON, "--parameters", "9", "--jitter", "-1"), "jitter of 0 or more"),
+        ((*ON, "--parameters", "9", "--stragglers", "2,3"), "1 times as long or more; got 2,3"),
+        ((*ON, "--parameters", "9", "--jitter", "-1"), "--jitter is a number of seconds, 0 or more; got -1"),
+        ((*ON, "--parameters", "9", "--step-seconds", "0"), "--step-seconds is a number of seconds, above 0"),
+        ((*ON, "--parameters", "9", "--workers", "0"), "'0' is not allowed; write numbers of 1 or more"),
         ((*ON, "--parameters", "9", "--coding", "0"), "--coding is a number"),
         ((*ON, "--parameters", "9", "--plot", "a.bmp"), "ends in .png"),
         ((*ON, "--parameters", "9", "--algorithms", "hierarchical_local_sgd"), "no algorithm can run so"),
