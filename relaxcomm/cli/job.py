@@ -19,6 +19,7 @@ from relaxcomm.fields.validation import shown
 from relaxcomm.network import Link
 from relaxcomm.system.environment import launched, whole_number
 from relaxcomm.system.files import check_folder
+from relaxcomm.system.mpi import unread_processes
 from relaxcomm.system.slurm import follow_srun
 from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import find_task
@@ -164,9 +165,12 @@ def parse_option(option: str, text: str) -> Any:
 def is_worker() -> bool:
     """Whether a launcher such as torchrun or srun has started this process as one rank of several.
 
-    Raises: ConfigError for variables of Slurm's that it has not set so.
+    Raises: ConfigError for variables of Slurm's that it has not set so, and for several processes of
+        mpirun's, each of which would start workers of its own.
     """
     follow_srun()
+    if (said := unread_processes()) is not None:
+        raise ConfigError(said)
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 

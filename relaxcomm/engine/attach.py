@@ -36,6 +36,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.world import World
 from relaxcomm.system.environment import address_to_join
+from relaxcomm.system.mpi import unread_processes
 from relaxcomm.system.slurm import unused_tasks
 from relaxcomm.system.telling import tell
 
@@ -183,7 +184,7 @@ def _say_joined(transport: Transport, settings: Config) -> None:
     if shards is not None:
         ranks = f"{membership.world_size} replicas of {shards.membership.world_size} shards"
     others = "several are started by torchrun, or meet by init_process_group before attach"
-    network = f"alone: {unused_tasks() or others}"
+    network = f"alone: {unread_processes() or unused_tasks() or others}"
     if isinstance(transport, TorchTransport):
         network = transport.backend
     tell(f"{ranks}, {settings.algorithm.name}, {network}")

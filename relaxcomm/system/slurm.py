@@ -7,6 +7,7 @@ import re
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.system.environment import JOIN, RANK_VARIABLES, whole_number
+from relaxcomm.system.mpi import num_processes, unread_processes
 
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000  # below those that Linux gives to clients
 _STEPS_A_JOB = 31  # whose ports differ from those of the next jobs
@@ -19,6 +20,8 @@ def follow_srun() -> None:
     """
     if "RANK" in os.environ or JOIN in os.environ or num_tasks() < 2:
         return
+    if num_processes() != num_tasks() and (said := unread_processes()) is not None:
+        raise ConfigError(said)  # the tasks are mpirun's own daemons, one a host
     found = _as_torchrun()
     for name in RANK_VARIABLES[:4]:
         if (given := os.environ.get(name, found[name])) != found[name]:
