@@ -109,30 +109,29 @@ def _legs(groups: Sequence[Sequence[int]], messages: int, across: bool) -> list[
     """Reduced inside the groups, then, if wanted, between those that hold the same entries, and spread."""
     within = 2 * sum(len(group) - 1 for group in groups)
     between = 2 * (len(groups) - 1) if across else 0
-    inside = [(a, b) for group in groups for a in group for b in group if a != b]
-    part_of = {rank: 1 / len(group) for group in groups for rank in group}
-    held = [part_of[rank] for rank in range(len(part_of))]  # of the entries
-    legs = [(inside, [1 - part for part in held], within), (_across(groups), held, between)]
+    inside = {(a, b): 1 / len(group) for group in groups for a in group for b in group if a != b}
+    legs = [(inside, within), (_across(groups), between)]
+    workers = sum(map(len, groups))
     return [
-        Leg(NeighborPairs.of_parts(pairs, parts), 2 * messages, sent / (within + between))
-        for pairs, parts, sent in legs
+        Leg(NeighborPairs.of_parts(parts, workers), 2 * messages, sent / (within + between))
+        for parts, sent in legs
         if sent
     ]
 
 
-def _across(groups: Sequence[Sequence[int]]) -> list[Pair]:
-    """Ranks of different groups whose shares of the entries overlap."""
+def _across(groups: Sequence[Sequence[int]]) -> dict[Pair, float]:
+    """Ranks of different groups whose shares of the entries overlap, and by how much."""
     shares = [
         (rank, place / len(group), (place + 1) / len(group), index)
         for index, group in enumerate(groups)
         for place, rank in enumerate(group)
     ]
-    return [
-        (one, other)
+    return {
+        (one, other): overlap
         for one, low, high, here in shares
         for other, start, stop, there in shares
-        if here != there and max(low, start) + 1e-9 < min(high, stop)
-    ]
+        if here != there and (overlap := min(high, stop) - max(low, start)) > 1e-9
+    }
 
 
 def _alone(arrived: Times, before: int) -> Times:

@@ -148,18 +148,17 @@ class GraphLinks(Links):
         return tuple((rank, (rank + 1) % size) for rank in range(size)) if size > 1 else ()
 
     def _routed(self, pairs: Sequence[Pair]) -> tuple[float, float, float]:
-        share_of = shares(pairs)
         load: Counter[Pair] = Counter()
         latency = 0.0
-        routes = {one: self._shortest(one) for one in share_of}
-        for one, other in pairs:
+        routes = {one: self._shortest(one) for one in {one for one, _ in pairs}}
+        for (one, other), share in zip(pairs, shares(pairs), strict=True):
             route = routes[one].get(other)
             if route is None:
                 raise TopologyError(f"no link leads from rank {one} to rank {other}; add one to the graph")
             hops = list(itertools.pairwise(route))
             latency = max(latency, sum(self._graph.edges[hop]["link"].latency_seconds for hop in hops))
             for hop in hops:
-                load[hop] += share_of[one]  # type: ignore[assignment]  # Counter takes any number
+                load[hop] += share  # type: ignore[assignment]  # Counter takes any number
         rates = {hop: self._graph.edges[hop]["link"].bytes_per_second for hop in load}
         busiest = max(load, key=lambda hop: load[hop] / rates[hop], default=None)
         if busiest is None:

@@ -35,18 +35,18 @@ class AllPairs(Sequence[Pair]):
 
 @dataclass(frozen=True)
 class NeighborPairs(Sequence[Pair]):
-    """Ranks that send each of their neighbours the same, and some ranks more than others.
+    """Ranks of which some send more than others.
 
     Args:
         pairs: who sends to whom, in some step.
-        sent: by each rank in a step, of what a rank sends on average.
+        sent: from one to the other in a step, of what a rank sends on average.
         busiest: what the busiest rank sends or receives in a step, of the same.
 
     Example:
         >>> from relaxcomm.primitives import star
         >>> pairs = NeighborPairs.over(star(), workers=3)
-        >>> pairs.sent, pairs.busiest  # the hub sends half of all messages
-        ((1.5, 0.75, 0.75), 1.5)
+        >>> pairs.pairs, pairs.busiest  # the hub sends half of all messages
+        (((0, 1), (0, 2), (1, 0), (2, 0)), 1.5)
     """
 
     pairs: tuple[Pair, ...]
@@ -55,7 +55,7 @@ class NeighborPairs(Sequence[Pair]):
 
     @classmethod
     def over(cls, graph: Topology, workers: int) -> NeighborPairs:
-        """Those of a graph, on average over its steps: who has more neighbours sends more messages."""
+        """Those of a graph, on average over its steps: each gets the same message from all its neighbours."""
         steps = [entries_of(graph.weights(workers, step)) for step in range(graph.period_steps(workers))]
         sent, busiest, numbers = np.zeros(workers), 0.0, []
         for one in steps:
@@ -68,14 +68,17 @@ class NeighborPairs(Sequence[Pair]):
         found = np.divmod(np.unique(np.concatenate(numbers)), workers)
         mean = max(sent.mean(), 1e-12)  # of a graph without links
         pairs = tuple(zip(*(ranks.tolist() for ranks in found), strict=True))
-        return cls(pairs, tuple((sent / mean).tolist()), float(busiest / mean))
+        each = sent / mean / np.maximum(np.bincount(found[0], minlength=workers), 1)
+        return cls(pairs, tuple(each[found[0]].tolist()), float(busiest / mean))
 
     @classmethod
-    def of_parts(cls, pairs: Sequence[Pair], parts: Sequence[float]) -> NeighborPairs:
-        """Ranks that send such parts of the message."""
-        mean = sum(parts) / len(parts)
-        sent = tuple(part / mean for part in parts)
-        return cls(tuple(pairs), sent, max(sent))
+    def of_parts(cls, parts: Mapping[Pair, float], workers: int) -> NeighborPairs:
+        """Those that send each other such parts of the message."""
+        mean = sum(parts.values()) / workers
+        out: Counter[int] = Counter()
+        for (one, _), part in parts.items():
+            out[one] += part / mean  # type: ignore[assignment]  # Counter takes any number
+        return cls(tuple(parts), tuple(part / mean for part in parts.values()), max(out.values()))
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -84,13 +87,14 @@ class NeighborPairs(Sequence[Pair]):
         return self.pairs[index]
 
 
-def shares(pairs: Sequence[Pair]) -> Mapping[int, float]:
-    """Which share of a worker's bytes goes to each of its peers, for each rank that sends.
+def shares(pairs: Sequence[Pair]) -> Sequence[float]:
+    """What goes from one to the other, of what a worker sends on average.
 
     Example:
         >>> shares([(0, 1), (0, 2), (1, 0)])
-        {0: 0.5, 1: 1.0}
+        [0.5, 0.5, 1.0]
     """
+    if isinstance(pairs, NeighborPairs):
+        return pairs.sent
     counts = Counter(one for one, _ in pairs)
-    sent = pairs.sent if isinstance(pairs, NeighborPairs) else None
-    return {one: (1.0 if sent is None else sent[one]) / count for one, count in counts.items()}
+    return [1 / counts[one] for one, _ in pairs]

@@ -73,12 +73,10 @@ class SiteLinks(Links):
 
     def _counted(self, pairs: Sequence[Pair]) -> tuple[float, float]:
         site_of = [site for site, group in enumerate(self.groups) for _ in group]
-        share_of = shares(pairs)
         out: dict[int, float] = defaultdict(float)
         into: dict[int, float] = defaultdict(float)
         across: dict[tuple[str, int], float] = defaultdict(float)
-        for one, other in pairs:
-            share = share_of[one]
+        for (one, other), share in zip(pairs, shares(pairs), strict=True):
             out[one] += share
             into[other] += share
             if site_of[one] != site_of[other]:

@@ -87,13 +87,16 @@ def test_as_many_sites_as_asked_for_are_planned(sizes):
         assert (links.way([(one, other)]).seconds_per_byte > 0) == (at[one] != at[other])
 
 
-def test_the_largest_group_and_the_smallest_send_what_they_must():
-    """A worker in a group of 4 sends a message 2 * 3/4 times, and each of 2 sites one, whatever its size."""
-    links = SiteLinks(7, 2, Link(1e-4, 1e9), Link(0.01, 1e7))
-    on = Scenario(7, StepTimes(0.1), links, hierarchical(sizes=(4, 3)))
+@pytest.mark.parametrize("sizes", [(4, 3), (3, 2, 2), (3, 3, 2, 2)])
+def test_the_largest_group_and_the_smallest_send_what_they_must(sizes):
+    """A worker in a group of n sends a message 2 (n - 1) / n times, and each of G sites 2 (G - 1) / G."""
+    workers, number, largest = sum(sizes), len(sizes), sizes[0]
+    links = SiteLinks(workers, number, Link(1e-4, 1e9), Link(0.01, 1e7))
+    on = Scenario(workers, StepTimes(0.1), links, hierarchical(sizes=sizes))
     algorithm = {"rules": [{"payload": "gradients", "exchange": "hierarchical_all_reduce"}]}
     seconds = Replay(parse_algorithm(algorithm), MODEL, on).run().step_seconds
-    assert seconds == pytest.approx(0.1 + 1.5 * 4e6 / 1e9 + 4e6 / 1e7 + 2 * 1e-4 + 2 * 0.0101)
+    inside = 2 * (largest - 1) / largest * 4e6 / 1e9 + 2 * 1e-4
+    assert seconds == pytest.approx(0.1 + inside + 2 * (number - 1) / number * 4e6 / 1e7 + 2 * 0.0101)
 
 
 def test_nothing_is_said_where_nothing_is_saved():
