@@ -29,8 +29,8 @@ class Payload(Primitive):
         ...     def write(self, cx, bucket, state, value, snapshot):
         ...         pass  # value becomes `.grad`
         >>> trajectory(Rule(payload=gradient_signs(), exchange=all_reduce()), [[1.0, 5.0], [1.0, -5.0]])
-        tensor([[2., 2.],
-                [2., 2.]])
+        tensor([[1., 1.],
+                [1., 1.]])
     """
 
     role: ClassVar[str] = "payload"

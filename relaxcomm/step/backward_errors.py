@@ -13,11 +13,11 @@ _INSTEAD = (
 
 
 def second_backward_error(step: int, algorithm: Algorithm) -> UsageError:
-    """Two backwards of one step exchange, and the algorithm keeps state or delays."""
+    """Two backwards of one step exchange, and the algorithm does not add them up."""
     return UsageError(
         f"a second synchronising backward in step {step}: {algorithm!r} keeps "
-        f"state or delays, so exchanging twice is not the same as exchanging the sum; {_INSTEAD}. Where the "
-        "loss of another model reaches this one (a GAN's generator's the discriminator), run that backward "
+        "state, delays, or makes something of gradients, so exchanging twice is not the same as exchanging "
+        f"the sum; {_INSTEAD}. Where the loss of another model reaches this one (a GAN's generator's the discriminator), run that backward "
         "under this engine's no_sync(), or with requires_grad_(False) here"
     )
 

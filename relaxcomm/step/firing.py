@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from relaxcomm.composition.rule import Rule
+from relaxcomm.primitives.payloads.gradients import gradients
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Task
 from relaxcomm.tensors.buckets import Bucket
@@ -74,8 +76,11 @@ class Firings:
 
     def _can_divide(self, task: Task) -> bool:
         """Whether the mean may be taken where the gradient is copied: nothing else looks at it before."""
-        alone = not task.rule.delay and task.moves_gradient and not self._controllers.watches(task.index)
-        return task.rule.exchange.facts.takes_divided and alone and self._shows_nan(task)
+        rule = task.rule
+        alone = not rule.delay and task.moves_gradient and not self._controllers.watches(task.index)
+        return (
+            rule.exchange.facts.takes_divided and alone and _is_read_as_it_is(rule) and self._shows_nan(task)
+        )
 
     def _shows_nan(self, task: Task) -> bool:
         """Whether what is not finite comes to all ranks as it is, and spoils nothing that is kept."""
@@ -86,4 +91,9 @@ class Firings:
 def _adds_up(task: Task) -> bool:
     rule = task.rule
     is_sum = rule.compressor.facts.linear and rule.exchange.facts.returns != "robust mean"
-    return is_sum and not rule.delay and task.moves_gradient
+    return is_sum and not rule.delay and task.moves_gradient and _is_read_as_it_is(rule)
+
+
+def _is_read_as_it_is(rule: Rule) -> bool:
+    """Whether the payload makes nothing of the gradients; one of another type may make anything of them."""
+    return type(rule.payload) is gradients
