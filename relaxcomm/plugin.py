@@ -62,6 +62,7 @@ from relaxcomm.roles import (
     TriggerFacts as TriggerFacts,
     VotingTrigger as VotingTrigger,
 )
+from relaxcomm.roles.carried import Carried as Carried
 from relaxcomm.roles.facts import PlannerFacts as PlannerFacts
 from relaxcomm.roles.planner import (
     Measured as Measured,

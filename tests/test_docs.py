@@ -42,6 +42,9 @@ PRINTED = {
     "docs/write/exchange.md": "deltas() keeps an anchor that must stay the same on all ranks",
     "docs/write/trigger.md": "exchanges in 20 steps",
     "docs/write/topology.md": "sliding_pairs() [2.0, 2.0, 2.0, 2.0] 1 links a step",
+    "docs/write/payload.md": "[0.75, 0.5, 0.875]\nages [1, 1]\n",
+    "docs/write/outer.md": "True\n",
+    "docs/write/controller.md": "in steps [1, 3, 6]",
     "docs/concepts/step.md": "[0, 0, 20, 0, 0, 20]",
     "docs/concepts/message.md": "10 entries in 84 bytes",
 }
@@ -89,6 +92,9 @@ def test_python_runs(page, elsewhere, capsys):
     [
         *(("docs/composing.md", name) for name in ("clipped", "on_rising_loss", "five_levels")),
         ("docs/write/compressor.md", "in_parts"),
+        ("docs/write/payload.md", "clipped_gradients"),
+        ("docs/write/outer.md", "adagrad_steps"),
+        *(("docs/write/controller.md", name) for name in ("when_due", "noise_period")),
     ],
 )
 def test_the_primitives_that_a_page_makes_keep_the_contract(page, name, tmp_path, monkeypatch):

@@ -30,7 +30,17 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "integrations/README",
     ),
     "Write your own": tuple(
-        f"write/{name}" for name in ("algorithm", "compressor", "exchange", "trigger", "topology")
+        f"write/{name}"
+        for name in (
+            "algorithm",
+            "compressor",
+            "exchange",
+            "trigger",
+            "topology",
+            "payload",
+            "outer",
+            "controller",
+        )
     ),
     "Algorithms": ("algorithms/README",),
     "Reference": tuple(

@@ -39,7 +39,7 @@ AUTHORS = {
     ),
     "Facts": (
         *("TriggerFacts", "PayloadFacts", "CompressorFacts", "ExchangeFacts", "OuterFacts"),
-        *("ControllerFacts", "PlannerFacts"),
+        *("ControllerFacts", "PlannerFacts", "Carried"),
     ),
     "What primitives see": (
         *("Context", "Bucket", "Item", "Difference", "Layout", "one_tensor", "Segments", "State"),

@@ -59,7 +59,7 @@ class _Trial:
 def reading_is_declared(payload: Payload) -> None:
     """Where it is read, whether it is the model, and how many entries come to those of the bucket."""
     facts = payload.facts
-    one, other = (_Trial(payload).moved(0.5).read(gradient) for gradient in (3.0, 7.0))
+    one, other = (_Trial(payload).moved(0.5).read(gradient) for gradient in (3.0, -7.0))
     follows = not torch.equal(one, other)
     expect(
         follows == (facts.site == "backward"),

@@ -50,9 +50,10 @@ class Context:
         learning_rate: the optimizer's current rate for a bucket, a float or a flat `[numel]` tensor.
         gradient_scale: by which the GradScaler has multiplied the gradients as they are now: a scalar
             tensor, `[numel]` where it is not the same for all of a bucket, or None for not at all.
-        values: what controllers have written, such as `batch_size`.
+        values: what controllers have written, such as `batch_size`, and first values until then.
         round: how often the rule has exchanged this bucket before.
-        record: takes a named number for the statistics, such as the staleness that was seen.
+        record: takes a named number for the statistics, such as the staleness that was seen: the largest so
+            far is in `engine.statistics`, the latest among the metrics and in the run log.
         event: what the engine was told of just now, such as "round", or None in a step.
         topology: the configured graph of the ranks.
         decided: what the workers have voted for, if the rule's trigger votes and they have.

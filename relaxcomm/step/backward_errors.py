@@ -17,8 +17,8 @@ def second_backward_error(step: int, algorithm: Algorithm) -> UsageError:
     return UsageError(
         f"a second synchronising backward in step {step}: {algorithm!r} keeps "
         "state, delays, or makes something of gradients, so exchanging twice is not the same as exchanging "
-        f"the sum; {_INSTEAD}. Where the loss of another model reaches this one (a GAN's generator's the discriminator), run that backward "
-        "under this engine's no_sync(), or with requires_grad_(False) here"
+        f"the sum; {_INSTEAD}. Where the loss of another model reaches this one (a GAN's generator's the "
+        "discriminator), run that backward under this engine's no_sync(), or with requires_grad_(False) here"
     )
 
 
