@@ -18,11 +18,13 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.planner.collectives import Collective, Heard, collective
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.scenario import Scenario
+from relaxcomm.primitives.payloads.client_deltas import client_deltas
 from relaxcomm.roles import Context
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
+from relaxcomm.tensors.precision import wide
 
 _MOST_BUCKETS = 64  # that are replayed one by one; of a larger model several count as one
 _LEAST_STEPS = 16
@@ -55,6 +57,12 @@ def _agrees(task: Task) -> bool:
     """Whether all must be asked if a result is finite, and wait for that at once."""
     alone = not task.rule.exchange.facts.collective
     return not (alone or task.rule.delay) and (task.parts or not task.carries_flags)
+
+
+def _entry_bytes(task: Task) -> int:
+    """Of an entry as it is read: sums of clients' moves are sent as wide as they are kept."""
+    dtype = task.bucket.dtype
+    return (wide(dtype) if isinstance(task.rule.payload, client_deltas) else dtype).itemsize
 
 
 class PricedPlan:
@@ -136,7 +144,7 @@ class PricedPlan:
     def first_buckets(self) -> list[tuple[int, Layout, int]]:
         """Of each rule the index, with the first bucket's layout and its bytes an entry."""
         firsts = [held[0] for held in self._plan.tasks if held]
-        return [(task.index, task.bucket.layout, task.bucket.dtype.itemsize) for task in firsts]
+        return [(task.index, task.bucket.layout, _entry_bytes(task)) for task in firsts]
 
     def least_steps(self, links: Links) -> int:
         """Steps in which even exchanges that nobody waits for have come several times."""
@@ -190,7 +198,7 @@ class PricedPlan:
                 task.rule.exchange,
                 last,
                 layout,
-                task.bucket.dtype.itemsize,
+                _entry_bytes(task),
                 self.scenario.workers,
                 self.scenario.topology,
                 speeds=self.scenario.speeds,

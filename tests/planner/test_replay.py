@@ -78,6 +78,25 @@ def test_a_trigger_that_follows_a_value_counts_as_firing_whenever_it_can():
     assert replayed(Algorithm((rule,))).sent_bytes == replayed(local_sgd(steps=4)).sent_bytes > 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_round_of_clients_sends_what_ranks_count(dtype):
+    """Sums over clients are as wide as they are kept; besides, a number of samples a round, and votes."""
+
+    def rank(group):
+        model = torch.nn.Linear(1000, 1, bias=False, dtype=dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = torch.utils.data.TensorDataset(torch.ones(12, 1000, dtype=dtype))
+        with attach(model, optimizer, "fedavg", process_group=group) as engine:
+            for (batch,) in engine.loader(data, batch_size=2):
+                model(batch).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return engine.statistics["bytes_sent"]
+
+    plan = Replay(fedavg(), shapes_only([(1, 1000)], dtype), scenario(3, samples=12, batch_size=2))
+    assert plan.run().sent_bytes * plan.plan.period == pytest.approx(min(simulate(rank, 3)), rel=0.01)
+
+
 def test_buckets_hide_behind_the_rest_of_backward():
     """Ten buckets of which each takes as long as its part of backward: all but the last are hidden."""
     part = 2 / 3 * 0.1 / 10
