@@ -17,6 +17,7 @@ from relaxcomm.cli.job import Traceback
 from relaxcomm.cli.ranks_view import History, Row, sparkline, table
 from relaxcomm.monitoring.metrics_settings import DEFAULT_PORT
 from relaxcomm.monitoring.scraping import Reader
+from relaxcomm.system.telling import tell
 
 _PERIOD_SECONDS = 1.0
 _STYLES = {"slowest": "yellow", "stands": "magenta", "silent": "bold red"}
@@ -40,6 +41,8 @@ def top(
             time.sleep(_PERIOD_SECONDS)
             watch.look()
             show_plain(watch.rows)
+            if watch.silence is not None:
+                tell(watch.silence)
             return
         try:
             with Live(watch.shown(console.width), console=console, screen=True, auto_refresh=False) as live:
@@ -63,6 +66,7 @@ class Watch:
         self._history = History()
         self._facts: dict[str, str] = {}
         self._places: dict[int, str] = {}
+        self._heard = 0.0  # the last answer of rank 0
         self._silent_since: float | None = None
         self.rows: Sequence[Row] = ()
 
@@ -74,19 +78,27 @@ class Watch:
         now = time.monotonic()
         try:
             self._places = self._reader.ranks()
-            self._silent_since = None
+            self._heard, self._silent_since = now, None
         except (OSError, ValueError) as error:
             if first:
                 raise RunFailed(
                     f"no job answers at {self._reader.url} ({error}); its configuration needs "
                     "'metrics: {}', and the URL is that of rank 0"
                 ) from None
-            self._silent_since = self._silent_since or now
+            self._silent_since = self._silent_since or self._heard
         found = self._reader.read(self._places, now)
         if found or self._silent_since is None:
             self.rows = self._history.rows(sorted(self._places), found)
         for one in found.values():
             self._facts = dict(one.facts)
+
+    @property
+    def silence(self) -> str | None:
+        """What to say while rank 0 does not answer, such as after the end of the run."""
+        if self._silent_since is None:
+            return None
+        seconds = time.monotonic() - self._silent_since
+        return f"rank 0 has not answered for {seconds:.0f} s; the last that is known"
 
     def shown(self, width: int) -> Group:
         """A heading and the table; the shape of the losses takes what is left of the width."""
@@ -105,9 +117,8 @@ class Watch:
             losses = row.losses[taken - width :] if width > taken else ()
             drawn.add_row(*texts, sparkline(losses), style=_STYLES.get(row.note, ""))
         last = Text("Ctrl-C ends", style="dim")
-        if self._silent_since is not None:
-            seconds = time.monotonic() - self._silent_since
-            last = Text(f"rank 0 has not answered for {seconds:.0f} s; the last that is known", style="red")
+        if self.silence is not None:
+            last = Text(self.silence, style="red")
         return Group(heading, drawn, last)
 
 

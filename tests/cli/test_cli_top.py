@@ -100,6 +100,23 @@ def test_plain_lines(running):
     assert "\x1b" not in result.output
 
 
+def test_a_run_that_ends_between_two_looks_leaves_what_is_known_and_says_so(running, monkeypatch):
+    reader = Reader(running)
+    places = reader.ranks()
+    looks = iter([reader.read(places, 0.0), {}])
+    answers = iter([places])  # and then none
+    monkeypatch.setattr(Reader, "read", lambda *_: next(looks))
+    monkeypatch.setattr(Reader, "ranks", lambda _: next(answers, None) or refuse())
+    result = CliRunner().invoke(app, ["top", running])
+    assert result.exit_code == 0
+    assert [line[:6] for line in result.stdout.splitlines()] == ["rank 0", "rank 1", "rank 2"]
+    assert result.stderr == "relaxcomm: rank 0 has not answered for 1 s; the last that is known\n"
+
+
+def refuse():
+    raise ConnectionRefusedError("connection refused")
+
+
 def test_every_column_says_what_it_is():
     headings, rows = table([Row(0, evaluations={"accuracy": 0.5})], ["accuracy", "f1"])
     named = [name for name in headings if name]
