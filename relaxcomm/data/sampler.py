@@ -31,7 +31,9 @@ class ShareSampler(Sampler[list[int]]):
 
     When there are other ranks in the middle of an epoch, they read what is left of it: with `iid` it is dealt
     out among them, those that had sat out come last, and again a remainder sits out. With the others
-    parts are made anew, and each rank reads on as far into its own as ranks were on average.
+    parts are made anew, and each rank reads on as far into its own as ranks were on average. Where this
+    rest would end in a batch of one sample a worker, on which BatchNorm raises, that sample joins the batch
+    before; if there is none, it sits out, too.
 
     The order is a pure function of (seed, epoch, rank, world size). The epoch advances by itself each
     time the sampler is iterated; set `epoch` to resume. `batch_size` may be changed at any time, the same
@@ -192,19 +194,31 @@ class ShareSampler(Sampler[list[int]]):
         readers = range(self._membership.world_size) if injection else [rank]
         shares = {reader: self.share(epoch, reader) for reader in readers}
         (at, step, _), end = reading.place, len(shares[rank])
-        while at < end:
-            local = self._local_samples
-            if self._drop_last and at + local > end:
-                return
+        is_rest = bool(self.progress.dealt(epoch))
+        while local := self._next_samples(end - at, is_rest=is_rest):
             batch = shares[rank][at : at + local]
             if injection:
                 batch += injection.received(shares, rank, at, local, [self._seed, epoch, step])
             at, step = at + local, step + 1
             yield batch, Place(at, step, self._unit)
 
+    def _next_samples(self, left: int, *, is_rest: bool) -> int:
+        """Samples of the next batch that are from this rank's share; 0 if none comes.
+
+        Args:
+            left: of the share.
+            is_rest: whether it is a share of what other numbers of ranks have left of an epoch.
+        """
+        local = self._local_samples
+        if self._drop_last:
+            return local if left >= local else 0
+        if is_rest and local > 1 and left in (1, local + 1):  # no batch is one sample alone
+            return left if left > 1 else 0
+        return local if left > 0 else 0
+
     @property
     def _local_samples(self) -> int:
-        """Samples of the next batch that are from this rank's share."""
+        """Samples of a batch that are from this rank's share."""
         if self._injection is None:
             return self.batch_size
         return self._injection.local_samples(self.batch_size, self._membership.world_size)
@@ -216,12 +230,14 @@ class ShareSampler(Sampler[list[int]]):
     def batches_left(self) -> int:
         """Batches of the next iteration: an epoch's, or what is left of one that was not read to its end."""
         epoch, place = self.progress.epoch, self.progress.place
-        is_begun = place.samples or self.progress.dealt(epoch)
-        return self._num_batches(len(self.share(epoch)) - place.samples) if is_begun else len(self)
+        is_rest = bool(self.progress.dealt(epoch))
+        if not (place.samples or is_rest):
+            return len(self)
+        return self._num_batches(len(self.share(epoch)) - place.samples, is_rest=is_rest)
 
-    def _num_batches(self, samples: int) -> int:
-        whole, rest = divmod(samples, self._local_samples)
-        return whole + bool(rest and not self._drop_last)
+    def _num_batches(self, samples: int, *, is_rest: bool = False) -> int:
+        whole, last = divmod(max(0, samples), self._local_samples)
+        return whole + bool(self._next_samples(last, is_rest=is_rest))
 
 
 def check_batch_size(batch_size: int) -> None:
