@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Mapping
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # documented
 
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.fields.validation import shown
 from relaxcomm.network import elastic_store
+from relaxcomm.network.store_client import no_frames, store_at
 from relaxcomm.network.store_server import serve_store
 from relaxcomm.system.network_interface import use_interface_of
 from relaxcomm.system.tcp import connect
 
 _CONFIGURATION, _ENDED = "relaxcomm/configuration", "relaxcomm/ended"
 _SECONDS = 5.0
-_MARGIN_SECONDS = 5.0  # torch ends that much later at most, unless nothing is answered
 _WHERE = "give the HOST:PORT that `relaxcomm train` has printed"
 
 
@@ -75,7 +71,7 @@ def await_begin(store: Any, address: str, seconds: float) -> None:
 
     Raises: ConfigError for a run that has ended, or does not begin in time.
     """
-    if store.check([_ENDED]):
+    if _has(store, _ENDED, address):
         raise ConfigError(f"the run at {address} has ended")
     try:
         elastic_store.find(store, address, seconds)
@@ -97,7 +93,7 @@ def reach(address: str) -> Any:
             f"nobody answers at {address} ({error.strerror or error}): the run has ended, or the address is "
             f"another; {_WHERE}"
         ) from None
-    store = _connect(host, port)
+    store = store_at(host, port, 2 * _SECONDS)
     if store is None:
         raise ConfigError(f"what answers at {address} is not the store of a run; {_WHERE}")
     return store
@@ -108,7 +104,7 @@ def configuration_in(store: Any, address: str) -> dict[str, Any]:
 
     Raises: ConfigError for a run that `relaxcomm train` has not started, or that nobody can join.
     """
-    if not store.check([_CONFIGURATION]):
+    if not _has(store, _CONFIGURATION, address):
         raise ConfigError(
             f"the run at {address} has left no configuration: `relaxcomm train` has not started it, or "
             "without membership: {elastic: true}; with a script of your own: "
@@ -118,32 +114,13 @@ def configuration_in(store: Any, address: str) -> dict[str, Any]:
     return found
 
 
-def _connect(host: str, port: int) -> Any:
-    """The store there, or None if it is none, or silent."""
-    found: list[Any] = []
+def _has(store: Any, key: str, address: str) -> bool:
+    """Whether a key is set.
 
-    def ask() -> None:
-        try:
-            limit = timedelta(seconds=_SECONDS)
-            found.append(TCPStore(host, port, None, False, limit, wait_for_workers=False))
-        except RuntimeError:
-            return
-
-    with _no_frames():
-        thread = threading.Thread(target=ask, daemon=True, name="relaxcomm-join")  # silence has no limit
-        thread.start()
-        thread.join(_SECONDS + _MARGIN_SECONDS)
-    return found[0] if found else None
-
-
-@contextmanager
-def _no_frames() -> Iterator[None]:
-    """Keep what torch writes of its source, past Python, from the terminal."""
-    before, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
+    Raises: ConfigError for a run that has ended.
+    """
     try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-        os.close(nothing)
+        with no_frames():
+            return bool(store.check([key]))
+    except DistError:
+        raise ConfigError(f"the run at {address} has ended") from None

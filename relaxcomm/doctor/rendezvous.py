@@ -16,7 +16,7 @@ import torch.distributed as dist
 from relaxcomm.doctor import interfaces, link_speed, machine
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
 from relaxcomm.system.environment import restart_count
-from relaxcomm.system.tcp import connect
+from relaxcomm.system.tcp import connect_within
 from relaxcomm.system.time_limit import within
 
 _POLL_SECONDS = 0.1
@@ -81,15 +81,11 @@ def _meet(
 
 def _answers(host: str, port: int, timeout_seconds: float) -> bool:
     """Whether something listens there before the time is over."""
-    deadline = time.monotonic() + timeout_seconds
-    while (left := deadline - time.monotonic()) > 0:
-        try:
-            connect(host, port, left).close()
-        except OSError:
-            time.sleep(min(_POLL_SECONDS, left))
-        else:
-            return True
-    return False
+    try:
+        connect_within(host, port, timeout_seconds).close()
+    except OSError:
+        return False
+    return True
 
 
 def _report(local: Sequence[Finding]) -> dict[str, Any]:

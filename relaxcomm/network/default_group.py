@@ -18,12 +18,14 @@ from relaxcomm.network.liveness import without_frames
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import signed
+from relaxcomm.network.store_client import await_store
 from relaxcomm.network.store_server import serve_store
 from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import address_towards, check_rendezvous, launched, restart_count
 from relaxcomm.system.network_interface import use_interface_of
 from relaxcomm.system.slurm import follow_srun
 
+_FREE_PORT = "a MASTER_PORT at which nobody else listens"
 _numbers = itertools.count()
 _met: list[tuple[Any, int, int]] = []
 _served: list[Any] = []
@@ -41,12 +43,24 @@ def is_launched() -> bool:
     return launched().world_size > 1
 
 
-def _serve_store() -> None:
-    """Listen at MASTER_ADDR alone, where this process is to hold the store and others reach it there."""
+def _find_store(seconds: float) -> None:
+    """Hold the store, or wait until it can be reached.
+
+    Raises: CommunicationError if it cannot.
+    """
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_held = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
-    if launched().rank == 0 and not is_held and not _is_hidden(os.environ["MASTER_ADDR"]):
+    if launched().rank > 0 or is_held:
+        await_store(
+            host,
+            port,
+            seconds,
+            holder="the launcher" if is_held else "rank 0",
+            remedy=f"start it, with the address of its host as MASTER_ADDR, and {_FREE_PORT}",
+        )
+    elif not _is_hidden(host):
         with suppress(OSError):  # else torch listens everywhere, or says what is wrong
-            _served.append(serve_store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+            _served.append(serve_store(host, port))
 
 
 def _is_hidden(host: str) -> bool:
@@ -78,7 +92,7 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
     here, limit = launched(), timedelta(seconds=timeout_seconds)
     try:
         if not _met:
-            _serve_store()
+            _find_store(timeout_seconds)
             _met.append(next(iter(rendezvous("env://", timeout=limit))))
         store, own, size = _met[0]
         store.set_timeout(limit)
@@ -92,6 +106,11 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
     except ConfigError:
         raise
     except (RuntimeError, ValueError) as error:
+        if "EADDRINUSE" in str(error):
+            raise CommunicationError(
+                f"rank {here.rank} cannot hold the store: port {os.environ['MASTER_PORT']} (MASTER_PORT) is "
+                f"taken on this host; end the program that listens there, or set {_FREE_PORT}"
+            ) from None
         raise CommunicationError(
             f"rank {here.rank} of {here.world_size} has not met the others within {timeout_seconds:g} s "
             f"(timeout_seconds): {without_frames(error).splitlines()[0]}"

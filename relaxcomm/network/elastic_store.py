@@ -12,10 +12,10 @@ from typing import Any
 import torch.distributed as dist
 
 from relaxcomm.errors import CommunicationError, ConfigError
-from relaxcomm.network.liveness import without_frames
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import signed
+from relaxcomm.network.store_client import await_store, no_frames
 from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import address_towards
 from relaxcomm.system.network_interface import use_interface_of
@@ -49,7 +49,8 @@ def publish(place: MeetingPlace, facts: Mapping[str, str], shown_as: str) -> Non
 
 def has_run(store: Any) -> bool:
     """Whether the workers of a run have met."""
-    return bool(store.check([_KEY]))
+    with no_frames():
+        return bool(store.check([_KEY]))
 
 
 def forget_run(store: Any) -> None:
@@ -65,38 +66,42 @@ def connect(address: str, seconds: float, secret: Secret | None) -> Any:
         seconds: the longest wait for it.
         secret: that all share, or None.
 
-    Raises: ConfigError for what is no address; CommunicationError if nothing answers there.
+    Raises: ConfigError for what is no address; CommunicationError if no store answers there in time.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ConfigError(f"RELAXCOMM_JOIN is {address[:100]!r}; give the HOST:PORT of a run's store")
-    host, limit = host.strip("[]"), timedelta(seconds=seconds)
+    host = host.strip("[]")
     if (own := address_towards(host)) is not None:
         use_interface_of(own)
-    try:
-        store = dist.TCPStore(host, int(port), None, False, timeout=limit)  # type: ignore[attr-defined]  # documented, though not exported by name
-    except RuntimeError as error:
-        raise CommunicationError(
-            f"no store answers at {address}: {without_frames(error).splitlines()[0]}; give the HOST:PORT "
-            "that the run has printed, of a run that has not ended"
-        ) from error
+    store = await_store(
+        host,
+        int(port),
+        seconds,
+        holder="a run",
+        remedy="give the HOST:PORT that the run has printed, of a run that has not ended",
+    )
+    store.set_timeout(timedelta(seconds=seconds))
     return signed(store, secret)
 
 
 def find(store: Any, address: str, seconds: float) -> Run:
     """The elastic run that was begun last with this store; waits until its workers have met.
 
-    Raises: CommunicationError if there is none in so many seconds.
+    Raises: CommunicationError if there is none in so many seconds, or who holds the store has ended.
     """
     deadline = time.monotonic() + seconds
-    while not has_run(store):
-        if time.monotonic() > deadline:
-            raise CommunicationError(
-                f"the store at {address} has told of no run that can be joined for {seconds:g} s "
-                "(timeout_seconds); start one with membership: {elastic: true}"
-            )
-        time.sleep(_LOOK_SECONDS)
-    return Run(**json.loads(store.get(_KEY)))
+    try:
+        while not has_run(store):
+            if time.monotonic() > deadline:
+                raise CommunicationError(
+                    f"the store at {address} has told of no run that can be joined for {seconds:g} s "
+                    "(timeout_seconds); start one with membership: {elastic: true}"
+                )
+            time.sleep(_LOOK_SECONDS)
+        return Run(**json.loads(store.get(_KEY)))
+    except dist.DistError:
+        raise CommunicationError(f"the run at {address} has ended: its store answers no more") from None
 
 
 def place_of(store: Any, run: Run, timeout_seconds: float, secret: Secret | None) -> MeetingPlace:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
+
+_TRY_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 
 
 def connect(host: str, port: int, timeout_seconds: float) -> socket.socket:
@@ -20,3 +23,21 @@ def connect(host: str, port: int, timeout_seconds: float) -> socket.socket:
         connection.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
     return connection
+
+
+def connect_within(host: str, port: int, seconds: float) -> socket.socket:
+    """A connection to a program that listens there now, or will.
+
+    Raises: OSError, of the last try, if nobody has listened there for so many seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return connect(host, port, max(_PAUSE_SECONDS, min(left, _TRY_SECONDS)))
+        except UnicodeError as error:  # of a name that nobody can have
+            raise OSError(str(error)) from None
+        except OSError:
+            if left <= _PAUSE_SECONDS:
+                raise
+        time.sleep(_PAUSE_SECONDS)

@@ -13,6 +13,7 @@ from relaxcomm import ConfigError
 from relaxcomm.cli import invitation
 from relaxcomm.cli.app import app
 from relaxcomm.cli.invitation import listen
+from relaxcomm.network import elastic_store
 from tests.faults.served import Liar
 from tests.ranks import free_port
 
@@ -80,6 +81,22 @@ def test_a_run_that_has_ended(run):
     store, address = run
     invitation.end(store)
     assert said(address).endswith(f"the run at {address} has ended")
+
+
+def test_a_run_that_ends_while_it_is_waited_for(monkeypatch, capfd):
+    held, has_run = [listen("127.0.0.1")], elastic_store.has_run
+    store, address = held[0]
+    invitation.invite(store, {"algorithm": "bsp", "task": "digits"})
+    del store
+
+    def look(asked):
+        found = has_run(asked)
+        held.clear()  # the store ends
+        return found
+
+    monkeypatch.setattr(elastic_store, "has_run", look)
+    assert said(address).endswith(f"the run at {address} has ended: its store answers no more")
+    assert "frame #" not in capfd.readouterr().err
 
 
 def test_a_run_that_does_not_begin(run):

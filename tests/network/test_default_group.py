@@ -5,7 +5,9 @@ import socket
 
 import pytest
 
+from relaxcomm.errors import CommunicationError
 from relaxcomm.network import default_group
+from tests.ranks import free_port
 
 PLACE = {"RANK": "0", "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"}
 SEVERAL_HOSTS = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
@@ -27,5 +29,37 @@ def test_a_name_that_only_its_own_host_takes_for_loopback(monkeypatch, host, add
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(None, None, None, None, (address, 0))])
     monkeypatch.setattr(default_group, "_served", served := [])
     monkeypatch.setattr(default_group, "serve_store", lambda *place: place)
-    default_group._serve_store()
+    default_group._find_store(1.0)
     assert served == ([(host, 29500)] if serves else [])
+
+
+def refused(monkeypatch, port, **variables):
+    """What a rank says that cannot meet the others."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
+    monkeypatch.setattr(os, "environ", place)
+    monkeypatch.setattr(default_group, "_met", [])
+    with pytest.raises(CommunicationError) as caught:
+        default_group.make_default_group(1.0)
+    return str(caught.value)
+
+
+def test_rank_0_is_missing(monkeypatch):
+    said = refused(monkeypatch, port := free_port(), RANK="1")
+    assert "rank 1 of 2 has not met the others within 1 s (timeout_seconds): nobody listens at" in said
+    assert f"127.0.0.1:{port}, where rank 0 should hold the store (Connection refused)" in said
+
+
+def test_a_launcher_that_holds_the_store_is_missing(monkeypatch):
+    said = refused(monkeypatch, free_port(), RANK="0", TORCHELASTIC_USE_AGENT_STORE="True")
+    assert "where the launcher should hold the store (Connection refused)" in said
+
+
+def test_something_silent_is_in_the_place_of_the_store(monkeypatch, silent_port):
+    said = refused(monkeypatch, silent_port, RANK="1")
+    assert "is no store, or says nothing; start it, with the address of its host as MASTER_ADDR" in said
+
+
+def test_the_port_is_taken_at_rank_0(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        said = refused(monkeypatch, port := other.getsockname()[1], RANK="0")
+    assert said.startswith(f"rank 0 cannot hold the store: port {port} (MASTER_PORT) is taken on this host;")

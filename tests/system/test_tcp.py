@@ -1,10 +1,12 @@
 """Connections reach another program or nobody."""
 
 import socket
+import threading
+import time
 
 import pytest
 
-from relaxcomm.system.tcp import connect
+from relaxcomm.system.tcp import connect, connect_within
 from tests.ranks import free_port
 
 
@@ -27,3 +29,18 @@ def test_nobody_is_not_oneself(monkeypatch):
         connect("127.0.0.1", port, 5)
     (connection,) = made
     assert connection.fileno() == -1, "it was connected to itself, and is closed"
+
+
+def test_who_will_listen_is_waited_for():
+    port, servers = free_port(), []
+    later = threading.Timer(0.4, lambda: servers.append(socket.create_server(("127.0.0.1", port))))
+    later.start()
+    connect_within("127.0.0.1", port, 20).close()
+    later.join()
+    servers[0].close()
+    begin = time.monotonic()
+    with pytest.raises(ConnectionRefusedError):
+        connect_within("127.0.0.1", port, 0.5)
+    assert 0.3 < time.monotonic() - begin < 5
+    with pytest.raises(OSError, match="label"):
+        connect_within("a" * 64 + ".invalid", port, 0.5)
