@@ -16,8 +16,9 @@ from rich.console import Console
 
 from relaxcomm.cli import elastic_worker, fork_server, invitation, signals
 from relaxcomm.cli.elastic_worker import Processes
+from relaxcomm.cli.exit_codes import RunFailed
 from relaxcomm.cli.launcher import LOOPBACK, prepare
-from relaxcomm.cli.worker_reports import first_failure, in_words, report_of
+from relaxcomm.cli.worker_reports import cause_of, first_failure, in_words, report_of
 from relaxcomm.network import elastic_store
 from relaxcomm.system.telling import tell
 
@@ -101,7 +102,7 @@ class _Launcher(Generic[T]):
 
     def __init__(self, processes: Processes[T], store: Any, restarts: int) -> None:
         self._processes, self._store, self._restarts = processes, store, restarts
-        self._failed: dict[int, int] = {}  # exit codes of the last failures, by rank
+        self._cause: RunFailed | None = None  # of the first failure that did not follow from another
         self._console = Console(stderr=True)
         self._done: tuple[int, int] | None = None  # rank and life of the first that came to the end
 
@@ -120,7 +121,7 @@ class _Launcher(Generic[T]):
             if self._done is None and any(worker.process is not None for worker, _ in living):
                 self._begin_again(workers)
         if self._done is None:
-            raise first_failure(self._processes.folder, self._failed, size)
+            raise self._cause or first_failure(self._processes.folder, {}, size)
         return self._processes.result(*self._done)
 
     def _begin_again(self, workers: Sequence[_Worker]) -> None:
@@ -142,8 +143,9 @@ class _Launcher(Generic[T]):
         if exit_code == -signal.SIGINT:
             signals.await_interrupt()
         assert exit_code is not None, "it has ended"
-        self._failed.setdefault(worker.rank, exit_code)
-        report = report_of(self._processes.folder, worker.rank, worker.lives)
+        folder = self._processes.folder
+        self._cause = self._cause or cause_of(folder, worker.rank, worker.lives, exit_code)
+        report = report_of(folder, worker.rank, worker.lives)
         ended = f"process {process.pid} ended: {in_words(exit_code) if report is None else report}"
         can_restart = self._done is None and not (report is not None and report.bad_input)
         if self._done is None and not elastic_store.has_run(self._store):

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from relaxcomm.cli.exit_codes import BAD_INPUT, RunFailed, describe
 from relaxcomm.errors import CommunicationError
@@ -52,6 +53,21 @@ def report_of(folder: Path, rank: int, life: int = 0) -> RunFailed | None:
     return RunFailed(report["message"], report["details"], bad_input=report["bad_input"])
 
 
+def cause_of(folder: Path, rank: int, life: int, exit_code: int) -> RunFailed | None:
+    """Why a worker has failed; None if another's failure was the cause.
+
+    Args:
+        folder: in which it may have left a report.
+        rank, life: as in `reporting`.
+        exit_code: with which it ended.
+    """
+    path = _path(folder, rank, life)
+    if not path.exists():
+        return _silent(rank, exit_code)
+    report = json.loads(path.read_text(encoding="utf-8"))
+    return None if report["consequence"] else _told(report)
+
+
 def in_words(exit_code: int) -> str:
     """How a process ended."""
     return f"exit code {exit_code}" if exit_code >= 0 else signal_name(-exit_code)
@@ -80,14 +96,23 @@ def first_failure(folder: Path, exit_codes: Mapping[int, int], workers: int) -> 
         for rank in silent:
             # SIGTERM is how the launcher ends the others.
             if exit_codes.get(rank, -signal.SIGTERM) != -signal.SIGTERM:
-                return RunFailed(f"rank {rank} ended without a message: {in_words(exit_codes[rank])}")
+                return _silent(rank, exit_codes[rank])
     if not reports:
         return RunFailed("the workers were ended from outside")
     first = min(causes or reports, key=lambda report: report["time"])
-    message = first["message"] if first["bad_input"] else f"rank {first['rank']}: {first['message']}"
-    if not causes and silent:
-        message += f" (no message from rank {', '.join(map(str, silent))})"
-    return RunFailed(message, first["details"], bad_input=first["bad_input"])
+    ending = f" (no message from rank {', '.join(map(str, silent))})" if not causes and silent else ""
+    return _told(first, ending)
+
+
+def _silent(rank: int, exit_code: int) -> RunFailed:
+    return RunFailed(f"rank {rank} ended without a message: {in_words(exit_code)}")
+
+
+def _told(report: Mapping[str, Any], ending: str = "") -> RunFailed:
+    """What a report tells."""
+    who = "" if report["bad_input"] else f"rank {report['rank']}: "
+    message = f"{who}{report['message']}{ending}"
+    return RunFailed(message, report["details"], bad_input=report["bad_input"])
 
 
 def _path(folder: Path, rank: int, life: int) -> Path:

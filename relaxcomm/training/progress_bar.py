@@ -23,7 +23,7 @@ class Display(ABC):
 
     Args:
         title: shown in front.
-        steps: optimizer steps of the whole run; set them where they change.
+        steps: optimizer steps of the whole run, about; set them where they change.
         metric: name of the held-out measure.
         statistics: the engine's, of this rank.
     """
@@ -79,7 +79,7 @@ class Lines(Display):
         loss = "" if self._last is None else f"loss {float(self._last):.4f}  "  # none where all was trained
         speed = step / seconds if seconds else 0.0
         print(
-            f"{self.title}  step {step}/{self.steps}  {loss}{self.metric} {measure:.4f}"
+            f"{self.title}  step {step}/{max(step, self.steps)}  {loss}{self.metric} {measure:.4f}"
             f"  {_rate(speed)}  {self.communication()}",
             file=sys.stderr,
             flush=True,
@@ -125,7 +125,7 @@ class Bar(Display):
 
     def _update(self, step: int) -> None:
         self._note.plain = f"  {self._loss}{self.communication()}{self._measure}"
-        self._progress.update(self._task, completed=step, total=self.steps)
+        self._progress.update(self._task, completed=step, total=max(step, self.steps))
 
     def close(self) -> None:
         self._live.stop()

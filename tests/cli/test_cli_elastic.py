@@ -7,12 +7,14 @@ import signal
 import sys
 import urllib.request
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
 from relaxcomm import errors
-from relaxcomm.cli import elastic_launcher
+from relaxcomm.cli import elastic_launcher, worker_reports
 from relaxcomm.cli.exit_codes import RunFailed
+from relaxcomm.errors import CommunicationError
 from tests.monitoring.harness import free_ports
 from tests.network_namespaces import hosts
 
@@ -249,6 +251,31 @@ def test_what_a_worker_returns_is_handed_over_and_what_it_raises_told(capfd):
         elastic_launcher.launch_elastic(fail, 2, configuration={})
     assert caught.value.bad_input
     assert "takes its place" not in capfd.readouterr().err
+
+
+def test_the_first_failure_that_did_not_follow_from_another(monkeypatch, tmp_path):
+    monkeypatch.setattr(worker_reports, "_STAY_SECONDS", 0.0)
+    monkeypatch.setattr(elastic_launcher.elastic_store, "has_run", lambda store: True)
+    launcher = elastic_launcher._Launcher(SimpleNamespace(folder=tmp_path), None, restarts=3)
+    workers = [elastic_launcher._Worker(rank, None) for rank in range(3)]
+
+    def end(rank, life, exit_code, error=None):
+        workers[rank].lives = life
+        if error is not None:
+            with pytest.raises(SystemExit), worker_reports.reporting(tmp_path, rank, life):
+                raise error
+        launcher._ended(workers[rank], SimpleNamespace(pid=1, exitcode=exit_code), workers)
+
+    end(1, 0, 1, CommunicationError("rank 2 is gone"))
+    assert launcher._cause is None
+    end(2, 0, -signal.SIGKILL)
+    end(0, 0, 3)
+    end(2, 1, 1, CommunicationError("the run has ended"))
+    end(1, 1, 1, ValueError("too late"))
+    assert str(launcher._cause) == "rank 2 ended without a message: SIGKILL"
+    launcher._cause = None
+    end(1, 2, 1, ValueError("no such class"))
+    assert str(launcher._cause).startswith("rank 1: ValueError: no such class")
 
 
 def test_pauses_grow_as_long_as_processes_do_not_last(monkeypatch):

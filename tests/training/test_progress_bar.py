@@ -25,6 +25,18 @@ def test_plain_progress_is_sparse_and_ends_with_the_last_step(capsys):
     )
 
 
+def test_no_more_steps_are_shown_than_there_are(capsys):
+    """Where ranks have changed the number is an estimate until the next epoch begins."""
+    counted = {"bytes_sent": 0, "lssr": 0.0}
+    Lines("bsp", 117, "accuracy", counted).evaluated(118, 0.5, 1.0)
+    assert "step 118/118" in capsys.readouterr().err
+    screen = StringIO()
+    bar = Bar("bsp", 117, "accuracy", counted, Console(file=screen, force_terminal=True, width=80))
+    bar.evaluated(118, 0.5, 1.0)
+    bar.close()
+    assert "118/118" in screen.getvalue()
+
+
 @pytest.mark.parametrize(
     ("seconds", "speed"), [(0.25, "4 step/s"), (8.0, "0.12 step/s"), (0.0005, "2,000 step/s")]
 )
