@@ -19,6 +19,7 @@ from relaxcomm.primitives.outers.slowmo import slowmo
 from relaxcomm.replica.named_parameters import named_parameters, trainable
 from relaxcomm.replica.sharding import is_sharded_model
 from relaxcomm.roles import VotingTrigger
+from relaxcomm.system.torch_classes import derives_from
 
 _LINEAR = (average, sgd, nesterov, slowmo)
 """Outers that take complex numbers as they are."""
@@ -69,6 +70,13 @@ def check_model(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Al
 
 def _check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Algorithm) -> None:
     groups = [{**group, "optimizer": type(one)} for one in optimizers for group in one.param_groups]
+    for one in optimizers if algorithm.lets_replicas_differ else ():
+        if derives_from(type(one), "ZeroRedundancyOptimizer"):
+            raise CompositionError(
+                f"{type(one).__name__} has each rank step its part of the parameters and sends them to all, "
+                f"and with {algorithm.name} replicas differ, whose progress would be lost; attach with the "
+                "optimizer inside it (such as torch.optim.Adam), or use an algorithm of gradients such as bsp"
+            )
     for rule in algorithm.rules:
         for made in rule.primitives.values():
             made.check_optimizer(groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from relaxcomm.engine import engine_state, run_state
 from relaxcomm.engine.readable import Readable
@@ -12,6 +12,12 @@ from relaxcomm.engine.run_state import Stateful
 
 class Restorable(Readable):
     """The part of an `Engine` that holds the state of a run."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an engine holds connections and hooks, and cannot be copied or pickled: keep it out of what is. "
+            "Save engine.state_dict(); or the whole run, by engine.run_state_dict() or checkpoint.save()"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """All state of this rank under its name, `{"rank_0": (state,)}`: clock, slots, results on their way.

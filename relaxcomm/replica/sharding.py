@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from relaxcomm.system.torch_classes import derives_from
 from relaxcomm.tensors.buckets import Item, local
 
 _MOVES_NO_SHARDS = "2.10"  # pytorch/pytorch#163130; where it is in, `.float()` may follow attach as before
@@ -26,7 +27,7 @@ def is_sharded_model(model: nn.Module) -> bool:
 
 def sharded_modules(model: nn.Module) -> list[Any]:
     """The parts of a model that were given to `fully_shard`."""
-    return [module for module in model.modules() if _is_fsdp(type(module))]
+    return [module for module in model.modules() if derives_from(type(module), "FSDPModule")]
 
 
 def reshard(model: nn.Module) -> None:
@@ -115,7 +116,3 @@ def load_held(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
         for place, values in saved["state"].items()
     }
     optimizer.load_state_dict({**saved, "state": state})
-
-
-def _is_fsdp(cls: type) -> bool:
-    return any(one.__name__ == "FSDPModule" and one.__module__.startswith("torch.") for one in cls.__mro__)

@@ -29,11 +29,16 @@ _WRAPPERS = {
 
 
 def check_unwrapped(model: nn.Module) -> None:
-    """Refuse a model that PyTorch exchanges already, or shards in another way than attach can exchange.
+    """Refuse a model that is scripted, that PyTorch exchanges already, or shards as attach cannot exchange.
 
     Raises: CompositionError.
     """
     for place, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CompositionError(
+                f"{place or 'the model'} is a {type(module).__name__}, whose parameters cannot be followed; "
+                "attach the model that was scripted or traced, and script or trace it after close()"
+            )
         name = _wrapper(type(module))
         if name is not None:
             raise CompositionError(f"{place or 'the model'} is under {name}, which {_why(name)}")

@@ -91,6 +91,15 @@ def test_a_copied_optimizer_is_free():
         assert engine.statistics["steps"] == 3
 
 
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
+def test_an_engine_is_not_copied(way):
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, "bsp") as engine:
+        for held in (engine, {"model": model, "engine": engine}):
+            with pytest.raises(TypeError, match=r"an engine .* cannot be copied.*checkpoint.save\(\)"):
+                WAYS[way](held)
+
+
 class Failing(torch.optim.SGD):
     """Can be stepped, but not followed to the end."""
 

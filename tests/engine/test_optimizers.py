@@ -343,3 +343,21 @@ def test_a_late_average_of_complex_parameters_is_saved_and_loaded(algorithm):
         return len(saved)
 
     assert all(in_process(program, 3))
+
+
+class ZeroRedundancyOptimizer(optim.SGD):
+    """Has its name and its module's: torch's own needs a process group."""
+
+    __module__ = "torch.distributed.optim.zero_redundancy_optimizer"
+
+
+def test_one_that_sends_parameters_is_refused_where_replicas_differ():
+    model = make_toy()
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), lr=0.1)
+    with pytest.raises(CompositionError, match=r"ZeroRedundancyOptimizer has each rank step its part.*bsp"):
+        relaxcomm.attach(model, optimizer, "local_sgd")
+    with (
+        relaxcomm.attach(model, optimizer, "bsp") as engine,
+        pytest.raises(CompositionError, match="ZeroRedundancyOptimizer"),
+    ):
+        engine.switch("local_sgd")

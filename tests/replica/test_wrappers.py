@@ -130,6 +130,22 @@ def test_data_parallel_is_refused():
             copy(X)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_what_is_scripted_or_traced_is_refused():
+    model = make()
+    part = torch.jit.script(model[0])
+    for one in (torch.jit.script(model), torch.jit.trace(model, X), nn.Sequential(part, nn.ReLU())):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+        with pytest.raises(CompositionError, match=r"is a .*Module.*script or trace it after close\(\)"):
+            relaxcomm.attach(one, optimizer, "bsp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with relaxcomm.attach(model, optimizer, "bsp"):
+        model[0] = part
+        model(X).sum().backward()
+        with pytest.raises(UsageError, match=r"0 is a RecursiveScriptModule"):
+            optimizer.step()
+
+
 def test_parts_and_wholes_of_an_attached_model_are_refused():
     model, tied = make(), make()
     tied[2].weight = model[2].weight

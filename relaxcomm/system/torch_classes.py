@@ -1,0 +1,14 @@
+"""PyTorch's own classes, looked up by name so that none is imported for it."""
+
+from __future__ import annotations
+
+
+def derives_from(cls: type, name: str) -> bool:
+    """Whether a class is PyTorch's of that name, or derives from it.
+
+    Example:
+        >>> import torch
+        >>> derives_from(torch.nn.BatchNorm1d, "_NormBase"), derives_from(torch.nn.Linear, "_NormBase")
+        (True, False)
+    """
+    return any(one.__name__ == name and one.__module__.startswith("torch.") for one in cls.__mro__)
