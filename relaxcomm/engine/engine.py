@@ -27,7 +27,7 @@ class Engine(Batching, Restorable):
 
     Optimizer state (momentum, Adam's moments) stays local, but see `switch`. Floating-point buffers
     are averaged whenever a rule averages parameters or deltas, and by `averaged()` and `close()`;
-    integer buffers stay local.
+    integer buffers stay local, and those that are not persistent.
 
     Example:
         >>> import torch

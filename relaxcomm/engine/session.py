@@ -18,6 +18,7 @@ from relaxcomm.engine.reconfiguration import Reconfiguration
 from relaxcomm.errors import RankLostError, RejoinedError
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.generations import Generation
+from relaxcomm.replica.buffers import requantize
 from relaxcomm.replica.modes import evaluated
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
@@ -206,6 +207,7 @@ class Session:
         if average or (average is None and (self.bound.algorithm.lets_replicas_differ or has_buffers)):
             with self.world.statistics.evaluating(), evaluated(self.replica.optimizers, keeps=False):
                 replicas.average(self.bound, EVALUATION)
+            requantize(self.replica.model)
             idle.warn_of_parted(self.bound)
         elif average is None:
             replicas.check(self.bound, self.bound.replica.parameters)

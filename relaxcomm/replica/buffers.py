@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from relaxcomm.system.torch_classes import derives_from
+
+_FAKE_QUANTIZER = "FakeQuantizeBase"
 
 
 def can_be_copied(buffer: Tensor) -> bool:
@@ -15,9 +21,17 @@ def can_be_copied(buffer: Tensor) -> bool:
     )
 
 
-def has_means(buffer: Tensor) -> bool:
-    """Whether a buffer is of a type whose values have means, which entries of 8 bits have not."""
-    return buffer.is_floating_point() and buffer.itemsize > 1 and can_be_copied(buffer)
+def with_means(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that are averaged, now or later: floats of the model's state whose mean says something."""
+    left_out = {
+        f"{place}.{name}" if place else name
+        for place, module in model.named_modules()
+        for name in module._buffers
+        if _stays_local(module, name)
+    }
+    return {
+        name: buffer for name, buffer in model.named_buffers() if name not in left_out and _has_means(buffer)
+    }
 
 
 def is_statistic(buffer: Tensor) -> bool:
@@ -27,3 +41,38 @@ def is_statistic(buffer: Tensor) -> bool:
     seen may begin so, and become a statistic later.
     """
     return bool((buffer.abs() <= torch.finfo(buffer.dtype).max / 4).all())
+
+
+def requantize(model: nn.Module) -> None:
+    """Have fake quantizers take scale and zero point from what their observers hold, which is a mean now."""
+    for module in model.modules():
+        if derives_from(type(module), _FAKE_QUANTIZER) and _has_observed(module):
+            pair = cast(Any, module).calculate_qparams()
+            for name, value in zip(("scale", "zero_point"), pair, strict=True):
+                held = module.get_buffer(name)
+                if held.shape == value.shape:
+                    held.copy_(value)
+
+
+def _stays_local(module: nn.Module, name: str) -> bool:
+    """Whether a buffer is a cache, a mask of torch's pruning, or a fake quantizer's scale.
+
+    Each rank computes those from what it holds; a scale fits its own zero point, an integer, alone.
+    """
+    is_cache = name in module._non_persistent_buffers_set
+    is_mask = name.endswith("_mask") and f"{name.removesuffix('_mask')}_orig" in module._parameters
+    return is_cache or is_mask or (name == "scale" and derives_from(type(module), _FAKE_QUANTIZER))
+
+
+def _has_means(buffer: Tensor) -> bool:
+    """Whether a buffer is of a type whose values have means, which entries of 8 bits have not."""
+    return buffer.is_floating_point() and buffer.itemsize > 1 and can_be_copied(buffer)
+
+
+def _has_observed(module: nn.Module) -> bool:
+    """Whether a fake quantizer's observer has seen a range."""
+    observer = getattr(module, "activation_post_process", None)
+    least, largest = (getattr(observer, name, None) for name in ("min_val", "max_val"))
+    if not (isinstance(least, Tensor) and isinstance(largest, Tensor) and least.numel()):
+        return False
+    return bool((least <= largest).all())

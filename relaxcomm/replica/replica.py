@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from relaxcomm.replica.buffers import has_means, is_statistic
+from relaxcomm.errors import UsageError
+from relaxcomm.replica.buffers import is_statistic, with_means
 from relaxcomm.replica.grad_scaler import is_scaled
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.sharding import as_held, held, is_sharded_model, moment_like, reshard
@@ -43,8 +44,8 @@ class Replica:
         self._trained = TrainedParameters(model, self.optimizers)
         self.parameters = self._trained.trained
         """What is trained, last registered first, as backward meets it."""
-        means = {name: buffer for name, buffer in model.named_buffers() if has_means(buffer)}
-        self._buffers = frozenset(means)
+        means = with_means(model)
+        self._buffers = {name: buffer.shape for name, buffer in means.items()}
         self._averaged = frozenset(name for name, buffer in means.items() if is_statistic(buffer))
         self._is_sharded = is_sharded_model(model)
         self.frozen = self._trained.frozen
@@ -80,12 +81,25 @@ class Replica:
 
     def buffers(self) -> list[Item]:
         """Those that are averaged (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
-        return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in self._averaged]
+        found = self._named(self._averaged)
+        self.check_shapes(found)
+        return found
 
     def maybe_buffers(self) -> list[Item]:
         """Those that were no statistics at attach, such as masks, and may have become such."""
-        maybe = self._buffers - self._averaged
-        return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in maybe]
+        return self._named(self._buffers.keys() - self._averaged)
+
+    def check_shapes(self, buffers: Iterable[Item]) -> None:
+        """Raise UsageError for one of these that has another shape than at attach: other ranks' may not."""
+        for item in buffers:
+            was, now = self._buffers[item.name], item.tensor.shape
+            if now != was and was.numel():  # an observer's range has no entry before its first batch
+                raise UsageError(
+                    f"the buffer {item.name} is averaged, and had the shape {list(was)} when the engine was "
+                    f"attached; now it has {list(now)}, which other ranks may not have. Keep a cache by "
+                    "register_buffer(…, persistent=False), which stays on its rank; for another size on all "
+                    "ranks close the engine before, and attach anew after"
+                )
 
     def pack(self, items: Iterable[Item]) -> list[Bucket]:
         """Buckets of some tensors, apart from those of the rules; buffers share none with others."""
@@ -168,6 +182,9 @@ class Replica:
         scales = torch.where(torch.tensor(left, device=bucket.device), self.gradient_scale, 1.0)
         sizes = torch.tensor([item.tensor.numel() for item in bucket.items], device=bucket.device)
         return torch.repeat_interleave(scales, sizes)
+
+    def _named(self, names: Collection[str]) -> list[Item]:
+        return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in names]
 
     def states_of(self, client: int) -> list[defaultdict[Tensor, Any]]:
         """A client's own states of the optimizers, one each."""

@@ -141,10 +141,12 @@ def _later_statistics(bound: Bound) -> list[Bucket]:
     items = bound.replica.maybe_buffers()
     if not items:
         return []
-    mine = [item.name for item in items if is_statistic(item.tensor)]
-    told = cast("Sequence[list[str]]", bound.world.gather_all(mine, "the average of buffers"))
-    names = set(mine).intersection(*told)
-    return bound.replica.pack(item for item in items if item.name in names)
+    mine = [item for item in items if is_statistic(item.tensor)]
+    bound.replica.check_shapes(mine)
+    names = [item.name for item in mine]
+    told = cast("Sequence[list[str]]", bound.world.gather_all(names, "the average of buffers"))
+    common = set(names).intersection(*told)
+    return bound.replica.pack(item for item in mine if item.name in common)
 
 
 def _of_replicas(

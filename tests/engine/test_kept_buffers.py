@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.ao import quantization
+from torch.nn.utils import prune
 
 from relaxcomm import attach, simulate
 
@@ -126,3 +128,127 @@ def test_a_complex_parameter_that_some_rank_does_not_use(size, users):
     expected = complex(len(users) / 3) if users else None
     for found in simulate(rank, 3):
         assert found == (None if expected is None else pytest.approx(expected))
+
+
+class Cached(nn.Module):
+    """Has buffers that it makes anew where a batch is longer than all before."""
+
+    def __init__(self, *, persistent: bool) -> None:
+        super().__init__()
+        self.layer, self.persistent = nn.Linear(4, 4), persistent
+        self.grow(8)
+
+    def grow(self, length):
+        self.register_buffer("cos_cached", torch.ones(length, 4), persistent=self.persistent)
+
+    def forward(self, x):
+        if len(x) > len(self.cos_cached):
+            self.grow(len(x))
+        return self.layer(x * self.cos_cached[: len(x)])
+
+
+def trained(group, *, persistent, algorithm):
+    model = Cached(persistent=persistent)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
+        for step in range(4):
+            length = 12 if group.rank() and step == 1 else 6
+            model(torch.ones(length, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with engine.averaged():
+            pass
+    return len(model.cos_cached)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=str)
+def test_a_cache_may_grow_on_one_rank(algorithm):
+    lengths = simulate(lambda group: trained(group, persistent=False, algorithm=algorithm), 2)
+    assert lengths == [8, 12]
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=str)
+def test_a_buffer_of_the_state_that_has_grown_is_named(algorithm):
+    words = r"buffer cos_cached is averaged.* shape \[8, 4\].*now it has \[12, 4\].*persistent=False"
+    with pytest.raises(Exception, match=words):
+        simulate(lambda group: trained(group, persistent=True, algorithm=algorithm), 2)
+
+
+def pruned(group, *, in_averaged):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    prune.l1_unstructured(model[0], "weight", 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    config = {"algorithm": {"name": "local_sgd", "steps": 8}}
+    with attach(model, optimizer, config, process_group=group) as engine:
+        for step in range(12):
+            inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + group.rank()))
+            model(inputs + 3 * group.rank()).sub(1).square().mean().clamp(max=5).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 5 and not in_averaged:
+                prune.l1_unstructured(model[0], "weight", 0.5)
+            elif step == 5:
+                with engine.averaged():  # `weight` itself is of the last forward
+                    prune.l1_unstructured(model[0], "weight", 0.5, importance_scores=model[0].weight_orig)
+    return model[0].weight_mask
+
+
+@pytest.mark.parametrize("in_averaged", [False, True])
+def test_a_mask_of_pruning_is_never_averaged(in_averaged):
+    """Made from the mean model it is the same on all ranks, and outlasts `averaged`."""
+    masks = simulate(lambda group: pruned(group, in_averaged=in_averaged), 3)
+    assert [(mask == 0).sum().item() for mask in masks] == [32] * 3
+    assert [(mask == 1).sum().item() for mask in masks] == [32] * 3
+    assert all(torch.equal(mask, masks[0]) for mask in masks) == in_averaged
+
+
+class Quantized(nn.Module):
+    def __init__(self, observer) -> None:
+        super().__init__()
+        options = {"qscheme": torch.per_channel_affine} if "PerChannel" in observer.__name__ else {}
+        self.fake = quantization.FakeQuantize(observer, 0, 255, averaging_constant=0.1, **options)
+        self.unseen = quantization.FakeQuantize()
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.layer(self.fake(x))
+
+
+def quantized(group, *, observer, algorithm):
+    """What ranks hold after close, one with brighter images; and whether pairs fitted before."""
+    model = Quantized(observer)
+    fake, fitted = model.fake, True
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
+        for step in range(12):
+            if step == 9:
+                model.apply(quantization.disable_observer)
+                pair = fake.scale.clone(), fake.zero_point.clone()
+            if step >= 9:
+                fitted &= torch.equal(fake.scale, pair[0]) and torch.equal(fake.zero_point, pair[1])
+            generator = torch.Generator().manual_seed(100 * step + group.rank())
+            inputs = torch.randn(32, 6, generator=generator) + 2.0 * group.rank()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with engine.averaged():
+            fitted &= torch.equal(fake.scale, pair[0]) and torch.equal(fake.zero_point, pair[1])
+    expected = fake.calculate_qparams()
+    fitted &= torch.equal(fake.scale, expected[0]) and torch.equal(fake.zero_point, expected[1].int())
+    return fitted, fake.scale.tolist(), fake.zero_point.tolist(), pair[1].tolist()
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 4}], ids=str)
+@pytest.mark.parametrize(
+    "observer",
+    [quantization.MovingAverageMinMaxObserver, quantization.MovingAveragePerChannelMinMaxObserver],
+)
+def test_a_fake_quantizers_scale_fits_its_zero_point(observer, algorithm):
+    (*first, before), (*second, other) = simulate(
+        lambda group: quantized(group, observer=observer, algorithm=algorithm), 2
+    )
+    assert before != other, "each rank has a range of its own until the end"
+    assert first == second
+    assert first[0]
