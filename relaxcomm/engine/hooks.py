@@ -70,9 +70,16 @@ class Hooks:
         model: whose forward is followed.
         parameters: whose gradients are.
         optimizers: whose steps are.
+        load_begins: called before a state is loaded into the model or a part of it.
     """
 
-    def __init__(self, model: nn.Module, parameters: Sequence[Item], optimizers: Sequence[Optimizer]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Sequence[Item],
+        optimizers: Sequence[Optimizer],
+        load_begins: Callable[[], None],
+    ) -> None:
         self._model, self._parameters, self._optimizers = model, parameters, optimizers
         self._follower: Follower | None = None
         self._handles: list[RemovableHandle] = []
@@ -84,6 +91,7 @@ class Hooks:
         self._hybrid = HybridSharding(model)
         self._begin_of_backward = uncompiled(self._backward_begins)
         self._end_of_backward = uncompiled(self._backward_ends)
+        self._load_begins = Hook(lambda *args: load_begins())
         self._nested = {optimizer: NestedSteps(optimizer) for optimizer in optimizers}
 
     def hang(self) -> None:
@@ -92,6 +100,9 @@ class Hooks:
         add = self._handles.append
         add(self._model.register_forward_pre_hook(Hook(self._forward_begins), prepend=True))
         add(self._model.register_forward_hook(Hook(self._forward_ends)))
+        for module in self._model.modules():
+            # torch leaves this method without types
+            add(module.register_load_state_dict_pre_hook(self._load_begins))  # type: ignore[no-untyped-call]
         for optimizer in self._optimizers:
             add(optimizer.register_step_pre_hook(Hook(self._step_begins)))
             add(optimizer.register_step_post_hook(Hook(self._step_ends)))

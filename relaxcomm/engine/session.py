@@ -47,7 +47,8 @@ class Session:
         self.replica = bound.replica
         self.step = self.make_step(bound)
         """What is done in a step now."""
-        self._hooks = Hooks(self.replica.model, self.replica.parameters, self.replica.optimizers)
+        replica = self.replica
+        self._hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
         self.loop = Loop(self._hooks, self.step, self)
         self.loaders = Loaders(self.event)
         try:
@@ -113,6 +114,7 @@ class Session:
         self.step.inputs.follow(before.inputs)
         self.metering.follow(bound)
         self.schedule.follow(self.step)
+        self.replica.loaded.forget()
 
     def event(self, event: str, facts: Mapping[str, float]) -> None:
         """Something has happened on all ranks that no hook sees; those that are left exchange once more."""
@@ -157,6 +159,7 @@ class Session:
         if gone.step.follows_gradients != self.step.follows_gradients:
             self._hooks.follow(self.loop, gradients=gone.step.follows_gradients)
         self.step = step = gone.step
+        self.replica.loaded.forget()
         self.loop.go_on_with(step, gone.resumes_at)
         self.schedule.go_on_with(step)
         self.metering.go_on_with(step.bound, self.generation, gone.targets)

@@ -24,6 +24,7 @@ class Shadow:
         """Take part in all that the others do, then take over the model of one that trained longest."""
         statistics, world = self._step().bound.world.statistics, self._step().bound.world
         trained = statistics.steps
+        self._step().check_loaded()
         self._schedule.stop_timing()
         self._step().inputs.shadow()
         try:

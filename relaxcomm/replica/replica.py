@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.buffers import is_statistic, with_means
 from relaxcomm.replica.grad_scaler import is_scaled
+from relaxcomm.replica.loaded_weights import LoadedWeights
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.sharding import as_held, held, is_sharded_model, moment_like, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
@@ -44,6 +45,8 @@ class Replica:
         self._trained = TrainedParameters(model, self.optimizers)
         self.parameters = self._trained.trained
         """What is trained, last registered first, as backward meets it."""
+        self.loaded = LoadedWeights(self.parameters, self.optimizers, self.reshard)
+        """What the training loop has loaded since the last step."""
         means = with_means(model)
         self._buffers = {name: buffer.shape for name, buffer in means.items()}
         self._averaged = frozenset(name for name, buffer in means.items() if is_statistic(buffer))

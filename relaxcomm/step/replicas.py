@@ -220,7 +220,8 @@ def kept(bound: Bound) -> Iterator[None]:
     """
     before = _gathered([*mean_buckets(bound), *bound.replica.pack(bound.replica.maybe_buffers())])
     try:
-        yield
+        with bound.replica.loaded.ignored():
+            yield
     except RejoinedError:
         before = []
         raise

@@ -78,8 +78,13 @@ class Step:
 
     def apply_due(self) -> None:
         """Apply late results that are due, also where a GradScaler has skipped the step."""
+        self.check_loaded()
         self.inputs.take_part(self.parameters.lands)
         self.parameters.apply_due()
+
+    def check_loaded(self) -> None:
+        """Raise UsageError for weights that were loaded since the last step, and would move a base."""
+        self.bound.replica.loaded.check(self.bound.algorithm, self.bound.clock.step)
 
     def after_step(self) -> None:
         """The optimizers have stepped, or a GradScaler has skipped it."""
@@ -112,6 +117,7 @@ class Step:
         device_seconds = bound.world.transport.device_seconds()
         bound.world.statistics.tick(exchanged, bound.uncompressed_bytes, *device_seconds)
         bound.clock.tick()
+        bound.replica.loaded.forget()
         self._bases.follow(self._ran)
         self.backward.tick()
         self._exchanged, self._ran = False, frozenset()
@@ -127,6 +133,7 @@ class Step:
 
     def exchange_at(self, event: str) -> None:
         """Run the rules that wait for something that has happened."""
+        self.check_loaded()
         fired = self.parameters.waiting_for(event)
         if self.parameters.run(fired):
             self.bound.world.statistics.synchronised()

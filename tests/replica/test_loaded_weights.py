@@ -1,0 +1,242 @@
+"""Weights that a training loop loads after attach: refused where a base would make them local progress."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import relaxcomm
+from relaxcomm import UsageError
+
+ROUND = {"steps": 3}
+BASED = [
+    {"name": "diloco", **ROUND},
+    {"name": "slowmo", **ROUND},
+    {"name": "streaming_diloco", "steps": 6, "delay": 1},
+    {"name": "sparseloco", **ROUND},
+    {"name": "decoupled_diloco"},
+    {"name": "noloco"},
+    {"name": "heloco"},
+    {"name": "easgd"},
+    {"name": "ssp"},
+]
+DILOCO = BASED[0]
+
+
+def make(kind=torch.optim.SGD):
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    return model, kind(model.parameters(), lr=1e-3)
+
+
+def train(model, optimizer, steps=1):
+    for step in range(steps):
+        model(torch.ones(5, 3) + step).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def other(model):
+    """Weights that are not the model's."""
+    return {name: value + 1 for name, value in model.state_dict().items()}
+
+
+def kept(model):
+    return copy.deepcopy(model.state_dict())
+
+
+@pytest.mark.parametrize("algorithm", BASED, ids=lambda one: one["name"])
+@pytest.mark.parametrize("at", [0, 4])
+def test_a_load_that_a_base_would_take_for_progress_is_refused(algorithm, at):
+    model, optimizer = make()
+    with pytest.raises(UsageError, match=rf"load_state_dict\(\) has changed .* before step {at}.*Close"):  # noqa: PT012, SIM117
+        with relaxcomm.attach(model, optimizer, {"algorithm": algorithm}):
+            train(model, optimizer, at)
+            model.load_state_dict(other(model))
+            train(model, optimizer)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", "local_sgd", "d_psgd", "selsync"])
+def test_a_load_without_a_base_is_what_training_goes_on_from(algorithm):
+    def rank(group):
+        torch.manual_seed(0)
+        model, optimizer = make()
+        with relaxcomm.attach(model, optimizer, {"algorithm": algorithm}, process_group=group):
+            train(model, optimizer, 3)
+            model.load_state_dict(given)
+            train(model, optimizer)
+        return model[0].weight.mean().item()
+
+    given = {name: torch.full_like(value, 5) for name, value in make()[0].state_dict().items()}
+    assert relaxcomm.simulate(rank, 2) == pytest.approx([5.0, 5.0], abs=0.2)
+
+
+def test_the_others_end_with_the_rank_that_has_loaded():
+    def rank(group):
+        model, optimizer = make()
+        with relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}, process_group=group):
+            train(model, optimizer)
+            if group.rank() == 1:
+                model[0].load_state_dict(other(model[0]))  # a part of the model
+            train(model, optimizer, 5)
+
+    with pytest.raises(Exception, match=r"has changed 0\.bias and 1 more before step 1"):
+        relaxcomm.simulate(rank, 3)
+
+
+def evaluates(model, optimizer, engine):
+    before = kept(model)
+    model.load_state_dict(other(model))
+    model(torch.ones(5, 3)).sum()  # without no_grad
+    model.load_state_dict(before)
+
+
+def loads_the_mean(model, optimizer, engine):
+    with engine.averaged():
+        mean = kept(model)
+        model.load_state_dict(other(model))
+        model.load_state_dict(mean)
+
+
+def loads_in_averaged(model, optimizer, engine):
+    with engine.averaged():
+        model.load_state_dict(other(model))
+
+
+def loads_the_same(model, optimizer, engine):
+    model.load_state_dict(kept(model))
+
+
+def loads_buffers(model, optimizer, engine):
+    model[1].load_state_dict({"running_mean": torch.ones(4)}, strict=False)
+
+
+def goes_back(model, optimizer, engine):
+    saved = copy.deepcopy(engine.run_state_dict())
+    train(model, optimizer)
+    engine.load_run_state_dict(saved)
+
+
+def loads_and_goes_back(model, optimizer, engine):
+    saved = copy.deepcopy(engine.run_state_dict())
+    model.load_state_dict(other(model))
+    engine.load_run_state_dict(saved)
+
+
+def goes_back_by_parts(model, optimizer, engine):
+    parts = model, optimizer, engine
+    states = copy.deepcopy([part.state_dict() for part in parts])
+    train(model, optimizer)
+    for part, state in zip(parts, states, strict=True):
+        part.load_state_dict(state)
+
+
+def switches(model, optimizer, engine):
+    model.load_state_dict(other(model))
+    engine.switch({"name": "diloco", "steps": 5})  # whose base begins there
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        evaluates,
+        loads_the_mean,
+        loads_in_averaged,
+        loads_the_same,
+        loads_buffers,
+        goes_back,
+        loads_and_goes_back,
+        goes_back_by_parts,
+        switches,
+    ],
+)
+@pytest.mark.parametrize("algorithm", [DILOCO, {"name": "ssp"}], ids=lambda one: one["name"])
+def test_a_load_that_is_put_back_or_is_the_engines_own_trains_on(algorithm, what):
+    def rank(group):
+        model, optimizer = make()
+        with relaxcomm.attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
+            train(model, optimizer, 2)
+            what(model, optimizer, engine)
+            train(model, optimizer, 2)
+            what(model, optimizer, engine)
+            train(model, optimizer)
+            model.load_state_dict(other(model))  # before close it is the loop's own affair
+        return engine.closed
+
+    assert relaxcomm.simulate(rank, 2) == [True, True]
+
+
+def test_a_load_after_an_evaluation_is_refused_all_the_same():
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}) as engine:
+        train(model, optimizer)
+        evaluates(model, optimizer, engine)
+        train(model, optimizer)
+        model.load_state_dict(other(model))
+        with engine.averaged():
+            pass
+        with pytest.raises(UsageError, match="before step 2"):
+            train(model, optimizer)
+
+
+def test_a_load_before_a_join_ends_is_refused_before_the_models_are_exchanged():
+    def rank(group):
+        model, optimizer = make()
+        with (
+            relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}, process_group=group) as engine,
+            engine.join(),
+        ):
+            train(model, optimizer, 2 + group.rank())
+            if not group.rank():
+                model.load_state_dict(other(model))
+
+    with pytest.raises(Exception, match=r"has changed .* before step 2"):
+        relaxcomm.simulate(rank, 2)
+
+
+class ScheduleFree(torch.optim.SGD):
+    """Holds other parameters while it is evaluated, as schedulefree's do."""
+
+    def eval(self):
+        self.move(1.0)
+
+    def train(self):
+        self.move(-1.0)
+
+    def move(self, by):
+        for group in self.param_groups:
+            group["train_mode"] = by < 0
+            for p in group["params"]:
+                p.data.add_(by)
+
+
+def test_parameters_of_a_schedule_free_optimizer_in_eval_mode_are_not_compared():
+    model, optimizer = make(ScheduleFree)
+    optimizer.train()
+    with relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}) as engine:
+        train(model, optimizer)
+        optimizer.eval()
+        evaluates(model, optimizer, engine)
+        optimizer.train()
+        train(model, optimizer)
+
+
+def test_a_load_into_the_model_that_was_compiled_is_noticed():
+    model, optimizer = make()
+    with relaxcomm.attach(torch.compile(model, backend="eager"), optimizer, {"algorithm": DILOCO}):
+        train(model, optimizer)
+        model.load_state_dict(other(model))
+        with pytest.raises(UsageError, match="before step 1"):
+            train(model, optimizer)
+
+
+def test_hooks_are_gone_after_close_and_a_copy_loads_freely():
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}):
+        train(model, optimizer)
+        made = copy.deepcopy(model)
+        made.load_state_dict(other(made))
+        train(model, optimizer, 3)
+    assert not any(one._load_state_dict_pre_hooks for one in model.modules())
