@@ -125,3 +125,20 @@ def test_policies(policy):
 def test_bad_settings_are_refused(bad):
     with pytest.raises(relaxcomm.ConfigError):
         relaxcomm.config.load({"algorithm": "bsp", "drift_guard": bad})
+
+
+def looked_up(world):
+    """Each rank looks up a row of its own, which forward brings to the bound."""
+    table = torch.nn.Embedding(8, 4, max_norm=0.5)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    config = {"algorithm": "bsp", "drift_guard": {"every_steps": 4, "policy": "error"}}
+    with world.attach(table, optimizer, config):
+        for _ in range(4):
+            table(torch.tensor([world.rank])).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_an_embedding_that_bounds_its_rows_parts_replicas():
+    with pytest.raises(Exception, match="different values of weight"):
+        in_process(looked_up, 2)
