@@ -64,4 +64,4 @@ def restore(session: Session, state: Mapping[str, Any]) -> None:
         session.schedule.resume(state)
     step_state.restore(session.step, state)
     session.loaders.restore(state["loaders"])
-    session.replica.loaded.forget()
+    session.replica.loaded.forget(is_restored=True)

@@ -32,11 +32,12 @@ class LoadedWeights:
     ) -> None:
         self._parameters, self._optimizers, self._reshard = parameters, optimizers, reshard
         self._before: list[Tensor] | None = None  # checksums, from the first load since the last step on
-        self._ignores = False
+        self._ignores = self._is_restored = False
 
     def note(self) -> None:
         """A load is about to begin, into the model or a part of it."""
-        if not (self._ignores or self._before is not None or self._is_evaluated()):
+        is_known = self._ignores or self._is_restored or self._before is not None
+        if not (is_known or self._is_evaluated()):
             self._before = self._checksums()
 
     def check(self, algorithm: Algorithm, step: int) -> None:
@@ -56,13 +57,16 @@ class LoadedWeights:
                 f"load_state_dict() has changed {changed[0]}{more} before step {step}, and {algorithm.name}, "
                 "which moves parameters from where they were, would take it for what this rank has trained. "
                 "Close the engine, load, and attach again; to go on with a saved run use "
-                "engine.load_run_state_dict() or relaxcomm.checkpoint.load(), or engine.load_state_dict() "
-                "after the model's"
+                "engine.load_run_state_dict() or relaxcomm.checkpoint.load(), or load the engine's state, too"
             )
 
-    def forget(self) -> None:
-        """What was loaded belongs to what the engine goes on from."""
-        self._before = None
+    def forget(self, *, is_restored: bool = False) -> None:
+        """What was loaded belongs to what the engine goes on from.
+
+        Args:
+            is_restored: whether the engine's own state was loaded, to which others may follow before a step.
+        """
+        self._before, self._is_restored = None, is_restored
 
     @contextmanager
     def ignored(self) -> Iterator[None]:

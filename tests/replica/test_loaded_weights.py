@@ -125,12 +125,16 @@ def loads_and_goes_back(model, optimizer, engine):
     engine.load_run_state_dict(saved)
 
 
-def goes_back_by_parts(model, optimizer, engine):
-    parts = model, optimizer, engine
+def goes_back_by_parts(model, optimizer, engine, order=1):
+    parts = (model, optimizer, engine)[::order]
     states = copy.deepcopy([part.state_dict() for part in parts])
     train(model, optimizer)
     for part, state in zip(parts, states, strict=True):
         part.load_state_dict(state)
+
+
+def goes_back_by_parts_the_model_last(model, optimizer, engine):
+    goes_back_by_parts(model, optimizer, engine, -1)
 
 
 def switches(model, optimizer, engine):
@@ -149,6 +153,7 @@ def switches(model, optimizer, engine):
         goes_back,
         loads_and_goes_back,
         goes_back_by_parts,
+        goes_back_by_parts_the_model_last,
         switches,
     ],
 )
