@@ -132,7 +132,7 @@ class Batching(Readable):
             >>> model.weight.grad, engine.statistics["synchronisations"]
             (tensor([[2., 2.]]), 1)
         """
-        with self._session.loop.paused():
+        with self._session.loop.paused(), self._session.loop.turns.uncounted():
             yield
 
     @contextmanager

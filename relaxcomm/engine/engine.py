@@ -77,6 +77,7 @@ class Engine(Batching, Restorable):
         session = self._session
         with (
             self.statistics.evaluating(),
+            session.loop.turns.uncounted(),
             replicas.kept(session.bound),
             evaluated(session.replica.optimizers, keeps=True),
         ):

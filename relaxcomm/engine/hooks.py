@@ -129,6 +129,8 @@ class Hooks:
         for part in parts:
             self._of_parts.append(part.register_forward_pre_hook(Hook(self._part_begins), prepend=True))
         for item in self._parameters:
+            if not item.parameter.requires_grad:
+                continue  # frozen since attach, and torch lets none be registered
             hook = Hook(self._part_gradient_arrives)
             # torch leaves this method without types
             self._of_parts.append(item.parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]

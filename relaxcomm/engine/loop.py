@@ -44,8 +44,7 @@ class Loop:
         self.turns = OptimizerTurns(step.bound.replica)
         """Which optimizers have stepped in this step."""
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
-        self._given_up = False  # this step exchanges nothing more
-        self._resumes_at = 0
+        self._given_up, self._resumes_at = False, 0  # this step exchanges nothing more; until when
 
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""
@@ -98,9 +97,9 @@ class Loop:
         self._take_rest()  # of a backward that has failed
         self._awaiting_end = False
         if torch.is_grad_enabled():
-            self._called = True
-            self._hooks.unwatch_parts()
             self.close_skipped_step()
+            self._called = True  # in the step that comes; the skipped one has ended
+            self._hooks.unwatch_parts()
             if self._between is not None:
                 self._between.forward_begins()
 
@@ -222,6 +221,7 @@ class Loop:
 
     def close_step(self) -> None:
         """Every optimizer has stepped, or a GradScaler has skipped those that have not."""
+        scaler_sharing.take_turn(self.step.bound.replica.scaler, self)
         if not (self._opened or self._given_up):
             self.step.apply_due()
         self._opened = False

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch.optim import Optimizer
 
 from relaxcomm.errors import UsageError
@@ -28,12 +31,24 @@ class OptimizerTurns:
         """Those that have stepped."""
         self._notes: dict[Optimizer, Note] = {}
         self._others = 0  # steps of others in a row
+        self._counts = True  # whether these are counted
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Inside, others may step as often as they like: what they move is an inner loop's, or put back."""
+        before, self._counts = self._counts, False
+        try:
+            yield
+        finally:
+            self._counts = before
 
     def other_steps(self, optimizer: Optimizer) -> None:
         """Another optimizer has stepped, which a few times in a row may be an inner loop's.
 
         Raises: UsageError if one alone steps what is trained, so that no step of the engine ever ends.
         """
+        if not self._counts:
+            return
         theirs = {id(p) for group in optimizer.param_groups for p in group["params"][:1]}
         if theirs.isdisjoint(
             id(p) for group in param_groups(self._replica.optimizers) for p in group["params"]

@@ -34,8 +34,18 @@ def leave(scaler: GradScaler | None, loop: Steps) -> None:
         _sharing[scaler] = [one for one in _sharing[scaler] if one() not in (None, loop)]
 
 
+def take_turn(scaler: GradScaler | None, loop: Steps) -> None:
+    """A loop's step ends: its next one ends after those of the others, if they take turns as before."""
+    if scaler is not None and loop in _loops_of(scaler)[:-1]:
+        leave(scaler, loop)
+        share(scaler, loop)
+
+
 def close_skipped_steps(scaler: GradScaler | None) -> None:
-    """Close the steps that a scaler skipped on this rank: of those that were attached first, first."""
+    """Close the steps that a scaler skipped on this rank, in the order in which the loops last stepped.
+
+    On other ranks they end in that order, too. Before anybody has stepped it is the order of attachment.
+    """
     for loop in () if scaler is None else _loops_of(scaler):
         if loop.turns.have_skipped:
             loop.close_step()

@@ -141,7 +141,7 @@ def moved_by(world, config, dtype: torch.dtype):
         momentum = optimizer.state[model.first]["momentum_buffer"].clone()
         with engine.averaged():
             pass
-        engine.switch("bsp")
+        engine.switch(OF_GRADIENTS["hierarchical_all_reduce"] if "topology" in config else "bsp")
         distance = (optimizer.state[model.first]["momentum_buffer"] - momentum).abs().max().item()
     after = model.state_dict()
     return [distance, *((after[name] - value).abs().max().item() for name, value in before.items())]
@@ -160,6 +160,16 @@ def moved_by(world, config, dtype: torch.dtype):
 )
 def test_means_of_equal_values_are_these_values(dtype, size, config):
     for moved in in_process(moved_by, size, config, dtype):
+        assert moved == [0.0] * 4
+
+
+@pytest.mark.parametrize("sizes", [[2, 2, 2], [1, 5], [3, 4, 5]], ids=str)
+def test_means_of_equal_values_are_these_values_in_groups(sizes):
+    config = {
+        "algorithm": {"name": "hierarchical_local_sgd", "steps": 2},
+        "topology": {"hierarchical": {"sizes": sizes}},
+    }
+    for moved in in_process(moved_by, sum(sizes), config, torch.bfloat16):
         assert moved == [0.0] * 4
 
 

@@ -62,6 +62,38 @@ def test_inner_loops_and_other_models_may_have_optimizers_of_their_own():
     assert in_process(inner_loop, 3) == [(6, 3)] * 3
 
 
+def adapted(world, where: str, algorithm):
+    """Fine-tuned a little in each evaluation, or an inner loop that exchanges nothing; then made anew."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+
+        def walk():
+            inner = torch.optim.SGD(model.parameters(), lr=0.01)
+            for _ in range(40):
+                inner.zero_grad()
+                model(torch.ones(2, 3)).square().sum().backward()
+                inner.step()
+
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).square().sum().backward()
+            optimizer.step()
+            with getattr(engine, where)():
+                walk()
+        steps = engine.statistics["steps"]
+        with pytest.raises(UsageError, match="32 times in a row"):
+            walk()
+        engine.close(average=False)
+    return steps
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=str)
+@pytest.mark.parametrize("where", ["averaged", "no_sync"])
+def test_nobody_counts_the_steps_of_others_where_nothing_is_exchanged(where, algorithm):
+    assert in_process(adapted, 3, where, algorithm) == [2] * 3
+
+
 def penalised(world, logs: bool):
     """Without an optimizer each backward is a step, but not a look at the gradient of inputs."""
     torch.manual_seed(0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests import references
 from tests.engine.harness import World, in_process, simulated_workers, values
@@ -176,3 +178,36 @@ def test_gradients_that_are_late_at_the_end_are_unscaled(optimizer):
     expected = references.delayed_gradients(workers, STEPS, 2)
     for history, _, _ in results:
         np.testing.assert_allclose(history[-1], expected[-1][0], rtol=1e-8, atol=1e-9)
+
+
+def frozen_after_a_skip(world, *, calls: bool):
+    """The first layer is frozen in the step that follows one which rank 1 has skipped."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    parts, whole = list(model), model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    with world.attach(
+        model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 2}}, scaler=scaler
+    ) as engine:
+        for step in range(6):
+            model[0].requires_grad_(step < 3)
+            x = torch.ones(2, 3)
+            for part in [whole] if calls or step < 3 else parts:
+                x = part(x)
+            factor = float("inf") if step == 2 and world.rank == 1 else 1.0
+            scaler.scale(x.square().mean() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        watched = len(model[0]._forward_pre_hooks)
+    return engine.statistics["steps"], watched, values(model).tolist()
+
+
+@pytest.mark.parametrize("calls", [True, False], ids=["called", "parts"])
+def test_a_layer_may_be_frozen_after_a_skipped_step(calls):
+    found = in_process(partial(frozen_after_a_skip, calls=calls), 3)
+    for steps, watched, parameters in found:
+        assert steps == 6
+        assert watched == (not calls)  # parts are followed only where the model is not called
+        assert parameters == found[0][2]

@@ -126,3 +126,35 @@ def test_a_step_of_two_optimizers_ends_with_the_second_where_the_first_was_skipp
     for steps, seen in found:
         assert steps == 6
         assert seen == found[0][1]  # equal after each step, the skipped one too
+
+
+def actor_and_critic(world, order: str):
+    """Attached actor first, stepped in `order`; rank 0 skips both in a step after which all average."""
+    torch.manual_seed(0)
+    models = {"a": nn.Linear(3, 3), "c": nn.Linear(3, 1)}
+    optimizers = {name: torch.optim.SGD(one.parameters(), lr=0.1) for name, one in models.items()}
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    config = {"algorithm": {"name": "local_sgd", "steps": 2}, "timeout_seconds": 20}
+    with (
+        world.attach(models["a"], optimizers["a"], config, scaler=scaler) as first,
+        world.attach(models["c"], optimizers["c"], config, scaler=scaler) as second,
+    ):
+        for step in range(6):
+            loss = sum(model(torch.ones(2, 3)).square().mean() for model in models.values())
+            factor = float("inf") if step == 3 and world.rank == 0 else 1.0 + world.rank
+            for optimizer in optimizers.values():
+                optimizer.zero_grad()
+            scaler.scale(loss * factor).backward()
+            for name in order:
+                scaler.step(optimizers[name])
+            scaler.update()
+    steps = [engine.statistics["steps"] for engine in (first, second)]
+    return steps, [values(model).tolist() for model in models.values()]
+
+
+@pytest.mark.parametrize("order", ["ac", "ca"])
+def test_skipped_steps_end_in_the_order_in_which_engines_step(order):
+    found = in_process(actor_and_critic, 3, order)
+    for steps, models in found:
+        assert steps == [6, 6]
+        assert models == found[0][1]

@@ -69,7 +69,9 @@ class hierarchical_all_reduce(Exchange):
 
     The n ranks of a group each sum one shard; between G groups each entry is summed by one rank, which
     sends the mean back, so that a group sends `2 (G - 1) / G` of the message to others, through all of its
-    ranks at once. Groups may differ in size: sums are divided by the number of all ranks.
+    ranks at once. Groups may differ in size: sums are divided by the number of all ranks. Of parameters in
+    float16 or bfloat16 what a group sends to be summed is in float32, so that the mean is rounded once, and
+    what all agree on stays.
 
     Example:
         >>> from relaxcomm import Rule, trajectory
@@ -137,11 +139,12 @@ class _Groups:
     rank: int
     world_size: int
     groups: Sequence[Sequence[int]]
+    exact: bool
 
     @classmethod
     def of(cls, cx: Context) -> _Groups:
         size = cx.membership.world_size
-        return cls(cx.membership.rank, size, cx.topology.groups(size))
+        return cls(cx.membership.rank, size, cx.topology.groups(size), cx.exact)
 
     @property
     def index(self) -> int:
@@ -156,7 +159,8 @@ class _Groups:
     def mean(self, tensor: Tensor) -> _Averaging:
         """The mean over all ranks; each entry is summed by one rank, so that all get the same bits."""
         total = yield from self._reduce_inside(tensor)
-        share = (total / self.world_size).to(tensor.dtype)  # as a part of the mean it cannot overflow
+        # As a part of the mean it cannot overflow; that of equal values is theirs if it is rounded once.
+        share = (total / self.world_size).to(total.dtype if self.exact else tensor.dtype)
         cut = _cut(tensor.numel(), range(len(self.groups)))  # which group sums an entry
         mine = _cut(tensor.numel(), self.groups[self.index])[self.rank]
         given, taken = {}, {}  # the entries that others sum for this rank, and that it sums for others
