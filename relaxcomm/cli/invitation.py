@@ -14,7 +14,7 @@ from relaxcomm.network import elastic_store
 from relaxcomm.network.store_client import no_frames, store_at
 from relaxcomm.network.store_server import serve_store
 from relaxcomm.system.network_interface import use_interface_of
-from relaxcomm.system.tcp import connect
+from relaxcomm.system.tcp import before_port, connect
 
 _CONFIGURATION, _ENDED = "relaxcomm/configuration", "relaxcomm/ended"
 _SECONDS = 5.0
@@ -38,7 +38,7 @@ def listen(address: str) -> tuple[TCPStore, str]:
             f"--address {shown(address)}: cannot listen there ({error.strerror}); give an address of this "
             "machine that the others reach, as HOST or HOST:PORT"
         ) from None
-    return store, f"[{host}]:{store.port}" if ":" in host else f"{host}:{store.port}"
+    return store, f"{before_port(host)}:{store.port}"
 
 
 def invite(store: Any, configuration: Mapping[str, Any]) -> None:

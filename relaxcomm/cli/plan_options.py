@@ -206,8 +206,10 @@ def algorithms_of(settings: Config, names: str | None) -> dict[str, Algorithm]:
     """The configuration's algorithm and those of its phases, or those that are named."""
     own = settings.algorithm
     if names is None:
-        later = {f"{one.algorithm.name} (after {one.after_steps} steps)": one for one in settings.phases}
-        return {own.name: own, **{name: phase.algorithm for name, phase in later.items()}}
+        phases = {
+            f"{one.algorithm.name} (after {one.after_steps} steps)": one.algorithm for one in settings.phases
+        }
+        return {own.name: own, **phases}
     wanted = sorted(registry.algorithms()) if names == "all" else split_names(names)
     return {name: own if name == own.name else _by_name(name) for name in wanted}
 

@@ -14,6 +14,10 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.network.transport import ALONE, Membership
 
+CLIENT, ROUND, ROUND_LEFT, ROUND_GIVEN_UP = "client", "round", "round left", "round given up"
+"""What loaders of clients tell of: one has trained, all of a round have, the next round begins or the run
+ends, and this one was left before its end."""
+
 
 @dataclass(frozen=True)
 class RoundPlan:

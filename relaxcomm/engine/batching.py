@@ -19,7 +19,7 @@ from relaxcomm.data import (
     num_samples,
     split_batch,
 )
-from relaxcomm.engine.loading import CLIENT, ROUND, ROUND_GIVEN_UP, ROUND_LEFT
+from relaxcomm.data.clients import CLIENT, ROUND, ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.shadow import Shadow
 from relaxcomm.errors import UsageError

@@ -8,15 +8,12 @@ from typing import Any, TypeAlias
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, ShareLoader
+from relaxcomm.data.clients import CLIENT, ROUND, ROUND_LEFT
 from relaxcomm.engine.known_data import Data, finder, kind_of
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.step.bound import Bound
-
-CLIENT, ROUND, ROUND_LEFT, ROUND_GIVEN_UP = "client", "round", "round left", "round given up"
-"""What loaders of clients tell of: one has trained, all of a round have, the next round begins or the run
-ends, and this one was left before its end."""
 
 Event: TypeAlias = Callable[[str, Mapping[str, float]], None]
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from relaxcomm.config import Config
+from relaxcomm.data.clients import ROUND_GIVEN_UP
 from relaxcomm.engine import attached_models, idle, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.hooks import Hooks
-from relaxcomm.engine.loading import ROUND_GIVEN_UP, Loaders
+from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Gone

@@ -23,6 +23,7 @@ from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.network.transport import Transport
 from relaxcomm.system import slurm
 from relaxcomm.system.environment import address_towards, restart_count
+from relaxcomm.system.tcp import before_port
 
 _PATIENCE_SECONDS = 3.0
 
@@ -130,5 +131,5 @@ def seen_from(here: Target, targets: Sequence[Target | None], settings: MetricsC
     everywhere, found = settings.address in ("0.0.0.0", "::"), []
     for one in filter(None, targets):
         host = "" if everywhere and one.network == here.network else one.host
-        found.append(replace(one, host=f"[{host}]" if ":" in host else host))
+        found.append(replace(one, host=before_port(host)))
     return found

@@ -19,6 +19,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from relaxcomm.system.tcp import before_port
+
 _SLOWEST_CLIENT_SECONDS = 10.0
 _MOST_CLIENTS = 32
 _LONGEST_HEAD_BYTES = 16_384
@@ -131,7 +133,7 @@ class Exporter:
         self._server = make_server(address, port, self._answer, _Server, _Handler)
         _servers.add(self._server)
         self.port = self._server.server_port
-        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
+        self.url = f"http://{before_port(address)}:{self.port}"
         thread = threading.Thread(
             target=self._server.serve_forever, daemon=True, name=f"relaxcomm-metrics-{self.port}"
         )

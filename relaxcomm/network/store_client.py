@@ -11,7 +11,7 @@ from datetime import timedelta
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, though not exported by name
 
 from relaxcomm.errors import CommunicationError
-from relaxcomm.system.tcp import connect_within
+from relaxcomm.system.tcp import before_port, connect_within
 from relaxcomm.system.time_limit import within
 
 _LEAST_SECONDS = 1.0  # for an answer of who listens late
@@ -29,7 +29,7 @@ def await_store(host: str, port: int, seconds: float, *, holder: str, remedy: st
     Raises: CommunicationError if nobody listens there in that time, or what does is none or silent.
     """
     deadline = time.monotonic() + seconds
-    where = f"{f'[{host}]' if ':' in host else host}:{port}, where {holder} should hold the store"
+    where = f"{before_port(host)}:{port}, where {holder} should hold the store"
     try:
         connect_within(host, port, seconds).close()
     except OSError as error:

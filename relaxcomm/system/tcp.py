@@ -10,6 +10,16 @@ import time
 _TRY_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 
 
+def before_port(host: str) -> str:
+    """A host as it stands before `:PORT`: an IPv6 address in brackets.
+
+    Example:
+        >>> before_port("10.0.0.1"), before_port("::1")
+        ('10.0.0.1', '[::1]')
+    """
+    return f"[{host}]" if ":" in host else host
+
+
 def connect(host: str, port: int, timeout_seconds: float) -> socket.socket:
     """A connection to a program that listens there.
 

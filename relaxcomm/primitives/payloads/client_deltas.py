@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from relaxcomm.data.clients import CLIENT, ROUND, ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Threshold, frozen
 from relaxcomm.primitives.payloads.deltas import ANCHOR
@@ -50,7 +51,7 @@ class client_deltas(Payload):
         moves_model=True,
         keeps_local=False,
         extra_entries=1,
-        event="round",
+        event=ROUND,
         slots={ANCHOR: "equal", "moved": "sum", WEIGHT: "sum"},
     )
 
@@ -71,19 +72,18 @@ class client_deltas(Payload):
     def event(
         self, cx: Context, bucket: Bucket, state: State, event: str, facts: Mapping[str, float]
     ) -> None:
-        if event == "client":
+        if event == CLIENT:
             samples = float(facts["samples"])
             moved = self._moved(bucket, state)
             state["moved"] = torch.add(state["moved"], moved, alpha=samples)
             state[WEIGHT] = state[WEIGHT] + samples
             bucket.scatter(state[ANCHOR])
-        elif event == "round left" and (state[WEIGHT].any() or self._moved(bucket, state).any()):
+        elif event == ROUND_LEFT and (state[WEIGHT].any() or self._moved(bucket, state).any()):
             raise UsageError(
                 "a round was left before its end, and what its clients have moved would count in the next "
                 "one; read each round to its end, and save inside the loop over its batches to go on there"
             )
-
-        elif event == "round given up":
+        elif event == ROUND_GIVEN_UP:
             self.write(cx, bucket, state, state[ANCHOR], None)
 
     def _moved(self, bucket: Bucket, state: State) -> Tensor:
