@@ -43,13 +43,14 @@ def await_store(host: str, port: int, seconds: float, *, holder: str, remedy: st
 def store_at(host: str, port: int, seconds: float) -> TCPStore | None:
     """The store that is held there, or None if what listens there is none, or silent.
 
-    torch's own client has no limit on silence; where it is answered it ends in twice its limit.
+    torch's own client has no limit on silence; where it is answered wrongly it tries for twice its limit, and
+    writes then of its source: it ends before this gives up.
 
     Args:
         host, port: where somebody listens.
         seconds: the longest wait for an answer.
     """
-    limit = timedelta(seconds=seconds / 2)
+    limit = timedelta(seconds=seconds / 3)
     with no_frames(), suppress(RuntimeError, TimeoutError):
         return within(seconds, lambda: TCPStore(host, port, None, False, limit, wait_for_workers=False))
     return None
