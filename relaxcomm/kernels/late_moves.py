@@ -14,6 +14,8 @@ _LARGE = 1 << 14  # entries for which a call of their own is worth it
 def add_difference(bucket: Bucket, flat: Tensor, other: Tensor) -> None:
     """Add `flat - other` to the tensors of a bucket, in one pass where loops are compiled.
 
+    It is made as `flat - (other - tensor)`: what has not moved since `other` becomes `flat` to the bit.
+
     Args:
         bucket: whose tensors.
         flat: `[numel]`.
@@ -30,7 +32,8 @@ def add_difference(bucket: Bucket, flat: Tensor, other: Tensor) -> None:
     is_plain = bucket.is_dense and flat.dtype == bucket.dtype == torch.float32
     has_large = any(item.tensor.numel() >= _LARGE for item in bucket.items)
     if not (is_plain and has_large and uses_numba(flat)):
-        bucket.add(torch.sub(flat, other, out=other))
+        torch._foreach_sub_(bucket.views(other), bucket.tensors)
+        bucket.scatter(torch.sub(flat, other, out=other))
         return
     from relaxcomm.kernels.compiled import numba_late_moves
 
@@ -44,4 +47,4 @@ def add_difference(bucket: Bucket, flat: Tensor, other: Tensor) -> None:
             numba_late_moves.add_difference(tensor.numpy(), flat[here].numpy(), other[here].numpy())
     if small:
         tensors, ones, others = zip(*small, strict=True)
-        torch._foreach_add_(tensors, torch._foreach_sub(ones, others))
+        torch._foreach_copy_(tensors, torch._foreach_sub(ones, torch._foreach_sub(others, tensors)))

@@ -16,6 +16,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer, PutIn
 from relaxcomm.step.finite import local_error, named, non_finite_error, spoilt
 from relaxcomm.step.flight import land_all
+from relaxcomm.step.frozen_since import agree_on_rest
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.finiteness import finite_flags, is_finite
@@ -100,6 +101,7 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> None:
             bound.world.statistics.latest["staleness_steps"] = bound.clock.step - transfer.sent
     bound.norms.distance([(t.side, t.result) for t in made if t.side is not None])
     finalized, sums = _measure(bound, made)
+    resting = agree_on_rest(bound, [(transfer.task, transfer.result) for transfer in made])
     for place, transfer in enumerate(made):
         task = transfer.task
         if not task.of_buffers and bound.controllers.watches(task.index):
@@ -109,6 +111,7 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> None:
         transfer.apply(
             transfer.finalize(transfer.result) if known is None else known,
             measured=None if known is None else sums[task.index, transfer.due],
+            resting=resting[place],
             good=good,
         )
         transfer.commit(good)

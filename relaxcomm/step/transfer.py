@@ -13,7 +13,7 @@ from relaxcomm.roles import Context
 from relaxcomm.step.clock import ContextOf
 from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.flight import Flight, Landed, Pipeline, Program
-from relaxcomm.step.frozen_since import at_rest, keep_at_rest
+from relaxcomm.step.frozen_since import AtRest, at_rest_alone, keep_at_rest
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import RuleState
 from relaxcomm.step.world import World
@@ -193,6 +193,7 @@ class Transfer:
         finalized: Tensor,
         *,
         measured: Tensor | None = None,
+        resting: AtRest = (),
         into: Tensor | None = None,
         good: bool | Tensor = True,
     ) -> Tensor:
@@ -201,6 +202,7 @@ class Transfer:
         Args:
             finalized: what `finalize` has made.
             measured: sums of what `measure` has found.
+            resting: the frozen parameters that all ranks leave where they are.
             into: where the value goes, `[numel]`, where that is not its own memory.
             good: whether to write at all; a tensor decides on its device, without waiting for it.
 
@@ -212,10 +214,9 @@ class Transfer:
         value = finalized if base is None else finalized.to(base.dtype)
         cx = cx.at(measured=measured, out=value if good is True and self._is_own(value) else None)
         if rule.exchange.facts.returns != "base":
-            resting = () if base is None else at_rest(bucket, value, base)
+            resting = resting or at_rest_alone(self.task, value, base)
             value = rule.outer.apply(cx, bucket, self.slots["outer"], value, base)
-            if base is not None:
-                keep_at_rest(bucket, resting, base, value)
+            keep_at_rest(bucket, resting, base, value)
         if into is not None:
             if value.data_ptr() != into.data_ptr():
                 into.copy_(value)

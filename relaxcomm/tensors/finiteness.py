@@ -45,6 +45,21 @@ def is_known_finite(flat: Tensor) -> bool:
     return known is not None and known == flat._version
 
 
+def largest_entries(tensors: list[Tensor]) -> Tensor:
+    """`max |x_i|` of each tensor, `[len(tensors)]`, on their device; in as many kernels for many as for few.
+
+    Args:
+        tensors: of one floating-point type, none of them empty.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.finiteness import largest_entries
+        >>> largest_entries([torch.tensor([1.0, -3.0]), torch.zeros(2)])
+        tensor([3., 0.])
+    """
+    return torch.stack(list(torch._foreach_norm(tensors, ord=math.inf)))
+
+
 def finite_flags(tensors: Sequence[Tensor]) -> Tensor:
     """Whether every entry of each tensor is finite, `[len(tensors)]` of bool, on their device.
 
@@ -62,8 +77,7 @@ def finite_flags(tensors: Sequence[Tensor]) -> Tensor:
     looked_at = [index for index, one in enumerate(tensors) if one.is_floating_point() and one.numel()]
     if not looked_at:
         return torch.ones(len(tensors), dtype=torch.bool, device=tensors[0].device)
-    largest = torch._foreach_norm([tensors[index] for index in looked_at], ord=math.inf)
-    found = torch.isfinite(torch.stack(list(largest)))
+    found = torch.isfinite(largest_entries([tensors[index] for index in looked_at]))
     if len(looked_at) == len(tensors):
         return found
     flags = torch.ones(len(tensors), dtype=torch.bool, device=found.device)

@@ -448,6 +448,7 @@ def many_ways(rank: int) -> dict[str, Any]:
     for name, algorithm in {
         "half": "bsp",
         "frozen": "topk_sgd",
+        "frozen since": {"name": "diloco", "steps": 2},
         "compiled": "local_sgd",
         "auto": "auto",
     }.items():
@@ -462,6 +463,9 @@ def many_ways(rank: int) -> dict[str, Any]:
         config = {"algorithm": algorithm, "drift_guard": {"every_steps": 2}}
         with relaxcomm.attach(model, optimizer, config) as engine:
             for step in range(14 if name == "auto" else 4):
+                if name == "frozen since" and step == 2:
+                    model[2].requires_grad_(False)
+                    still = sharded.whole(model[2])
                 case.loss(model(case.data(step, rank)[0]).float(), case.data(step, rank)[1]).backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -476,6 +480,8 @@ def many_ways(rank: int) -> dict[str, Any]:
                         optimizer.step()
                         optimizer.zero_grad()
         found[name] = (first, sharded.whole(model))
+        if name == "frozen since":  # its momentum has stopped
+            np.testing.assert_array_equal(sharded.whole(model[2]), still)
     return found
 
 

@@ -23,5 +23,7 @@ def test_every_bundled_algorithm_is_recorded():
 @pytest.mark.parametrize(("name", "loop"), ALL)
 def test_it_goes_where_it_went(name, loop):
     now = trajectory(name, loop)
-    assert [one.counts for one in now] == RECORDED["texts"][f"{name}/{loop}"]["counts"]
+    for one, counts in zip(now, RECORDED["texts"][f"{name}/{loop}"]["counts"], strict=True):
+        # Whether the bias before BatchNorm, which moves by rounding errors, is asked after depends on these.
+        assert one.counts == counts | {"bytes_sent": pytest.approx(counts["bytes_sent"], rel=0.01)}
     assert distance(RECORDED[f"{name}/{loop}"], now) < 1e-9

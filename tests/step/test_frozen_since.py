@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
-from relaxcomm.step.frozen_since import at_rest
+import relaxcomm
+from relaxcomm import Rule, trajectory
+from relaxcomm.primitives import all_reduce, deltas, gossip, sgd, slow_weights
+from relaxcomm.step.frozen_since import at_rest_alone
+from relaxcomm.step.plan import Task
 from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.testing import PretendGpu
 from tests.engine.harness import in_process, on_gloo
+
+
+def momentum_on_deltas(**more):
+    outer = {"nesterov": {"lr": 0.7, "momentum": 0.9}}
+    return {"rules": [{"trigger": {"every": {"steps": 2}}, "payload": "deltas", "outer": outer, **more}]}
+
 
 ALGORITHMS = {
     "diloco": {"name": "diloco", "steps": 2},
     "slowmo": {"name": "slowmo", "steps": 2, "momentum": 0.8},
     "streaming": {"name": "streaming_diloco", "steps": 4, "fragments": 2, "delay": 1, "merge": 0.0},
+    "late": momentum_on_deltas(exchange="all_reduce", delay=1),
+    "quantized": momentum_on_deltas(
+        exchange="scatter_gather",
+        compressor={"quantize": {"bits": 8, "block_size": 64, "rounding": "stochastic"}},
+    ),
 }
 
 
@@ -57,6 +75,29 @@ def test_momentum_moves_no_frozen_layer_on_gloo():
         check(seen)
 
 
+def on_gpu(group, gpu):
+    with gpu.in_thread():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).to("cuda")
+        optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.1), []
+        with relaxcomm.attach(model, optimizer, {"algorithm": ALGORITHMS["diloco"]}, process_group=group):
+            for step in range(20):
+                model[0].requires_grad_(not 5 <= step < 16)
+                gpu.work.clear()
+                model(torch.full((2, 6), 1.0 + group.rank(), device="cuda")).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                assert not gpu.work.waits
+                seen.append([layer.weight.detach().clone() for layer in (model[0], model[2])])
+    return seen
+
+
+def test_momentum_moves_no_frozen_layer_on_a_gpu_for_which_the_host_does_not_wait():
+    with PretendGpu() as gpu:
+        for seen in relaxcomm.simulate(partial(on_gpu, gpu=gpu), 1):
+            check(seen)
+
+
 def test_a_layer_that_one_rank_alone_has_frozen_stays_equal():
     found = [seen[-1] for seen in in_process(freezing, 3, ALGORITHMS["diloco"], True)]
     for first, second in found[1:]:
@@ -66,9 +107,78 @@ def test_a_layer_that_one_rank_alone_has_frozen_stays_equal():
 
 def test_nothing_rests_where_a_rank_has_no_part_of_a_parameter():
     items = [Item("here", torch.ones(3)), Item("elsewhere", torch.ones(0))]
-    bucket = Bucket(0, items)  # frozen
-    ((place, rests),) = at_rest(bucket, torch.zeros(3), torch.ones(3))
+    rule = Rule(payload=slow_weights(lr=1.0, gamma=1.0), exchange=gossip(), outer=sgd(lr=1.0, momentum=0.5))
+    task = Task(0, rule, Bucket(0, items), "rule 0")  # frozen
+    ((place, rests),) = at_rest_alone(task, torch.zeros(3), torch.ones(3))
     assert (place, bool(rests)) == (0, True)
+
+
+def taking_turns(world, algorithm):
+    """In bfloat16, with steps that are no more than rounding; the exchange follows a step of the second."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)]).bfloat16()
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1.0)
+    before = [layer.weight.detach().clone() for layer in layers]
+    with world.attach(layers, optimizer, {"algorithm": algorithm}):
+        for step in range(40):
+            for index, layer in enumerate(layers):
+                layer.requires_grad_(index == step % 2)
+            optimizer.zero_grad()
+            (layers[step % 2].weight.sum() * 1e-3).backward()
+            optimizer.step()
+    return [
+        float((first - layer.weight.detach()).float().mean())
+        for first, layer in zip(before, layers, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", ["diloco", "slowmo", "late", "noloco"])
+def test_nothing_is_lost_that_was_moved_before_it_was_frozen(name):
+    algorithm = ALGORITHMS.get(name, {"name": name, "steps": 2})
+    for first, second in in_process(taking_turns, 3, algorithm):
+        assert first > 0.7 * second > 0.01
+
+
+def of_its_own_choice(world, algorithm, dtype: torch.dtype):
+    """Each rank freezes layers as it likes; from step 12 on nobody uses the last, which rank 0 freezes."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(4)]).to(dtype)
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.02)
+    draw, choice, seen = torch.Generator().manual_seed(world.rank), random.Random(world.rank), []
+    with world.attach(layers, optimizer, {"algorithm": algorithm}) as engine:
+        for step in range(24):
+            chosen = choice.randrange(4)
+            for index, layer in enumerate(layers):
+                layer.requires_grad_((index == chosen) if step < 12 else (index < 3 or world.rank > 0))
+            x = torch.randn(4, 6, generator=draw).to(dtype)
+            for layer in layers[: 4 if step < 12 else 3]:
+                x = layer(x)
+            x.float().square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 2:
+                seen.append(torch.cat([p.detach().flatten() for p in layers.parameters()]))
+        engine.close(average=False)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["diloco", "slowmo", "quantized"])
+def test_ranks_that_freeze_what_they_like_stay_equal(name, dtype):
+    first, *others = in_process(of_its_own_choice, 3, ALGORITHMS[name], dtype)
+    for seen in others:
+        assert all(map(torch.equal, seen, first))
+    assert not torch.equal(first[6][-42:], first[7][-42:])  # one who has not frozen it lets momentum go on
+
+
+def impulse(steps: int):
+    """One move of the only parameter, and then none."""
+    rule = Rule(payload=deltas(), exchange=all_reduce(), outer=sgd(lr=1.0, momentum=0.5))
+    return trajectory(rule, [[1.0] * 3] + [[0.0] * 3] * steps)[:, 0].tolist()
+
+
+def test_momentum_moves_on_what_nobody_has_frozen():
+    assert impulse(3) == [1.0, 1.5, 1.75, 1.875]
 
 
 def alternating(world, algorithm, freezes: bool):
