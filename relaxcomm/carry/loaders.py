@@ -50,6 +50,7 @@ def _carried(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "kind": list(lead["kind"]),
         "epoch": first,
+        "first": lead.get("first", 0),
         "place": list(Place(batches=batches, unit=unit) if batches else Place()),
         "dealt": [[epoch, kept] for epoch, kept in sorted(dealt.items())],
         "in_round": any(one.get("in_round", False) for one in ranks),

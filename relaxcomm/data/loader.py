@@ -181,7 +181,8 @@ class ClientLoader(_Loader):
 
     def batches_until(self, epoch: int) -> int:
         """Batches of the iterations from the next one on that begin before a round."""
-        rounds = range(self.epoch, epoch)
+        begin = self.progress.order
+        rounds = range(begin, begin + epoch - self.epoch)
         return sum(map(self._clients.num_batches, rounds)) - self.progress.place.batches if rounds else 0
 
     def share_among(self, membership: Membership) -> None:
@@ -234,4 +235,4 @@ class _Rounds:
                 yield batch.indices
 
     def __len__(self) -> int:
-        return self._sampler.num_batches(self._progress.epoch)
+        return self._sampler.num_batches(self._progress.order)

@@ -57,7 +57,7 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self._epoch, self._place = 0, Place()
+        self._epoch, self._first, self._place = 0, 0, Place()
         self._dealt: dict[int, Dealt] = {}
         self._latest: tuple[ref[Generator[Any, None, None]], Reading] | None = None
         self.in_round = False
@@ -66,12 +66,17 @@ class Progress:
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration reads; one that is set is read from its beginning."""
-        return self._epoch
+        return self._epoch - self._first
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._dealt.pop(epoch, None)
-        self._go_to(epoch, Place())
+        self._dealt.pop(epoch + self._first, None)
+        self._go_to(epoch + self._first, Place())
+
+    @property
+    def order(self) -> int:
+        """The order in which the next iteration reads: its epoch, counted with those of data like these."""
+        return self._epoch
 
     @property
     def place(self) -> Place:
@@ -82,6 +87,12 @@ class Progress:
     def is_at_begin(self) -> bool:
         """Whether nothing was read, and no epoch set."""
         return (self._epoch, self._place) == (0, Place())
+
+    def skip_orders(self, order: int) -> None:
+        """Read the next epoch in an order that comes no earlier, unless a part of it was read."""
+        if self._epoch < order and self._place == Place() and self._epoch not in self._dealt:
+            self._first += order - self._epoch
+            self._go_to(order, Place())
 
     def dealt(self, epoch: int) -> Dealt:
         """What of an epoch other numbers of ranks have read before the ranks that there are now."""
@@ -113,12 +124,18 @@ class Progress:
             for at, kept in self._dealt.items()
             if at >= epoch
         ]
-        return {"epoch": epoch, "place": list(place), "dealt": dealt, "in_round": self.in_round}
+        return {
+            "epoch": epoch,
+            "first": self._first,
+            "place": list(place),
+            "dealt": dealt,
+            "in_round": self.in_round,
+        }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint in the next iteration."""
         self._go_to(saved["epoch"], Place(*saved["place"]))
-        self.in_round = saved.get("in_round", False)
+        self._first, self.in_round = saved.get("first", 0), saved.get("in_round", False)
         self._dealt = {
             epoch: tuple(tuple(Place(*one) for one in places) for places in kept)
             for epoch, kept in saved["dealt"]

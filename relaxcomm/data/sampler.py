@@ -229,7 +229,7 @@ class ShareSampler(Sampler[list[int]]):
     @property
     def batches_left(self) -> int:
         """Batches of the next iteration: an epoch's, or what is left of one that was not read to its end."""
-        epoch, place = self.progress.epoch, self.progress.place
+        epoch, place = self.progress.order, self.progress.place
         is_rest = bool(self.progress.dealt(epoch))
         if not (place.samples or is_rest):
             return len(self)

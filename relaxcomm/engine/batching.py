@@ -41,9 +41,11 @@ class Batching(Readable):
         """A DataLoader over this rank's share of `dataset`, see `relaxcomm.data.make_loader`.
 
         Each iteration reads the next epoch, shuffled anew, whether the loader is made once or for each
-        epoch: the engine counts the epochs of a data set, and keeps the place in `state_dict()`. It counts
-        samples, follows the batch size that the algorithm chooses, and, for algorithms with clients, plays
-        them: one iteration is one round, which must be read to its end; `close` gives up one that was left.
+        epoch: the engine counts the epochs of a data set, and keeps the place in `state_dict()`. Make the
+        data set once: one that is made anew counts on only where nothing holds the one before. The engine
+        counts samples, follows the batch size that the algorithm chooses, and, for algorithms with clients,
+        plays them: one iteration is one round, which must be read to its end; `close` gives up one that was
+        left.
 
         Args:
             dataset: map-style, with a length.

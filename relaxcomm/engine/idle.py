@@ -42,6 +42,17 @@ def warn_of_left_round(bound: Bound) -> None:
         )
 
 
+def warn_of_held_data(bound: Bound, kind: tuple[str, int]) -> None:
+    """Data were read that may be new, or others made anew while something still has these."""
+    if not bound.world.process.rank:
+        LOGGER.warning(
+            f"relaxcomm: a data set ({kind[0]}, {kind[1]} samples) is read after one of this type and length "
+            "that is still held, and is taken for another one, with epochs of its own: loader.epoch begins "
+            "at 0. If it is the same data made anew, make it once, before the loop over epochs; if not, make "
+            "both loaders before the first is read"
+        )
+
+
 def warn_of_parted(bound: Bound) -> None:
     """At the end of a run whose replicas may differ: name what was frozen, and differs."""
     frozen = bound.replica.frozen

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, ShareLoader
 from relaxcomm.data.clients import CLIENT, ROUND, ROUND_LEFT
-from relaxcomm.engine.known_data import Data, finder, kind_of
+from relaxcomm.engine.idle import warn_of_held_data
+from relaxcomm.engine.known_data import Data, finder, given_up, kind_of
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles.controller import BATCH_SIZE
@@ -22,7 +23,9 @@ class Loaders:
     """Lets loaders go on where the last one for the same data stopped, and follows them.
 
     The same data are the same object; or one of the same type and length, where nobody has that one any more
-    when the new one is read first, so that a data set may be made anew for each epoch, too.
+    when the new one is read first, so that a data set may be made anew for each epoch, too. In which order a
+    data set is read first does not depend on that, nor on when garbage is collected: in none in which one of
+    the same type and length was read, so that ranks read alike, and no order comes again.
 
     Args:
         event: told when a client and a round have ended.
@@ -36,6 +39,7 @@ class Loaders:
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         """Those that may turn out to follow another one when they are read."""
+        self._has_warned = False
         self._later: _Later | None = None
         self._bound: Bound | None = None  # the algorithm among the present ranks
 
@@ -45,8 +49,7 @@ class Loaders:
         Raises: UsageError for loading processes that would end with each of several loaders.
         """
         kind = kind_of(dataset)
-        same = [data for data in self._known if data.find() is dataset]
-        same += [data for data in self._known if data.kind == kind and data.is_given_up]
+        same = [data for data in self._known if data.find() is dataset] or given_up(self._like(kind))
         if same and options.get("persistent_workers"):
             raise UsageError(
                 "persistent_workers keeps a loader's processes from epoch to epoch, but this is "
@@ -63,12 +66,14 @@ class Loaders:
         """
         self._bound = bound
         follows = isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs
-        others = [one for one in self._known if one.kind == data.kind]
+        others = self._like(data.kind)
+        data.is_new = data.is_new or data.find() is not loader.dataset
         data.find = finder(loader.dataset)
         self._live.add(loader)
+        loader.on_begin = self._begin(weakref.ref(loader), data, batch_size, follows=follows)
         if others and data not in others:
             self._unread.add(loader)
-            loader.on_begin = self._begin(weakref.ref(loader), data, batch_size, follows=follows)
+            data.comes_late = not all(one.progress.is_at_begin for one in others)
         else:
             if follows:
                 self._follow(bound.algorithm, data, batch_size)
@@ -124,30 +129,42 @@ class Loaders:
         """What is done when a loader is first read, whose data may be those of one that is gone by then."""
 
         def begin() -> None:
-            loader = find()
-            if loader not in self._unread:
-                return
-            self._unread.remove(loader)
-            bound = self._bound
+            loader, bound = find(), self._bound
             assert bound is not None, "it was given with the loader"
-            self._take_over(data)
-            if follows:
-                self._follow(bound.algorithm, data, batch_size)
-            self._connect(bound, loader)
+            if data.is_new:
+                self._begin_data(bound, data, may_follow=loader in self._unread)
+            if loader in self._unread:
+                self._unread.remove(loader)
+                if follows:
+                    self._follow(bound.algorithm, data, batch_size)
+                self._connect(bound, loader)
 
         return begin
 
-    def _take_over(self, data: Data) -> None:
+    def _begin_data(self, bound: Bound, data: Data, *, may_follow: bool) -> None:
+        """Choose the order of the first epoch, and whether it follows those of data that are gone."""
+        data.is_new = False
+        others = [one for one in self._like(data.kind) if one is not data]
+        order = max((one.progress.order for one in others), default=0)
+        if may_follow:
+            if old := given_up(others):
+                self._take_over(old[0], data)
+            elif data.comes_late and not self._has_warned:
+                self._has_warned = True
+                warn_of_held_data(bound, data.kind)
+        data.progress.skip_orders(order)
+
+    def _take_over(self, old: Data, data: Data) -> None:
         """Go on where such data stopped that nobody has any more."""
-        for index, old in enumerate(self._known):
-            if old is not data and old.kind == data.kind and old.is_given_up:
-                if data.progress.is_at_begin:
-                    data.progress.restore(old.progress.export())
-                data.batch_size = old.batch_size
-                self._known.remove(data)
-                self._known[index] = data
-                self._followed = data if self._followed is old else self._followed
-                return
+        if data.progress.is_at_begin:
+            data.progress.restore(old.progress.export())
+        data.batch_size = old.batch_size
+        self._known.remove(data)
+        self._known[self._known.index(old)] = data
+        self._followed = data if self._followed is old else self._followed
+
+    def _like(self, kind: tuple[str, int]) -> list[Data]:
+        return [data for data in self._known if data.kind == kind]
 
     def _connect(self, bound: Bound, loader: ShareLoader | ClientLoader) -> None:
         """Have a loader tell of what it gives out, and listen to what the algorithm chooses."""
@@ -181,6 +198,7 @@ class Loaders:
         for saved in self._saved:
             if tuple(saved["kind"]) == data.kind:
                 data.progress.restore(saved)
+                data.is_new = False
                 self._saved.remove(saved)
                 return
 
@@ -188,7 +206,8 @@ class Loaders:
         if self._followed not in (None, data):
             raise UsageError(
                 f"{algorithm.name} follows the training data's loader, and this is a second one, for "
-                "other data; use a plain DataLoader for evaluation"
+                "other data; use a plain DataLoader for evaluation, and make training data once, before the "
+                "loop over epochs"
             )
         if BATCH_SIZE in algorithm.needs and batch_size != data.batch_size:
             raise UsageError(

@@ -54,10 +54,11 @@ ReadTo: TypeAlias = Annotated[tuple[Index, Index, Index], Field(strict=False)]
 
 
 class Data(Part):
-    """How far a data set was read."""
+    """How far a data set was read; epochs are counted with those of data like it, before its first one."""
 
     kind: Annotated[tuple[str, Index], Field(strict=False)]
     epoch: Index
+    first: Index = 0
     place: ReadTo
     dealt: list[
         Annotated[tuple[Index, list[Annotated[list[ReadTo], Field(min_length=1)]]], Field(strict=False)]

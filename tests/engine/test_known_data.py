@@ -1,0 +1,113 @@
+"""Data sets of one type and length, made anew or different ones, which something may still hold."""
+
+from __future__ import annotations
+
+import gc
+from itertools import chain
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import relaxcomm
+
+SAMPLES, EPOCHS = 24, 4
+
+
+class Data(Dataset):
+    def __init__(self, *, is_in_cycle=False):
+        self.read = self.load if is_in_cycle else None
+
+    def load(self, index):
+        return index
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return index
+
+
+def attach(group):
+    model = torch.nn.Linear(1, 1)
+    return relaxcomm.attach(model, torch.optim.SGD(model.parameters()), "bsp", process_group=group)
+
+
+def made_anew(group, way):
+    """Epochs of data sets that are made anew, as each rank reads them."""
+    epochs, held, batches = [], [], None
+    with attach(group) as engine:
+        for _ in range(EPOCHS):
+            loader = engine.loader(Data(is_in_cycle=way == "cycle"), batch_size=4)
+            if way == "held" or (way == "held on one rank" and group.rank() == 0):
+                held.append(loader)
+            if way == "left":
+                batches = iter(loader)
+                epochs.append([next(batches).tolist() for _ in range(2)])
+            else:
+                epochs.append([batch.tolist() for batch in loader])
+    return epochs
+
+
+@pytest.mark.parametrize("way", ["cycle", "held", "held on one rank", "left"])
+def test_data_made_anew_are_read_in_another_order(way, caplog):
+    gc.disable()
+    try:
+        ranks = relaxcomm.simulate(lambda group: made_anew(group, way), 2)
+    finally:
+        gc.enable()
+    for parts in zip(*ranks, strict=True):
+        read = list(chain(*chain(*parts)))
+        assert len(set(read)) == len(read) == (16 if way == "left" else SAMPLES), "no sample comes twice"
+    assert len({str(epoch) for epoch in ranks[0]}) == EPOCHS
+    assert len(caplog.messages) == (way != "cycle"), "once"
+    assert all("make it once, before the loop over epochs" in one for one in caplog.messages)
+
+
+def in_turn(group, saved=None):
+    """Epochs of two data sets, and what is saved in the middle of the second's second one."""
+    with attach(group) as engine:
+        if saved is not None:
+            engine.load_state_dict(saved)
+        loaders = [engine.loader(one, batch_size=4) for one in (Data(), Data())]
+        read = [[], []]
+        while loaders[1].epoch < 3:
+            for loader, mine in zip(loaders, read, strict=True):
+                if loader.epoch < 3:
+                    mine.append([])
+                for index, batch in enumerate(loader if loader.epoch < 3 else ()):
+                    mine[-1].append(batch.tolist())
+                    if saved is None and loader is loaders[1] and (loader.epoch, index) == (2, 0):
+                        saved = engine.state_dict()
+        return read, saved
+
+
+def test_two_data_sets_in_turn_have_epochs_of_their_own(caplog):
+    for first, second in zip(
+        whole := relaxcomm.simulate(in_turn, 2),
+        relaxcomm.simulate(lambda group: in_turn(group, whole[group.rank()][1]), 2),
+        strict=True,
+    ):
+        (one, other), _ = first
+        assert [len(epoch) for epoch in one + other] == [3] * 6
+        assert len({str(epoch) for epoch in one}) == len({str(epoch) for epoch in other}) == 3
+        assert second[0] == [one[2:], [other[1][1:], other[2]]]
+    assert not caplog.messages, "they were made before one was read"
+
+
+def test_orders_go_on_behind_those_of_data_that_are_held():
+    def program(group):
+        kept = Data()
+        with attach(group) as engine:
+            loader = engine.loader(kept, batch_size=4)
+            orders = [[batch.tolist() for batch in loader] for _ in range(2)]
+            other = engine.loader(Data(), batch_size=4)
+            assert other.epoch == 0
+            orders.append([batch.tolist() for batch in other])
+            assert (loader.epoch, other.epoch) == (2, 1)
+            other.epoch = 0
+            assert [batch.tolist() for batch in other] == orders[2]
+            assert [batch.tolist() for batch in loader] == orders[2], "as its third epoch would be"
+            return len({str(order) for order in orders})
+
+    assert relaxcomm.simulate(program, 2) == [3, 3]
