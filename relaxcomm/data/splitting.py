@@ -10,16 +10,18 @@ from torch.nn.utils.rnn import PackedSequence
 
 from relaxcomm.errors import UsageError
 
+_FIELDS, _COLUMNS, _SAMPLES = "fields", "columns", "a list"
+
 
 def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     """Parts of at most `size` samples of a batch, each with its share of the samples.
 
     A batch is made of tensors and lists with an entry for each sample, in tuples, lists and mappings; what
     has no such entries is in each part as it is. Lists of images and of what is to be found there stay whole
-    images, as `collate_fn=lambda samples: tuple(zip(*samples))` makes them.
+    images, as `collate_fn=lambda samples: tuple(zip(*samples))` makes them, and so do lists of samples.
 
-    Raises: UsageError for a size below 1, a batch without samples, or one with a PackedSequence that
-        would have to be cut.
+    Raises: UsageError for a size below 1, a batch without samples, one that can be read in several ways, or
+        one with a PackedSequence that would have to be cut.
 
     Example:
         >>> import torch
@@ -29,7 +31,7 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     """
     if size < 1:
         raise UsageError(f"parts of {size} samples are not allowed; use at least 1")
-    total, columns = num_samples(batch), _columns(batch)
+    layout, total = _read(batch)
     if total <= size:
         yield batch, 1.0
         return
@@ -37,18 +39,20 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     for start in range(0, total, size):
         samples = slice(start, min(start + size, total))
         share = (samples.stop - start) / total
-        if columns is None:
+        if layout == _FIELDS:
             yield _part(batch, total, samples), share
+        elif layout == _SAMPLES:
+            yield batch[samples], share
         elif isinstance(batch, Mapping):
             yield {key: value[samples] for key, value in batch.items()}, share
         else:
-            yield _like(batch, [value[samples] for value in columns]), share
+            yield _like(batch, [value[samples] for value in batch]), share
 
 
 def num_samples(batch: Any) -> int:
     """Samples of a batch: the first dimension of its first tensor, or the length of its lists.
 
-    Raises: UsageError for a batch without either.
+    Raises: UsageError for a batch without either, or one that can be read in several ways.
 
     Example:
         >>> import torch
@@ -56,8 +60,22 @@ def num_samples(batch: Any) -> int:
         >>> num_samples({"name": ["a", "b", "c"], "x": torch.zeros(3, 5)})
         3
     """
-    columns = _columns(batch)
-    found = _first_dimension(batch) if columns is None else len(columns[0])
+    return _read(batch)[1]
+
+
+def _read(batch: Any) -> tuple[str, int]:
+    """How the samples of a batch are arranged, and how many they are."""
+    ways = _ways(batch)
+    if len(ways) > 1:
+        told = " or ".join(f"as {layout} of {number} samples" for layout, number in ways.items())
+        raise UsageError(
+            f"a batch of type {type(batch).__name__} can be read in several ways, {told}; give tensors with "
+            "all samples in their first dimension in one tuple or mapping, without lists in it, or samples "
+            'as a list of mappings under a name: {"samples": [{"x": x, "y": y}, ...]}'
+        )
+    if ways:
+        return next(iter(ways.items()))
+    found = _first_dimension(batch)
     if found is None and isinstance(batch, Mapping):
         found = next((len(one) for one in batch.values() if isinstance(one, list | tuple)), None)
     if found is None and isinstance(batch, list | tuple):
@@ -67,7 +85,7 @@ def num_samples(batch: Any) -> int:
             f"a batch of type {type(batch).__name__} holds no tensor and no list, whose entries would be its "
             "samples; make one of tensors in tuples, lists and mappings"
         )
-    return found
+    return _FIELDS, found
 
 
 def _check_unpacked(batch: Any) -> None:
@@ -95,36 +113,47 @@ def _values(batch: Any) -> Iterable[Any]:
     return batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
 
 
-def _columns(batch: Any) -> Sequence[Any] | None:
-    """The values of a batch that consists of lists with an entry for each sample, or None.
+def _ways(batch: Any) -> dict[str, int]:
+    """Each way to read a batch of mappings and lists, with its number of samples; none where others tell."""
+    values = list(_values(batch))
+    if not values or any(isinstance(one, PackedSequence) for one in values):
+        return {}
+    number = _first_dimension(batch)
+    are_fields = number is not None and all(_has_samples(one, number) for one in values)
+    ways = {_FIELDS: number} if number is not None and are_fields else {}
+    if not isinstance(batch, Mapping) and all(isinstance(one, Mapping) for one in values):
+        have_same_names = len({frozenset(one) for one in values}) == 1
+        if have_same_names or (isinstance(batch, list) and not are_fields):
+            ways[_SAMPLES] = len(values)
+    elif all(isinstance(one, list | tuple) for one in values) and len({len(one) for one in values}) == 1:
+        if all(_are_alike(one) for one in values):
+            ways[_COLUMNS] = len(values[0])
+            if any(isinstance(one[0], Mapping) for one in values):
+                ways.pop(_FIELDS, None)  # a list of mappings has one for each sample
+        are_tuples = all(type(one) is tuple for one in values)  # which default_collate makes of texts alone
+        may_be_samples = isinstance(batch, list) and (are_tuples or not are_fields)
+        if may_be_samples and all(_are_alike(place) for place in zip(*values, strict=True)):
+            ways[_SAMPLES] = len(values)
+            ways.pop(_FIELDS, None)
+    return ways
 
-    Lists of tensors may also be fields that have all samples in their first dimension, as torch's own
-    `default_collate` makes them of nested samples: then all tensors have as many, and no list is longer or
-    shorter.
-    """
-    values = list(batch.values()) if isinstance(batch, Mapping) else batch
-    if not (isinstance(values, list | tuple) and values and all(isinstance(v, list | tuple) for v in values)):
-        return None
-    if any(isinstance(value, PackedSequence) for value in values):
-        return None
-    lengths = {len(value) for value in values}
-    samples = _first_dimension(batch)
-    if len(lengths) > 1 or samples is None:
-        return None
-    return None if all(_has_samples(value, samples) for value in values) else values
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    """Whether there are some, all of one type, and tensors with as many dimensions."""
+    return len({(type(one), one.dim() if isinstance(one, torch.Tensor) else 0) for one in values}) == 1
 
 
 def _has_samples(value: Any, samples: int) -> bool:
-    """Whether all tensors and lists of other things have that many entries."""
+    """Whether it has that many entries where `default_collate` makes some: in tensors and lists of texts."""
     if isinstance(value, torch.Tensor):
         return value.dim() > 0 and len(value) == samples
     if isinstance(value, Mapping):
         return all(_has_samples(one, samples) for one in value.values())
     if not isinstance(value, list | tuple):
-        return True
-    if any(isinstance(one, torch.Tensor | Mapping | list | tuple) for one in value):
-        return all(_has_samples(one, samples) for one in value)
-    return len(value) == samples
+        return False
+    if all(isinstance(one, str | bytes) for one in value):
+        return len(value) == samples
+    return all(_has_samples(one, samples) for one in value)
 
 
 def _part(value: Any, total: int, samples: slice) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict, namedtuple
+from itertools import chain
 
 import pytest
 import torch
@@ -118,3 +119,53 @@ def test_nested_fields_are_cut_in_their_first_dimension():
     first, second = (part for part, _ in split_batch(batch, 2))
     assert (first[0][1].tolist(), second[0][1].tolist()) == ([0, 1], [2])
     assert (first[1][1], second[1][1]) == (["x", "y"], ["z"])
+
+
+SEQUENCES = [torch.zeros(5 + number, 2) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [(image(number, 4), number) for number in range(4)],
+        [(image(number, 4), torch.tensor(number)) for number in range(4)],
+        [(image(number, 4), found_in(3)) for number in range(4)],
+        [(one, number) for number, one in enumerate(SEQUENCES)],
+        [{"image": image(number, 4 + number), "id": number} for number in range(4)],
+        [{"image": image(number, 4), "instances": [number]} for number in range(4)],
+    ],
+    ids=["number", "tensor", "found", "sequence", "mapping", "list"],
+)
+def test_a_list_of_samples_stays_one(batch):
+    parts = [part for part, _ in split_batch(batch, 3)]
+    assert num_samples(batch) == 4
+    assert [len(part) for part in parts] == [3, 1]
+    assert all(one is another for one, another in zip(chain(*parts), batch, strict=True))
+
+
+@pytest.mark.parametrize("labels", [("a", "b", "c", "d"), (0, 1, 2, 3), tuple(found_in(3) for _ in range(4))])
+def test_images_with_as_many_boxes_as_channels_stay_whole(labels):
+    images = tuple(image(number, 4) for number in range(4))
+    (pictures, first), (last, second) = (part for part, _ in split_batch((images, labels), 3))
+    assert (pictures, first, last, second) == (images[:3], labels[:3], images[3:], labels[3:])
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (([image(number, 4) for number in range(4)],), "as fields of 3 samples or as columns of 4 samples"),
+        ([(one, one) for one in SEQUENCES], "as columns of 2 samples or as a list of 4 samples"),
+        ([{"x": X}, {"x": X + 1}, {"x": X}], "as fields of 4 samples or as a list of 3 samples"),
+    ],
+    ids=["images", "sequences", "mappings"],
+)
+def test_what_can_be_read_in_several_ways_is_refused(batch, says):
+    for read in (num_samples, lambda one: list(split_batch(one, 2))):
+        with pytest.raises(UsageError, match=says + '; give tensors .*{"samples": '):
+            read(batch)
+    assert num_samples({"samples": [{"x": one} for one in SEQUENCES]}) == 4
+
+
+def test_mappings_with_other_names_are_fields():
+    first, second = parts_of([{"x": X}, {"y": Y}])
+    assert (first[0]["x"].shape, second[1]["y"].tolist()) == ((3, 2), [3])
