@@ -60,7 +60,7 @@ class Old:
 
     def late(self, *, buffers: bool) -> Iterator[tuple[Place, Tensor]]:
         """By how much results on their way will move parameters, or buffers, wherever these are by then."""
-        for _, rule, of_buffers, unit, result, snapshot in self.state["engine"]["late_parameters"]:
+        for _, rule, of_buffers, unit, result, snapshot, *_ in self.state["engine"]["late_parameters"]:
             if of_buffers is buffers and (buffers or is_settled(self.plan.algorithm.rules[rule])):
                 yield (rule, unit), result[: snapshot.numel()].double() - snapshot.double()
 

@@ -106,8 +106,8 @@ class _Carrying:
             "services": [[*task.place, found] for task, found in services.items()],
             "votes": {**self._lead["votes"], "slots": self._votes()},
             "client_states": {client: held for client, held in clients.items() if client % size == rank},
-            "late_gradients": self._late("late_gradients", 1),
-            "late_parameters": self._late("late_parameters", 2),
+            "late_gradients": self._late("late_gradients", slice(3, 4)),
+            "late_parameters": self._late("late_parameters", slice(4, 6)),
             "statistics": self._statistics(),
             "loaders": carried_loaders([one["loaders"] for one in self._engines]),
         }
@@ -160,17 +160,25 @@ class _Carrying:
             made.append(self._carrier.wholes(repr(trigger), trigger.facts.slots, olds, trigger.init_vote()))
         return made
 
-    def _late(self, what: str, num_tensors: int) -> list[list[Any]]:
+    def _late(self, what: str, tensors: slice) -> list[list[Any]]:
         """Results on their way, which all ranks wait for; those that are new parameters are in the model.
+
+        Args:
+            what: of the saved state.
+            tensors: where they lie in it; before them is what is equal on all ranks, behind them are counts.
 
         Raises: ConfigError where ranks wait for different ones.
         """
-        rules = self._algorithm.rules
+        rules, size = self._algorithm.rules, len(self._engines)
         left = [
-            [late for late in one[what] if num_tensors == 1 or not (late[2] or is_settled(rules[late[1]]))]
+            [
+                late
+                for late in one[what]
+                if what == "late_gradients" or not (late[2] or is_settled(rules[late[1]]))
+            ]
             for one in self._engines
         ]
-        keys = [[tuple(late[:-num_tensors]) for late in theirs] for theirs in left]
+        keys = [[tuple(late[: tensors.start]) for late in theirs] for theirs in left]
         if any(theirs != keys[0] for theirs in keys):
             raise ConfigError(
                 f"the {len(left)} workers that were saved wait for different results ({what}), so they "
@@ -178,8 +186,9 @@ class _Carrying:
             )
         return [
             [
-                *late[0][:-num_tensors],
-                *(mean(held).clone() for held in zip(*(one[-num_tensors:] for one in late), strict=True)),
+                *late[0][: tensors.start],
+                *(mean(held).clone() for held in zip(*(one[tensors] for one in late), strict=True)),
+                *(sum(held) // size for held in zip(*(one[tensors.stop :] for one in late), strict=True)),
             ]
             for late in zip(*left, strict=True)
         ]

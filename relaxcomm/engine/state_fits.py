@@ -115,9 +115,9 @@ def _check_votes(saved: EngineState, algorithm: Algorithm) -> None:
 
 
 def _check_late(saved: EngineState, tasks: Mapping[Place, Task], algorithm: Algorithm, bound: Bound) -> None:
-    for _, rule, unit, result in saved.late_gradients:
+    for _, rule, unit, result, *_ in saved.late_gradients:
         _check_result("late_gradients", tasks.get((rule, unit)), "backward", (result,))
-    for _, rule, of_buffers, unit, result, snapshot in saved.late_parameters:
+    for _, rule, of_buffers, unit, result, snapshot, *_ in saved.late_parameters:
         if rule >= len(algorithm.rules):
             raise _damaged(f"late_parameters of rule {rule}, which is not there")
         if of_buffers:

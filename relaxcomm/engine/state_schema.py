@@ -75,11 +75,21 @@ class Data(Part):
         return value
 
 
+UncountedGradient: TypeAlias = Annotated[tuple[Due, Index, Index, Tensor], Field(strict=False)]
+UncountedParameters: TypeAlias = Annotated[
+    tuple[Due, Index, bool, Index, Tensor, Tensor], Field(strict=False)
+]
+LateGradient: TypeAlias = Annotated[tuple[Due, Index, Index, Tensor, Index, Index], Field(strict=False)]
+LateParameters: TypeAlias = Annotated[
+    tuple[Due, Index, bool, Index, Tensor, Tensor, Index, Index], Field(strict=False)
+]
+"""What is late ends with a round and samples, see `Context`; older states did not count them."""
+
 _MEASURED = TypeAdapter(Measured)
 
 
 class EngineState(Part):
-    """The state of one rank; places are (rule, bucket), what is late is (due, rule, …)."""
+    """The state of one rank; places are (rule, bucket), what is late is (due, rule, …, round, samples)."""
 
     schema_: Literal[1] = Field(alias="schema")
     algorithm: str
@@ -94,8 +104,8 @@ class EngineState(Part):
     votes: Votes
     client_states: dict[Index, dict[str, dict[str, Any]]]
     values: dict[str, Finite]
-    late_gradients: list[Annotated[tuple[Due, Index, Index, Tensor], Field(strict=False)]]
-    late_parameters: list[Annotated[tuple[Due, Index, bool, Index, Tensor, Tensor], Field(strict=False)]]
+    late_gradients: list[LateGradient | UncountedGradient]
+    late_parameters: list[LateParameters | UncountedParameters]
     statistics: Counts
     phase: Index
     measured: Measured | None

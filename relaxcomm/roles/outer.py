@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from relaxcomm.errors import PluginError
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.facts import OuterFacts
 from relaxcomm.tensors.buckets import Bucket
@@ -48,3 +49,19 @@ class Outer(Primitive):
     @abstractmethod
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         """The new value of the payload, `[numel]`."""
+
+
+def applied(
+    outer: Outer, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None
+) -> Tensor:
+    """What `apply` returns.
+
+    Raises: PluginError if that has another shape than `result`.
+    """
+    value = outer.apply(cx, bucket, state, result, base)
+    if getattr(value, "shape", None) != result.shape:
+        got = list(value.shape) if isinstance(value, Tensor) else repr(value)
+        raise PluginError(
+            f"apply of {outer!r} returned {got}; return the new value, [numel] = {list(result.shape)}"
+        )
+    return value

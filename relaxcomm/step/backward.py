@@ -156,8 +156,8 @@ class Backward:
     def restore(self, saved: Iterable[Sequence[Any]]) -> None:
         """Put late gradients back that a checkpoint has saved, into a layout that was made anew."""
         self._bind()
-        for due, index, unit, result in saved:
-            self.buckets[unit].restore(due, index, result)
+        for due, index, unit, result, *counts in saved:
+            self.buckets[unit].restore(due, index, result, counts)
 
     def _bind(self) -> None:
         """Make the flat buffers for a layout."""

@@ -11,10 +11,23 @@ from torch import Tensor
 
 from relaxcomm.network.operations import Label, Operation, Received
 from relaxcomm.network.transport import Pending
+from relaxcomm.roles import Exchanging
 from relaxcomm.step.world import World
 
 Program: TypeAlias = Generator[tuple[str, Operation], Received, Tensor]
 """Yields `(rule, operation)`, is sent what was received, returns the result."""
+
+
+def labelled(label: str, running: Exchanging) -> Program:
+    """The operations of an exchange as a rule's."""
+    try:
+        operation = next(running)
+        while True:
+            received = yield label, operation
+            operation = running.send(received)
+    except StopIteration as stop:
+        result: Tensor = stop.value
+        return result
 
 
 class Flight:

@@ -164,14 +164,16 @@ class GradientTransfers:
     def export(self) -> list[list[object]]:
         """Late gradients as a checkpoint keeps them; waits for them."""
         return [
-            [late.due, late.task.index, self.bucket.index, _with_flags(late).clone()] for late in self.late
+            [late.due, late.task.index, self.bucket.index, _with_flags(late).clone(), *late.counts]
+            for late in self.late
         ]
 
-    def restore(self, due: float, index: int, result: Tensor) -> None:
+    def restore(self, due: float, index: int, result: Tensor, counts: Sequence[int]) -> None:
         """Put a late gradient back that a checkpoint has saved."""
         task = next(task for task in self._firings.tasks if task.index == index)
         slots, context = self._state.of(task), self._clock.context
-        self.late.append(Transfer.landed(task, slots, context, self._world, due=due, result=result))
+        made = Transfer.landed(task, slots, context, self._world, due=due, counts=counts, result=result)
+        self.late.append(made)
 
     def _transfer(self, task: Task) -> Transfer:
         slots, clock, round = self._state.of(task), self._clock, self._state.next_round(task)

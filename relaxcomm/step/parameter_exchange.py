@@ -145,12 +145,12 @@ class ParameterExchange:
     def restore(self, saved: Iterable[list[Any]]) -> None:
         """Put back what a checkpoint has saved."""
         bound, found = self._bound, []
-        for due, index, of_buffers, unit, result, snapshot in saved:
+        for due, index, of_buffers, unit, result, snapshot, *counts in saved:
             tasks = self._buffer_tasks(index) if of_buffers else self._plan.tasks[index]
             task = next(task for task in tasks if task.bucket.index == unit)
             slots, context = bound.state.of(task), bound.clock.context
             made = Transfer.landed(
-                task, slots, context, bound.world, due=due, result=result, snapshot=snapshot
+                task, slots, context, bound.world, due=due, counts=counts, result=result, snapshot=snapshot
             )
             found.append(Sent([made]))
         self.late = found

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from relaxcomm.roles import Context
+from relaxcomm.roles.outer import applied
 from relaxcomm.step.clock import ContextOf
 from relaxcomm.step.device_flags import PutIn
-from relaxcomm.step.flight import Flight, Landed, Pipeline, Program
+from relaxcomm.step.flight import Flight, Landed, Pipeline, Program, labelled
 from relaxcomm.step.frozen_since import AtRest, at_rest_alone, keep_at_rest
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import RuleState
@@ -45,7 +46,8 @@ class Transfer:
     ) -> None:
         self.task, self.slots = task, slots
         self._context, self._world = context, world
-        self._read_in = context(task.rule, task, round, samples)
+        self.counts = round, samples
+        self._read_in = context(task.rule, task, *self.counts)
         self._flight: Flight | None = None
         self._message: Tensor | None = None
         self.due: float = task.rule.due(step)
@@ -71,11 +73,13 @@ class Transfer:
         world: World,
         *,
         due: float,
+        counts: Sequence[int],
         result: Tensor,
         snapshot: Tensor | None = None,
     ) -> Transfer:
         """One that a checkpoint has saved with its result."""
-        made, device = cls(task, slots, context, world, step=0, round=0), task.bucket.device
+        (round, samples), device = counts or (0, 1), task.bucket.device  # older ones do not count
+        made = cls(task, slots, context, world, step=0, round=round, samples=samples)
         made._flight, made.due, made.sent = Landed(result.to(device)), due, None
         made.snapshot = None if snapshot is None else snapshot.to(device)
         return made
@@ -106,7 +110,8 @@ class Transfer:
         """As a checkpoint keeps it; waits for the result."""
         assert self.snapshot is not None, "what is late has a snapshot"
         result, task = self.flight.land().clone(), self.task
-        return [self.due, task.index, task.of_buffers, task.bucket.index, result, self.snapshot.clone()]
+        place = self.due, task.index, task.of_buffers, task.bucket.index
+        return [*place, result, self.snapshot.clone(), *self.counts]
 
     def exchange(self, message: Tensor, *, divided: bool = False) -> Program:
         """The operations of the exchange of `message`, which it may overwrite; returns the result.
@@ -118,14 +123,7 @@ class Transfer:
         rule, self._message = self.task.rule, message
         cx = self._read_in.at(divided=True) if divided else self._read_in
         running = rule.exchange.run(cx, message, rule.compressor, self.slots["compressor"])
-        try:
-            operation = next(running)
-            while True:
-                received = yield self.task.label, operation
-                operation = running.send(received)
-        except StopIteration as stop:
-            result: Tensor = stop.value
-            return result
+        return (yield from labelled(self.task.label, running))
 
     def launch(
         self,
@@ -185,8 +183,7 @@ class Transfer:
 
     def measure(self, finalized: Tensor) -> Tensor:
         """What the outer optimizer wants to know before anything is written."""
-        rule = self.task.rule
-        return rule.outer.measure(self._applied_in(), self.task.bucket, finalized)
+        return self.task.rule.outer.measure(self._applied_in(), self.task.bucket, finalized)
 
     def apply(
         self,
@@ -215,7 +212,7 @@ class Transfer:
         cx = cx.at(measured=measured, out=value if good is True and self._is_own(value) else None)
         if rule.exchange.facts.returns != "base":
             resting = resting or at_rest_alone(self.task, value, base)
-            value = rule.outer.apply(cx, bucket, self.slots["outer"], value, base)
+            value = applied(rule.outer, cx, bucket, self.slots["outer"], value, base)
             keep_at_rest(bucket, resting, base, value)
         if into is not None:
             if value.data_ptr() != into.data_ptr():
@@ -227,9 +224,9 @@ class Transfer:
         return value
 
     def _applied_in(self) -> Context:
-        """What primitives may know when a result is applied: as when it was read, unless it is late."""
-        rule = self.task.rule
-        return self._context(rule) if rule.delay else self._read_in
+        """What primitives may know when a result is applied: as when it was read, or of now if it is late."""
+        task = self.task
+        return self._context(task.rule, task, *self.counts) if task.rule.delay else self._read_in
 
     def _is_own(self, value: Tensor) -> bool:
         """Whether it lies in the memory that this was sent from, which nobody else looks at any more."""

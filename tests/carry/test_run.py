@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from relaxcomm import ConfigError, simulate
+from relaxcomm import Algorithm, ConfigError, Rule, simulate
 from relaxcomm.carry.means import same, shares
 from relaxcomm.carry.random_numbers import carried_random
 from relaxcomm.engine import attach
 from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import all_reduce, deltas, every
 from relaxcomm.topology import from_networkx
 
 DIM = 6
@@ -115,6 +116,21 @@ def test_the_states_are_not_changed_by_training(name):
 
     simulate(new, 2)
     assert same(states, before)
+
+
+@pytest.mark.parametrize("counts", [[1, 2], []], ids=["saved now", "saved before they were counted"])
+def test_what_is_late_keeps_its_round_and_samples(counts):
+    """Samples of 2 and 3 are 2 on average, in whole numbers."""
+    rule = Rule(trigger=every(steps=2), payload=deltas(), exchange=all_reduce(), delay=1)
+    algorithm = Algorithm((rule,))
+    states = saved(2, algorithm, steps=4)
+    for rank, state in enumerate(states):
+        (late,) = state["engine"]["late_parameters"]
+        assert late[6:] == [1, 2]
+        late[6:] = counts and [1, 2 + rank]
+    for state in loaded(3, states, algorithm):
+        (late,) = state["engine"]["late_parameters"]
+        assert late[6:] == (counts or [0, 1])
 
 
 def test_buffers_and_tied_weights_are_carried():

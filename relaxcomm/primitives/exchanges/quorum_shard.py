@@ -11,6 +11,7 @@ from relaxcomm.network.transport import Service
 from relaxcomm.primitives.exchanges.parameter_server import HEADER_BYTES, Decoder, make_reply, read_header
 from relaxcomm.roles import Context, Outer
 from relaxcomm.roles.exchange import OUTER
+from relaxcomm.roles.outer import applied
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 
@@ -36,7 +37,7 @@ class ModelPart:
 
     def move(self, delta: Tensor) -> None:
         """Take an outer step along `delta`, `[n]`."""
-        self.values = self._outer.apply(self._cx, self._bucket, self.slots, delta, self.values)
+        self.values = applied(self._outer, self._cx, self._bucket, self.slots, delta, self.values)
 
 
 class QuorumShard(Service):

@@ -1,0 +1,139 @@
+"""What primitives are told when a result is applied, and what becomes of what they return."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+
+from relaxcomm import Algorithm, Link, PluginError, Rule, attach, simulate
+from relaxcomm.plugin import Outer, frozen
+from relaxcomm.primitives import all_reduce, average, averaging_server, deltas, every, gradients, sgd
+
+seen = []
+
+
+def note(role, cx):
+    if cx.membership.rank == 0:
+        seen.append((role, cx.round, cx.samples, cx.layout.numel, cx.place))
+
+
+@frozen
+class noting(Outer):
+    facts = sgd.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        note("apply", cx)
+        return base - result
+
+
+@frozen
+class noting_mean(Outer):
+    facts = average.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        note("apply", cx)
+        return result
+
+
+@frozen
+class noted_deltas(deltas):
+    facts = deltas().facts
+
+    def finalize(self, cx, bucket, state, result):
+        note("finalize", cx)
+        return deltas.finalize(self, cx, bucket, state, result)
+
+    def write(self, cx, bucket, state, value, snapshot):
+        note("write", cx)
+        deltas.write(self, cx, bucket, state, value, snapshot)
+
+
+def run(rule, steps, *, size=2, state=None, link=None):
+    """The state of each rank after some steps."""
+
+    def rank(group):
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with attach(model, optimizer, Algorithm((rule,)), process_group=group) as engine:
+            if state is not None:
+                engine.load_run_state_dict(state[group.rank()])
+            for _ in range(steps):
+                optimizer.zero_grad()
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+                group.sleep(1.0)
+            return copy.deepcopy(engine.run_state_dict())
+
+    seen.clear()
+    return simulate(rank, size, link=link)
+
+
+def deltas_of(*, exchange=None, delay):
+    exchange = exchange or all_reduce()
+    return Rule(
+        trigger=every(steps=2), payload=noted_deltas(), exchange=exchange, outer=noting(), delay=delay
+    )
+
+
+ROLES = ("finalize", "apply", "write")
+
+
+@pytest.mark.parametrize("delay", [0, 1, "unbounded"])
+def test_primitives_are_told_of_the_exchange_whose_result_it_is(delay):
+    exchange = averaging_server() if delay == "unbounded" else None
+    run(deltas_of(exchange=exchange, delay=delay), 7, link=Link(latency_seconds=0.1))
+    assert seen == [(role, round, 2, 3, (0,)) for round in range(3) for role in ROLES]
+
+
+@pytest.mark.parametrize("counts", [(1, 2), ()], ids=["saved now", "saved before they were counted"])
+def test_a_checkpoint_holds_it(counts):
+    """Older ones, of schema 1 too, end with the tensors."""
+    rule = deltas_of(delay=1)
+    states = run(rule, 4)
+    for state in states:
+        (late,) = state["engine"]["late_parameters"]
+        assert late[6:] == [1, 2]
+        del late[6:]
+        late += counts
+    run(rule, 1, state=states)
+    round, samples = counts or (0, 1)
+    assert seen == [(role, round, samples, 3, (0,)) for role in ROLES]
+
+
+@pytest.mark.parametrize("counts", [(2, 1), ()], ids=["saved now", "saved before they were counted"])
+def test_a_checkpoint_holds_it_of_gradients(counts):
+    rule = Rule(payload=gradients(), exchange=all_reduce(), outer=noting_mean(), delay=1)
+    states = run(rule, 3)
+    for state in states:
+        (late,) = state["engine"]["late_gradients"]
+        assert late[4:] == [2, 1]
+        del late[4:]
+        late += counts
+    run(rule, 1, state=states)
+    assert seen[0] == ("apply", *(counts or (0, 1)), 3, (0,))
+
+
+@frozen
+class summed(Outer):
+    facts = sgd.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        return (base - result).sum().view(1)
+
+
+@frozen
+class forgetful(Outer):
+    facts = sgd.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        base.sub_(result)
+
+
+@pytest.mark.parametrize(("outer", "got"), [(summed(), "[1]"), (forgetful(), "None")], ids=str)
+def test_an_outer_that_returns_something_else_is_named(outer, got):
+    said = f"apply of {outer!r} returned {got}; return the new value, [numel] = [3]"
+    with pytest.raises(PluginError, match=re.escape(said)):
+        run(Rule(payload=deltas(), exchange=all_reduce(), outer=outer), 1)
