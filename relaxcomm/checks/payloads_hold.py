@@ -84,7 +84,8 @@ def move_is_declared(payload: Payload) -> None:
     """It reads the same wherever the parameters and all that it keeps of them lie, or not."""
     near, far = (_Trial(payload, value).moved(0.5).read(3.0) for value in (1.0, 2.0))
     found, declared = torch.equal(near, far), payload.facts.is_move
-    expect(found == declared, f"declares is_move={declared}, but that it reads the same elsewhere is {found}")
+    how = "does not depend" if found else "depends"
+    expect(found == declared, f"what it reads {how} on where the parameters are: declare is_move={found}")
 
 
 def base_is_declared(payload: Payload) -> None:

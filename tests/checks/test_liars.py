@@ -336,3 +336,17 @@ def test_every_field_is_stated():
 def test_error_feedback_is_as_biased_as_what_it_wraps():
     assert not error_feedback(compressor=KEPT).facts.unbiased
     assert error_feedback(compressor=sign(), decay=0.5).facts.memory == "leaky"
+
+
+@pytest.mark.parametrize(
+    ("honest", "claim", "said"),
+    [
+        (deltas(), False, "what it reads does not depend on where the parameters are: declare is_move=True"),
+        (parameters(), True, "what it reads depends on where the parameters are: declare is_move=False"),
+    ],
+)
+def test_a_move_is_told_what_to_declare(honest, claim, said):
+    lying = copy.copy(honest)
+    object.__setattr__(lying, "facts", replace(honest.facts, is_move=claim))
+    with pytest.raises(Exception, match=said):
+        payload_checks(lying)["move"]()
