@@ -165,15 +165,20 @@ def _move(old: Bound, new: Bound, role: str) -> set[str]:
     carried = set()
     for (index, unit), state in new.state.slots.items():
         assert new.plan.buckets is not None, "state is made with the buckets"
-        same = before[type(new.algorithm.rules[index].payload)]
-        bucket, slots = new.plan.buckets[unit], state[role]
+        rule = new.algorithm.rules[index]
+        same, bucket, slots = before[type(rule.payload)], new.plan.buckets[unit], state[role]
         for name in slots:
-            if is_buffer(name):
+            if is_buffer(name) or _is_fresh(rule, role, name):
                 continue
             slots[name], found = carried_over(name, slots[name], bucket, same)
             carried |= found
         state.commit(True)
     return carried
+
+
+def _is_fresh(rule: Rule, role: str, slot: str) -> bool:
+    """Whether it is the exchange's, and made anew for the parameters, which are equal then."""
+    return role == "compressor" and rule.exchange.facts.slots.get(slot) == "fresh"
 
 
 def _kept(bound: Bound, role: str) -> Iterator[tuple[Rule, Kept]]:
@@ -190,7 +195,7 @@ def _residuals(bound: Bound) -> set[str]:
         if rule.compressor.facts.memory == "none":
             continue
         for slot, value in slots.items():
-            if is_buffer(slot):
+            if is_buffer(slot) or _is_fresh(rule, "compressor", slot):
                 continue
             if value.numel() == bucket.numel:
                 parts = zip(bucket.names, bucket.views(value), strict=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
+import networkx
 import numpy as np
 import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import CompositionWarning, ConfigError, UsageError
+from relaxcomm import Algorithm, CompositionWarning, ConfigError, Rule, UsageError, primitives
 from tests import references
 from tests.engine.harness import (
     assert_histories_agree,
@@ -350,3 +351,45 @@ def test_phases_must_follow_each_other():
     phase = {"after_steps": 5, "algorithm": "local_sgd"}
     with pytest.raises(ConfigError, match="a larger after_steps than the last"):
         relaxcomm.config.load({"algorithm": "bsp", "phases": [phase, phase]})
+
+
+def directed(*edges):
+    return relaxcomm.topology.from_networkx(networkx.DiGraph(edges))
+
+
+BEFORE, AFTER = directed((0, 1), (1, 2), (2, 0), (0, 2)), directed((0, 1), (1, 2), (2, 0), (1, 0))
+PATH = relaxcomm.topology.from_networkx(networkx.path_graph(3))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (primitives.push_sum(topology=BEFORE), primitives.push_sum(topology=AFTER)),
+        (
+            primitives.choco_gossip(gamma=0.5, topology=PATH),
+            primitives.choco_gossip(gamma=0.5, topology=primitives.ring()),
+        ),
+    ],
+    ids=["push_sum", "choco_gossip"],
+)
+def test_what_an_exchange_keeps_of_the_parameters_is_made_anew(first, second):
+    """Replicas are equal after a switch: they stay so, and so does their mean."""
+
+    def rank(group):
+        model = torch.nn.Linear(1, 1, bias=False).double()
+        model.weight.data.zero_()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        one, other = (
+            Algorithm((Rule(payload=primitives.parameters(), exchange=exchange),), name=name)
+            for exchange, name in ((first, "first"), (second, "second"))
+        )
+        with relaxcomm.attach(model, optimizer, one, process_group=group) as engine:
+            for step in range(8):
+                optimizer.zero_grad()
+                (model.weight.sum() * (-9.0 if step < 3 and group.rank() == 0 else 0.0)).backward()
+                optimizer.step()
+                if step == 3:
+                    engine.switch(other)
+            return model.weight.item()
+
+    assert relaxcomm.simulate(rank, 3) == pytest.approx([9.0] * 3)
