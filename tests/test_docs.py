@@ -95,6 +95,7 @@ def test_python_runs(page, elsewhere, capsys):
         ("docs/write/payload.md", "clipped_gradients"),
         ("docs/write/outer.md", "adagrad_steps"),
         *(("docs/write/controller.md", name) for name in ("when_due", "noise_period")),
+        ("docs/write/exchange.md", "lean_on_copies"),
     ],
 )
 def test_the_primitives_that_a_page_makes_keep_the_contract(page, name, tmp_path, monkeypatch):

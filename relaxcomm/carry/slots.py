@@ -27,6 +27,11 @@ def is_in_parts(task: Task) -> bool:
     return task.rule.exchange.facts.coding in ("parts", "parts and mean")
 
 
+def is_of_part(task: Task, role: str, slot: str) -> bool:
+    """Whether it is among those, and none of the exchange's own."""
+    return role == "compressor" and is_in_parts(task) and slot not in task.rule.exchange.facts.slots
+
+
 def policies(task: Task, role: str) -> Slots:
     """What becomes of the slots of a primitive, which each rank has as a whole, with other ranks."""
     known, exchange = declared(task, role), task.rule.exchange.facts
@@ -67,10 +72,12 @@ class Carrier:
         """
         kept = {slot: value for slot, value in fresh.items() if not is_buffer(slot)}
         owner, exchange = task.rule.primitives[role], task.rule.exchange
-        if role == "compressor" and is_in_parts(task):
-            return self._parts(repr(owner), declared(task, role), task.bucket.numel, olds, kept)
         who = f"{exchange!r} and {owner!r}" if role == "compressor" else repr(owner)
-        return self.wholes(who, policies(task, role), olds, kept, same_result=exchange.facts.same_result)
+        parts = {slot: value for slot, value in kept.items() if is_of_part(task, role, slot)}
+        wholes = {slot: value for slot, value in kept.items() if slot not in parts}
+        same, known = exchange.facts.same_result, policies(task, role)
+        made = self.wholes(who, known, olds, wholes, same_result=same)
+        return made | self._parts(repr(owner), declared(task, role), task.bucket.numel, olds, parts)
 
     def one(
         self, owner: str, slot: str, how: Carried | None, held: Sequence[Tensor], *, same_result: bool = True

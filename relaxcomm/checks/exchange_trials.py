@@ -14,6 +14,7 @@ from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.operations import Label
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Compressor, Exchange, Outer
+from relaxcomm.roles.exchange import slots_in_run
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology, complete, hierarchical
 
@@ -94,7 +95,7 @@ def exchanged(
         known = replace(context(group.rank(), size), divided=divided)
         cx = replace(known, topology=topology or topology_of(exchange, size))
         bucket = Bucket(0, [Item("tensor", (start or put_in)(group.rank()).clone())])
-        state = dict(exchange.coding_slots(bucket, compressor, cx.membership)) | dict(exchange.init(bucket))
+        state = slots_in_run(exchange, bucket, compressor, cx.membership)
         served = exchange.serve(cx, bucket, compressor, outer)
         if served is not None:
             transport.serve(_PLACE, served.service, served.request, served.reply)

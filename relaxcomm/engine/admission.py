@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-from relaxcomm.carry.slots import is_in_parts, policies
+from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.config import Config
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.survival import RECOVERY, decoded, encoded, tasks_of
@@ -125,7 +125,6 @@ def restore_slots(bound: Bound, slots: Mapping[tuple[int, int], Mapping[str, Any
     for task in tasks_of(bound):
         state = bound.state.slots[task.place]
         for role, saved in slots[task.place].items():
-            if role == "compressor" and is_in_parts(task):
-                continue
             known = policies(task, role)
-            state[role].restore({name: saved[name] for name in saved if known[name] in ("equal", "mean")})
+            names = [name for name in saved if not is_of_part(task, role, name)]
+            state[role].restore({name: saved[name] for name in names if known[name] in ("equal", "mean")})

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from relaxcomm.carry.slots import Carrier, declared, is_in_parts
+from relaxcomm.carry.slots import Carrier, declared, is_in_parts, is_of_part
 from relaxcomm.errors import ConfigError
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
@@ -50,7 +50,7 @@ def cut_anew(new: Bound, old: Bound | None, held: Sequence[Rests | None]) -> set
     dropped = set()
     for task in in_parts(new):
         slots, cut = new.state.slots[task.place]["compressor"], _Cut(task, new, old, held)
-        for slot in [one for one in slots if not is_buffer(one)]:
+        for slot in [one for one in slots if is_of_part(task, "compressor", one) and not is_buffer(one)]:
             try:
                 value = cut.slot(slot)
             except ConfigError:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from relaxcomm.carry.slots import is_in_parts, policies
+from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import Broadcast, Label
 from relaxcomm.step import replicas
@@ -123,10 +123,8 @@ def _take_along(old: Bound, new: Bound) -> None:
     for task in tasks_of(new):
         state, before = new.state.slots[task.place], old.state.slots[task.place]
         for role, slots in state.items():
-            if role == "compressor" and is_in_parts(task):
-                continue
             known = policies(task, role)
-            for name in slots:
+            for name in (one for one in slots if not is_of_part(task, role, one)):
                 # Of a residual only the mean over the ranks counts, and those who join have none yet.
                 is_share = known.get(name) == "share" and grown > 1
                 slots[name] = before[role][name] * grown if is_share else before[role][name]

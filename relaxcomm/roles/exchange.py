@@ -9,6 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from torch import Tensor
 
+from relaxcomm.errors import CompositionError
 from relaxcomm.network.operations import Operation, Received, Request
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles.carried import Slots
@@ -100,7 +101,10 @@ class Exchange(Primitive):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        """The compressor's slots for a bucket; some for each part where parts are coded on their own."""
+        """The compressor's slots for a bucket; some for each part where parts are coded on their own.
+
+        `run` finds them beside its own, which `init` makes.
+        """
         return compressor.init(bucket)
 
     def takes_difference(self, compressor: Compressor, tensor: Tensor) -> bool:
@@ -144,3 +148,19 @@ class Exchange(Primitive):
     def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
         """Bytes that a rank sends besides, in answers of full precision, on average over the ranks."""
         return 0.0
+
+
+def slots_in_run(
+    exchange: Exchange, bucket: Bucket, compressor: Compressor, membership: Membership
+) -> dict[str, Tensor]:
+    """What `run` keeps for a bucket: the exchange's own slots, and the compressor's.
+
+    Raises: CompositionError for a name that both have.
+    """
+    own, coding = exchange.init(bucket), exchange.coding_slots(bucket, compressor, membership)
+    if both := sorted(own.keys() & coding.keys()):
+        raise CompositionError(
+            f"the slots {both} are made by init of {exchange!r}, and again among those of {compressor!r} by "
+            "coding_slots; give those of init names of their own"
+        )
+    return {**own, **coding}

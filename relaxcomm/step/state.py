@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles import Context, is_buffer
+from relaxcomm.roles.exchange import slots_in_run
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
@@ -61,7 +62,7 @@ class Slots(MutableMapping[str, Tensor]):
 
 
 class RuleState(dict[str, Slots]):
-    """The slots of all primitives of one rule for one bucket, by role.
+    """The slots of all primitives of a rule for one bucket, by role; the exchange's beside the compressor's.
 
     Args:
         rule: whose primitives.
@@ -70,12 +71,11 @@ class RuleState(dict[str, Slots]):
     """
 
     def __init__(self, rule: Rule, bucket: Bucket, membership: Membership) -> None:
-        coding = rule.exchange.coding_slots(bucket, rule.compressor, membership)
-        others = {role: made for role, made in rule.primitives.items() if role != "compressor"}
+        others = {r: made for r, made in rule.primitives.items() if r not in ("compressor", "exchange")}
         if rule.exchange.facts.applies_outer:  # whose slots its services keep
             del others["outer"]
         super().__init__({role: Slots(made.init(bucket)) for role, made in others.items()})
-        self["compressor"] = Slots(coding)
+        self["compressor"] = Slots(slots_in_run(rule.exchange, bucket, rule.compressor, membership))
         self._slotted = [slots for slots in self.values() if slots]  # what can be assigned at all
 
     def commit(self, good: bool | Tensor) -> None:
