@@ -102,10 +102,9 @@ class GradientTransfers:
         if not self._delays:
             return
         due = self._due()
-        replaces = any(task.rule.delay for task in self.firing.tasks)
-        if replaces:
+        if self._sends_late:
             self.buffer.main.zero_()
-        if replaces or due:
+        if self._sends_late or due:
             self._is_finite = None
         for late in due:
             self.late.remove(late)
@@ -114,6 +113,15 @@ class GradientTransfers:
             self.ran_apart = self.ran_apart or not late.task.rule.exchange.facts.same_result
             self.not_finite += late.not_finite
             self.buffer.main.add_(self._late_value(late))
+
+    @property
+    def awaits_first(self) -> bool:
+        """Whether zeros take the gradient's place, so that nothing that is due says who has used what."""
+        return self._sends_late and not self._due()
+
+    @property
+    def _sends_late(self) -> bool:
+        return self._delays and any(task.rule.delay for task in self.firing.tasks)
 
     def drain(self) -> bool:
         """Put the oldest late gradient into `.grad`; whether there was one."""
@@ -210,15 +218,25 @@ class GradientTransfers:
     def _launch_late(self, transfer: Transfer, found: Sequence[str]) -> None:
         message = self.buffer.whole if transfer.task.carries_flags else self.buffer.main
         transfer.read(self.buffer.main)
+        transfer.uses_all = not self.buffer.unused
         transfer.launch(transfer.exchange(message.clone()), self._clock.step, not_finite=found)
         self.late.append(transfer)
+
+    def _clear_unused(self, used: Sequence[complex]) -> None:
+        """Take away the `.grad` of what no rank has used, though this one may have by now."""
+        for item, is_used in zip(self.bucket.items, used, strict=True):
+            if not is_used:
+                item.parameter.grad = None
 
     def _late_value(self, late: Transfer) -> Tensor:
         numel = self.bucket.numel
         result = _with_flags(late)
         value = late.apply(late.finalize(result[:numel]))
-        if result.numel() > numel and self.buffer.unused:
-            self.buffer.expose_used(result[numel:].tolist())
+        if result.numel() > numel and (self.buffer.unused or not late.uses_all):
+            used = result[numel:].tolist()
+            self.buffer.expose_used(used)
+            if late.task.carries_flags and self._sends_late:
+                self._clear_unused(used)
         return value
 
 

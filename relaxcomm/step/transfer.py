@@ -59,6 +59,8 @@ class Transfer:
         """This rank's side, if the distance between replicas is taken."""
         self.used: Tensor | None = None
         """Which parameters some rank had a gradient for, where a late message does not say it."""
+        self.uses_all = False
+        """Whether this rank is known to have had a gradient for each, so that nobody has to look."""
         self.not_finite: tuple[str, ...] = ()
         """What this rank has put in that was not finite, where that was looked at on the host."""
         self.put_in: PutIn | None = None

@@ -30,7 +30,7 @@ class UsedParameters:
     def ask(self, buckets: Sequence[GradientTransfers]) -> None:
         """Ask which parameters any rank has used, unless the messages say it; it goes beside them."""
         self._asked = None
-        if all(bucket.firing.carries_flags for bucket in buckets):
+        if all(bucket.firing.carries_flags and not bucket.awaits_first for bucket in buckets):
             return
         flags = torch.cat([bucket.buffer.flags.abs().float() for bucket in buckets])
         if self._bound.replica.device.type == "cuda":  # where only who lacks a gradient waits for it

@@ -88,3 +88,39 @@ def test_what_no_rank_has_used_stays_as_it_is(algorithm):
     for moved, never in simulate(rank, 3):
         assert moved == pytest.approx(0.1 / 3 + 0.05 * 0.85, rel=0.1)
         assert never == 1.0
+
+
+USED = {
+    "by one": lambda rank, step: rank == 1,
+    "in turn": lambda rank, step: rank == step % 3,
+    "once": lambda rank, step: rank == 1 and step == 2,
+    "later": lambda rank, step: rank == 0 and step > 0,
+    "by some": lambda rank, step: rank != step % 3 and step != 3,
+}
+
+
+@pytest.mark.parametrize("used", list(USED))
+@pytest.mark.parametrize(
+    "algorithm",
+    ["delayed_sgd", {"name": "delayed_sgd", "delay": 2}, {"rules": [EIGHT_BITS]}],
+    ids=["1 step", "2 steps", "8 bits"],
+)
+def test_replicas_agree_on_what_some_ranks_use(algorithm, used):
+    """Where there is a zero gradient weight decay moves a parameter, and where there is none it does not."""
+
+    def rank(group):
+        model = torch.nn.ParameterDict({name: torch.ones(1) for name in ("all", "some")})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5, momentum=0.9)
+        seen = []
+        with attach(model, optimizer, {"algorithm": algorithm}, process_group=group):
+            for step in range(6):
+                optimizer.zero_grad()
+                some = model["some"] if USED[used](group.rank(), step) else 0.0
+                (model["all"] + some).sum().backward()
+                optimizer.step()
+                seen.append(model["some"].item())
+        return [*seen, model["some"].item()]
+
+    first, *others = simulate(rank, 3)
+    assert others == [first, first]
+    assert first[-1] != 1.0
