@@ -44,7 +44,7 @@ class Old:
         return cls(
             Membership(engine["rank"], engine["world_size"]),
             state,
-            plan_of(algorithm, replica, state["model"], engine["layout"]),
+            plan_of(algorithm, replica, state["model"], engine),
             {(rule, unit): slots for rule, unit, slots in engine["slots"]},
             {(rule, unit): service for rule, unit, service in engine["services"]},
         )
@@ -106,14 +106,14 @@ def context_of(rule: Rule, membership: Membership) -> Context:
 
 
 def plan_of(
-    algorithm: Algorithm, replica: Replica, model: Mapping[str, Any], layout: Sequence[Sequence[str]] | None
+    algorithm: Algorithm, replica: Replica, model: Mapping[str, Any], engine: Mapping[str, Any]
 ) -> Plan:
     """What an algorithm does to parameters that a state holds."""
     held = {plain(key): value for key, value in model.items()}
     items = [Item(item.name, _like(item.tensor, held[item.name])) for item in replica.parameters]
     plan = Plan(algorithm, items)
-    if layout is not None:
-        plan.lay_out(layout)
+    if engine["layout"] is not None:
+        plan.lay_out(engine["layout"], engine.get("strides"))
     return plan
 
 

@@ -87,7 +87,7 @@ class _Carrying:
         self._lead: Mapping[str, Any] = olds[lead].state["engine"]
         self._engines = [old.state["engine"] for old in olds]
         self.model = carried_model(olds, lead, replica)
-        self._plan: Plan = plan_of(algorithm, replica, self.model, self._lead["layout"])
+        self._plan: Plan = plan_of(algorithm, replica, self.model, self._lead)
         self._carrier = Carrier(len(olds), membership)
 
     def engine(self) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def join(
     new = Bound(algorithm, fresh.replica, world, fresh.norms)
     admission.restore_replica(new.replica, state)
     if saved.layout is not None:
-        new.lay_out_as(saved.layout)
+        new.lay_out_as(saved.layout, saved.strides)
         admission.restore_slots(new, {(rule, unit): slots for rule, unit, slots in saved.slots})
         _cut_anew(new, None, state["rests"])
     new.state.rounds.update({(rule, unit): count for rule, unit, count in saved.rounds})

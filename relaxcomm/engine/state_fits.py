@@ -15,6 +15,7 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.step.state import Place, RuleState, Slots
+from relaxcomm.tensors.buckets import Strides, are_dense
 
 _REMEDIES = {
     "rank": "load the state that this rank saved",
@@ -49,9 +50,9 @@ def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound, membershi
             )
     tasks: dict[Place, Task] = {}
     if saved.layout is not None:
-        _check_layout(saved.layout, algorithm, bound)
+        _check_layout(saved.layout, saved.strides, algorithm, bound)
         plan = Plan(algorithm, bound.replica.parameters)
-        plan.lay_out(saved.layout)
+        plan.lay_out(saved.layout, saved.strides)
         tasks = {task.place: task for of_rule in plan.tasks for task in of_rule}
     _check_slots(saved, tasks, membership)
     _check_services(saved, tasks, bound, membership)
@@ -64,8 +65,10 @@ def _damaged(what: str) -> ConfigError:
     return ConfigError(f"the saved engine state is damaged: {what}; load another checkpoint")
 
 
-def _check_layout(layout: Layout, algorithm: Algorithm, bound: Bound) -> None:
-    """Every parameter lies in one bucket, with others of its kind."""
+def _check_layout(
+    layout: Layout, strides: list[list[Strides]] | None, algorithm: Algorithm, bound: Bound
+) -> None:
+    """Every parameter lies in one bucket, with others of its kind, and fills its place."""
     items = {item.name: item for item in bound.replica.parameters}
     if sorted(name for names in layout for name in names) != sorted(items):
         raise ConfigError("the saved engine state is of a model with other trainable parameters")
@@ -76,6 +79,15 @@ def _check_layout(layout: Layout, algorithm: Algorithm, bound: Bound) -> None:
         }
         if len(kinds) != 1:
             raise _damaged(f"bucket {index} holds {len(kinds)} kinds of parameters")
+    if strides is None:
+        return
+    if list(map(len, strides)) != list(map(len, layout)):
+        raise _damaged("it has not strides for each parameter")
+    for names, found in zip(layout, strides, strict=True):
+        for name, one in zip(names, found, strict=True):
+            shape = items[name].tensor.shape
+            if one is not None and not (len(one) == len(shape) and are_dense(one, shape)):
+                raise _damaged(f"{name} of shape {list(shape)} lies there with the strides {list(one)}")
 
 
 def _check_slots(saved: EngineState, tasks: Mapping[Place, Task], membership: Membership) -> None:

@@ -17,6 +17,7 @@ SCHEMA = 1
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Due: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Layout: TypeAlias = list[list[str]]
+StridesOf: TypeAlias = Annotated[tuple[Index, ...], Field(strict=False)] | None
 SlotsOfRoles: TypeAlias = dict[str, dict[str, Tensor]]
 
 
@@ -97,6 +98,7 @@ class EngineState(Part):
     world_size: Annotated[int, Field(ge=1)]
     step: Index
     layout: Layout | None
+    strides: list[list[StridesOf]] | None = None  # older states have none
     slots: list[Annotated[tuple[Index, Index, SlotsOfRoles], Field(strict=False)]]
     rounds: list[Annotated[tuple[Index, Index, Index], Field(strict=False)]]
     samples: list[Annotated[tuple[Index, Index, Index], Field(strict=False)]]

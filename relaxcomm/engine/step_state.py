@@ -45,6 +45,7 @@ def _export(step: Step) -> dict[str, Any]:
         "world_size": bound.world.size,
         "step": bound.clock.step,
         "layout": None if buckets is None else [list(bucket.names) for bucket in buckets],
+        "strides": None if buckets is None else [list(bucket.strides) for bucket in buckets],
         **bound.state.export(),
         "votes": bound.votes.export(),
         "client_states": bound.replica.export_clients(),
@@ -63,7 +64,7 @@ def _restore(step: Step, saved: Mapping[str, Any]) -> None:
     bound.controllers.restore(saved["values"])
     if saved["layout"] is None:
         return
-    bound.lay_out_as(saved["layout"])
+    bound.lay_out_as(saved["layout"], saved.get("strides"))
     bound.state.restore(saved)
     step.backward.restore(saved["late_gradients"])
     step.parameters.restore(saved["late_parameters"])

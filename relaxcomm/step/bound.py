@@ -20,6 +20,7 @@ from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.state import State
 from relaxcomm.step.votes import Votes
 from relaxcomm.step.world import World
+from relaxcomm.tensors.buckets import Strides
 
 
 class Bound:
@@ -52,9 +53,11 @@ class Bound:
         replica = self.replica
         self.lay_out_as(fill_buckets(replica.parameters, order, self.algorithm, replica.bucket_bytes))
 
-    def lay_out_as(self, names: Sequence[Sequence[str]]) -> None:
-        """Build buckets that hold just these parameters, and the state of every rule."""
-        buckets = self.plan.lay_out(names)
+    def lay_out_as(
+        self, names: Sequence[Sequence[str]], strides: Sequence[Sequence[Strides]] | None = None
+    ) -> None:
+        """Build buckets that hold just these parameters, see `Plan.lay_out`, and the state of every rule."""
+        buckets = self.plan.lay_out(names, strides)
         self.state.set_up(self.plan, self.clock.context)
         shapes = [torch.empty(bucket.numel, dtype=bucket.dtype, device="meta") for bucket in buckets]
         self.uncompressed_bytes = sum(self.world.transport.traffic(AllReduce(one))[0] for one in shapes)

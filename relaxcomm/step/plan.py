@@ -18,7 +18,7 @@ from relaxcomm.roles import Context, VotingTrigger
 from relaxcomm.step.bucket_filling import stays_in_place
 from relaxcomm.step.weighted_buffers import weighted_buffers
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket, Item, Strides
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +108,19 @@ class Plan:
         }
         self._buffer_tasks: dict[int, list[Task]] = {}
 
-    def lay_out(self, names: Sequence[Sequence[str]]) -> list[Bucket]:
+    def lay_out(
+        self, names: Sequence[Sequence[str]], strides: Sequence[Sequence[Strides]] | None = None
+    ) -> list[Bucket]:
         """Make buckets that hold just these parameters, and every rule's tasks.
 
         Args:
             names: of each bucket's parameters, the same on all ranks.
+            strides: with which each lies there, as where slots were made for it; by default its own.
         """
-        made = [Bucket(place, [self._items[name] for name in held]) for place, held in enumerate(names)]
+        made = [
+            Bucket(place, [self._items[name] for name in held], None if strides is None else strides[place])
+            for place, held in enumerate(names)
+        ]
         covering = [self.algorithm.covering(bucket.names[0]) for bucket in made]
         self.tasks = tuple(
             tuple(Task(index, rule, bucket, str(index)) for bucket in made if index in covering[bucket.index])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.precision import wide
 
 _dtype, _device = attrgetter("dtype"), attrgetter("device")
+Strides: TypeAlias = tuple[int, ...] | None
+"""Of a tensor whose memory has neither gaps nor overlap (channels-last has none, a slice has); else None."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,10 @@ def local(tensor: Tensor) -> Tensor:
     return held
 
 
-def _dense_strides(tensor: Tensor) -> bool:
-    """Whether the strides fill the memory without gaps or overlap (channels-last does, a slice does not)."""
+def are_dense(strides: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether strides fill the memory of a tensor without gaps or overlap."""
     expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size == 1:
             continue
         if stride != expected:
@@ -80,7 +83,7 @@ def _dense_strides(tensor: Tensor) -> bool:
     return True
 
 
-def _shape_in_memory(shape: torch.Size, strides: tuple[int, ...] | None) -> torch.Size:
+def _shape_in_memory(shape: torch.Size, strides: Strides) -> torch.Size:
     """The sizes from the slowest dimension to the fastest: a column-major matrix is its transpose."""
     if strides is None:
         return shape
@@ -94,6 +97,7 @@ class Bucket:
     Args:
         index: position in the layout; buckets are exchanged in this order on all ranks.
         items: the tensors, in the order in which they lie in the flat buffer.
+        strides: of each there; by default its own now.
 
     Example:
         >>> import torch
@@ -108,7 +112,7 @@ class Bucket:
                 [2., 3.]]), tensor([4., 5.]))
     """
 
-    def __init__(self, index: int, items: Sequence[Item]) -> None:
+    def __init__(self, index: int, items: Sequence[Item], strides: Sequence[Strides] | None = None) -> None:
         self.index = index
         self.items = tuple(items)
         self.names = tuple(item.name for item in self.items)
@@ -116,19 +120,20 @@ class Bucket:
         self.dtype, self.device = first.dtype, first.device
         self.offsets: list[int] = []
         self.numel = 0
-        self._strides: list[tuple[int, ...] | None] = []  # asked for once: an exchange makes views many times
         for item in self.items:
             self.offsets.append(self.numel)
             self.numel += item.tensor.numel()
-            self._strides.append(item.tensor.stride() if _dense_strides(item.tensor) else None)
         self._held = [item.tensor for item in self.items]
+        # Asked for once: an exchange makes views many times.
+        now = [one.stride() if are_dense(one.stride(), one.shape) else None for one in self._held]
+        self.strides: list[Strides] = now if strides is None else list(strides)
         self._scratch: Tensor | None = None
         self._scratch_views: list[Tensor] = []
 
     @cached_property
     def layout(self) -> Layout:
         """Names of the tensors, in flat order, and shapes as they lie there: transposed where memory is."""
-        shapes = map(_shape_in_memory, (item.tensor.shape for item in self.items), self._strides)
+        shapes = map(_shape_in_memory, (item.tensor.shape for item in self.items), self.strides)
         return Layout(self.names, tuple(shapes))
 
     @property
@@ -144,7 +149,7 @@ class Bucket:
     @property
     def is_dense(self) -> bool:
         """Whether the memory of all tensors lies as in a flat buffer: without gaps, and as at layout time."""
-        return [tensor.stride() for tensor in self._held] == self._strides  # may have changed
+        return [tensor.stride() for tensor in self._held] == self.strides  # may have changed
 
     @property
     def flat_tensors(self) -> list[tuple[int, Tensor]]:
@@ -178,7 +183,7 @@ class Bucket:
         """One view of `flat` for each tensor, with its shape and, where they are dense, its strides."""
         result = []
         begin = flat.storage_offset()
-        for item, offset, strides in zip(self.items, self.offsets, self._strides, strict=True):
+        for item, offset, strides in zip(self.items, self.offsets, self.strides, strict=True):
             shape = item.tensor.shape
             if strides is None:
                 view = flat[offset : offset + shape.numel()].view(shape)
