@@ -75,6 +75,13 @@ def test_a_value_that_no_controller_gives_is_refused():
         Algorithm((RULE,))
 
 
+def test_two_first_values_of_one_name_are_refused():
+    two = (later_and_later(), later_and_later(first=2))
+    with pytest.raises(CompositionError, match=r"'due' the first value 1, and .* gives it 2; let both give"):
+        Algorithm((RULE,), controllers=two)
+    assert len(Algorithm((RULE,), controllers=two[:1] * 2).controllers) == 2
+
+
 def test_the_batch_size_is_the_loaders():
     @frozen
     class own_size(later_and_later):

@@ -115,8 +115,8 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[RulePar
 
 
 def _check_values(controllers: Sequence[Controller], rules: Sequence[RuleParts]) -> None:
-    """Refuse what looks at a value that nobody gives before the first step."""
-    given = {BATCH_SIZE}
+    """Refuse what looks at a value that nobody gives before the first step, or that two give differently."""
+    given, giver = {BATCH_SIZE: 0.0}, dict[str, Controller]()
     for controller in controllers:
         first = controller.init_values()
         if BATCH_SIZE in first:
@@ -124,10 +124,16 @@ def _check_values(controllers: Sequence[Controller], rules: Sequence[RuleParts])
                 f"{controller!r} gives batch_size a first value, which is that of engine.loader; leave it "
                 "out of init_values, and name it in the facts' needs"
             )
-        given.update(first)
+        for name, value in first.items():
+            if given.setdefault(name, value) != value:
+                raise CompositionError(
+                    f"{giver[name]!r} gives {name!r} the first value {given[name]:g}, and {controller!r} "
+                    f"gives it {value:g}; let both give the same, or name their values differently"
+                )
+            giver.setdefault(name, controller)
     parts: tuple[Trigger | Controller, ...] = (*(rule.trigger for rule in rules), *controllers)
     for part in parts:
-        missing = sorted(part.facts.needs - given)
+        missing = sorted(part.facts.needs - set(given))
         if missing:
             raise CompositionError(
                 f"{part!r} looks at {', '.join(map(repr, missing))}, which no controller of the algorithm "
