@@ -13,6 +13,7 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Phase
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.served import hold_model
 from relaxcomm.tensors.digest import checksum
 
 LOGGER = logging.getLogger("relaxcomm")
@@ -39,6 +40,16 @@ def warn_of_left_round(bound: Bound) -> None:
             "relaxcomm: the last round was left before its end, so what its clients have moved does not "
             "count, and the model is that of the round before; read each round to its end: a loop that "
             "breaks at the last batch leaves it, too"
+        )
+
+
+def warn_of_lost_load(bound: Bound) -> None:
+    """At the end: weights were loaded since the last step, and the model becomes what servers hold."""
+    if bound.replica.loaded.changed() and hold_model(bound):
+        LOGGER.warning(
+            f"relaxcomm: load_state_dict() has changed weights before close(), but under "
+            f"{bound.algorithm.name} the run ends with the model that the servers hold; close the engine "
+            "first, then load"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -84,14 +84,16 @@ def come_to_rest(step: Step) -> None:
     bound = step.bound
     bound.flags.raise_if_bad()
     bound.votes.drain()
-    served.step_aside(bound, step.parameters.asked())
-    step.parameters.drain()
-    bound.world.transport.leave()
-    bound.state.take_rest(bound.plan)
-    bound.replica.forget_scale()  # no GradScaler unscales what is late
-    while step.backward.drain():
-        for optimizer in bound.replica.optimizers:
-            optimizer.step()
+    # What is late is of other weights than those that were loaded since.
+    with replicas.kept(bound) if bound.replica.loaded.changed() else nullcontext():
+        served.step_aside(bound, step.parameters.asked())
+        step.parameters.drain()
+        bound.world.transport.leave()
+        bound.state.take_rest(bound.plan)
+        bound.replica.forget_scale()  # no GradScaler unscales what is late
+        while step.backward.drain():
+            for optimizer in bound.replica.optimizers:
+                optimizer.step()
 
 
 @contextmanager

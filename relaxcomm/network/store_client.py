@@ -59,7 +59,12 @@ def store_at(host: str, port: int, seconds: float) -> TCPStore | None:
 @contextmanager
 def no_frames() -> Iterator[None]:
     """Keep what torch writes of its source, past Python, from the terminal."""
-    before, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        before = os.dup(2)
+    except OSError:  # this process has no terminal
+        yield
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     try:
         yield

@@ -49,8 +49,8 @@ def requantize(model: nn.Module) -> None:
         if derives_from(type(module), _FAKE_QUANTIZER) and _has_observed(module):
             pair = cast(Any, module).calculate_qparams()
             for name, value in zip(("scale", "zero_point"), pair, strict=True):
-                held = module.get_buffer(name)
-                if held.shape == value.shape:
+                held = module._buffers.get(name)  # one that is learnt is a parameter
+                if held is not None and held.shape == value.shape:
                     held.copy_(value)
 
 

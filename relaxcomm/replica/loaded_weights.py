@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from relaxcomm.errors import UsageError
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.tensors.digest import checksum
+
+_version = attrgetter("_version")
 
 
 class LoadedWeights:
@@ -31,27 +34,31 @@ class LoadedWeights:
         self, parameters: Sequence[Item], optimizers: Sequence[Optimizer], reshard: Callable[[], None]
     ) -> None:
         self._parameters, self._optimizers, self._reshard = parameters, optimizers, reshard
-        self._before: list[Tensor] | None = None  # checksums, from the first load since the last step on
+        self._tensors = [item.tensor for item in parameters]
+        self._before: list[Tensor | None] | None = None  # checksums, from the first load since a step on
+        self._versions: list[int] | None = None  # after that step
         self._ignores = self._is_restored = False
 
     def note(self) -> None:
-        """A load is about to begin, into the model or a part of it."""
+        """A load is about to begin, into the model or a part of it.
+
+        What has changed in place since the step, as for an evaluation, is not known, and not compared.
+        """
         is_known = self._ignores or self._is_restored or self._before is not None
         if not (is_known or self._is_evaluated()):
-            self._before = self._checksums()
+            versions = self._versions_now()
+            pairs = zip(self._checksums(), versions, self._versions or versions, strict=True)
+            self._before = [checksum if now == then else None for checksum, now, then in pairs]
 
     def check(self, algorithm: Algorithm, step: int) -> None:
         """Before the engine changes parameters: look at what was loaded since it last did.
 
         Raises: UsageError if it has changed them, where the algorithm moves them from a base.
         """
-        before, self._before = self._before, None
-        if before is None or not any(
-            rule.payload.facts.has_base and rule.is_active(step) for rule in algorithm.rules
-        ):
-            return
-        pairs = zip(self._parameters, before, self._checksums(), strict=True)
-        if changed := [item.name for item, old, new in pairs if old != new]:
+        moves = any(rule.payload.facts.has_base and rule.is_active(step) for rule in algorithm.rules)
+        changed = self.changed() if moves else []
+        self._before = None
+        if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise UsageError(
                 f"load_state_dict() has changed {changed[0]}{more} before step {step}, and {algorithm.name}, "
@@ -60,6 +67,13 @@ class LoadedWeights:
                 "engine.load_run_state_dict() or relaxcomm.checkpoint.load(), or load the engine's state, too"
             )
 
+    def changed(self) -> list[str]:
+        """Names of the parameters that loads have changed since the last step."""
+        if self._before is None:
+            return []
+        pairs = zip(self._parameters, self._before, self._checksums(), strict=True)
+        return [item.name for item, old, new in pairs if old is not None and old != new]
+
     def forget(self, *, is_restored: bool = False) -> None:
         """What was loaded belongs to what the engine goes on from.
 
@@ -67,19 +81,25 @@ class LoadedWeights:
             is_restored: whether the engine's own state was loaded, to which others may follow before a step.
         """
         self._before, self._is_restored = None, is_restored
+        self._versions = self._versions_now()
 
     @contextmanager
     def ignored(self) -> Iterator[None]:
         """Notice no loads inside, whose end puts everything back."""
         before, self._ignores = self._ignores, True
+        is_known = self._versions == self._versions_now()
         try:
             yield
         finally:
             self._ignores = before
+            self._versions = self._versions_now() if is_known else self._versions
 
     def _is_evaluated(self) -> bool:
         """Whether a schedule-free optimizer holds other parameters there than those that are trained."""
         return any(not group.get("train_mode", True) for group in param_groups(self._optimizers))
+
+    def _versions_now(self) -> list[int]:
+        return list(map(_version, self._tensors))
 
     def _checksums(self) -> list[Tensor]:
         self._reshard()

@@ -138,6 +138,7 @@ class Step:
         if self.parameters.run(fired):
             self.bound.world.statistics.synchronised()
             self._tell()
+        self.bound.replica.loaded.forget()
 
     def shadow(self) -> bool:
         """Take part in all that the others exchange in this step; False when nobody trains any more."""

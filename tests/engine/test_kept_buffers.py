@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.ao import quantization
+from torch.ao.quantization._learnable_fake_quantize import _LearnableFakeQuantize
 from torch.nn.utils import prune
 
 from relaxcomm import attach, simulate
@@ -252,3 +253,16 @@ def test_a_fake_quantizers_scale_fits_its_zero_point(observer, algorithm):
     assert before != other, "each rank has a range of its own until the end"
     assert first == second
     assert first[0]
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+def test_a_fake_quantizers_scale_that_is_learnt_is_a_parameter():
+    made = _LearnableFakeQuantize(quantization.MovingAverageMinMaxObserver, 0, 255, scale=0.1, zero_point=0.0)
+    made.enable_static_estimate()
+    model = nn.Sequential(nn.Linear(4, 4), made)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with attach(model, optimizer, {"algorithm": "local_sgd"}):
+        model(torch.ones(8, 4)).sum().backward()
+        optimizer.step()
+        scale = made.scale.detach().clone()
+    assert torch.equal(made.scale, scale)

@@ -54,3 +54,17 @@ def test_a_store_that_is_held_later():
     later.join()
     store.set("key", "value")
     assert held[0].get("key") == b"value"
+
+
+def test_a_process_without_a_terminal_connects_too(monkeypatch):
+    port = free_port()
+    held = serve_store("127.0.0.1", port)
+
+    def closed(_):
+        raise OSError(9, "Bad file descriptor")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("relaxcomm.network.store_client.os.dup", closed)
+        store = await_store("127.0.0.1", port, 20.0, holder="rank 0", remedy="start it")
+    held.set("key", "value")
+    assert store.get("key") == b"value"

@@ -173,6 +173,49 @@ def test_a_load_that_is_put_back_or_is_the_engines_own_trains_on(algorithm, what
     assert relaxcomm.simulate(rank, 2) == [True, True]
 
 
+LATE = [
+    {"name": "streaming_diloco", "steps": 8, "delay": 3, "fragments": 2},
+    {"name": "local_sgd", "steps": 2, "delay": 1},
+    "async_model_average",
+    "delayed_sgd",
+]
+
+
+@pytest.mark.parametrize("algorithm", LATE, ids=str)
+def test_what_is_loaded_before_the_end_is_what_all_end_with(algorithm):
+    """And not moved by what is late, which is of other weights."""
+
+    def rank(group):
+        torch.manual_seed(group.rank())
+        model, optimizer = make()
+        with relaxcomm.attach(model, optimizer, {"algorithm": algorithm}, process_group=group):
+            train(model, optimizer, 9)
+            model.load_state_dict(given)
+        return all(torch.equal(one, given[name]) for name, one in model.named_parameters())
+
+    given = {name: torch.full_like(value, 5) for name, value in make()[0].state_dict().items()}
+    assert relaxcomm.simulate(rank, 3) == [True] * 3
+
+
+def test_where_servers_hold_the_model_a_load_before_the_end_is_told_to_be_lost(caplog):
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, {"algorithm": "ssp"}):
+        train(model, optimizer, 2)
+        model.load_state_dict(other(model))
+    assert "the run ends with the model that the servers hold; close the engine first" in caplog.text
+
+
+def test_what_is_put_back_after_a_change_in_place_trains_on():
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, {"algorithm": "diloco"}):
+        train(model, optimizer, 2)
+        before = kept(model)
+        with torch.no_grad():
+            model[0].weight.mul_(0.5)
+        model.load_state_dict(before)
+        train(model, optimizer)
+
+
 def test_a_load_after_an_evaluation_is_refused_all_the_same():
     model, optimizer = make()
     with relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}) as engine:
