@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
+from relaxcomm.engine import survival
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
-from relaxcomm.step import replicas
+from relaxcomm.errors import ConfigWarning
+from relaxcomm.step import optimizer_states, replicas
+from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
+from relaxcomm.tensors.buckets import Item
 
 
 class Shadow:
@@ -39,9 +44,11 @@ class Shadow:
         step.parameters.drain()
         # Shadows have looked ahead: clocks differ.
         steps = [int(str(count)) for count in world.gather(trained, "the end of join()")]
-        replica = step.bound.replica
-        replicas.broadcast(replica.model, world.transport, replica.bucket_bytes, root=steps.index(max(steps)))
+        replica, root = step.bound.replica, steps.index(max(steps))
+        replicas.broadcast(replica.model, world.transport, replica.bucket_bytes, root=root)
         step.rewind(statistics.steps - max(steps))  # shadows look ahead for the next exchange
+        if len(set(steps)) > 1:
+            _take_over(step.bound, root)
         statistics.pause()
 
     def _follow_step(self) -> bool:
@@ -57,3 +64,28 @@ class Shadow:
             return step.inputs.agree(trains=False)
         step.tick()
         return True
+
+
+def _take_over(bound: Bound, root: int) -> None:
+    """Let all have what one rank has of what rules keep equal, beside the model.
+
+    Shadows have not stepped their optimizers, and exchanged at the learning rate of their last batch.
+    """
+    replica, world, kept = bound.replica, bound.world, bound.plan.kept_equal(bound.clock.step)
+    slots = [
+        (one, {name: one[name].clone() for name in names}) for one, names in survival.shared_slots(bound)
+    ]
+    states, left = optimizer_states.begin_as(replica, world, root, kept)
+    items = [Item(name, value) for _, values in slots for name, value in values.items()]
+    replicas.copy([*items, *states], world.transport, replica.bucket_bytes, root=root)
+    for one, values in slots:
+        one.restore(values)
+    if kept.issuperset(item.name for item in replica.parameters):
+        optimizer_states.share_settings(replica, world, root)
+    if left:
+        warnings.warn(
+            f"after join() each rank's optimizers keep their own {', '.join(sorted(left))}, which is neither "
+            "a number nor a plain tensor and is not sent: replicas may differ from now on",
+            ConfigWarning,
+            stacklevel=2,
+        )

@@ -47,7 +47,7 @@ def send_shared(bound: Bound, root: int) -> None:
         bound: among the ranks now.
         root: who has it.
     """
-    replica, shared = bound.replica, list(_shared_slots(bound))
+    replica, shared = bound.replica, list(shared_slots(bound))
     mine: dict[str, Any] = {
         "slots": [{name: slots[name] for name in names} for slots, names in shared],
         "values": bound.controllers.export(),
@@ -101,7 +101,7 @@ def forget_moves(bound: Bound) -> None:
 def begin_anew(bound: Bound) -> None:
     """Make replicas equal, and begin anew what rules keep of neighbours or sums that are gone."""
     if any(_begins_anew(rule) and rule.exchange.facts.collective for rule in bound.algorithm.rules):
-        replicas.equalise(bound, moments=False)
+        replicas.equalise(bound, moments=())
         bound.state.set_up(bound.plan, bound.clock.context)
 
 
@@ -138,14 +138,14 @@ def _shared(bound: Bound) -> Iterator[Tensor]:
     if not bound.algorithm.lets_replicas_differ:
         for bucket in replicas.mean_buckets(bound):
             yield bucket.gather(bucket.empty())
-    for slots, names in _shared_slots(bound):
+    for slots, names in shared_slots(bound):
         yield from (slots[name] for name in names)
     values, rounds = bound.controllers.export(), sorted(bound.state.rounds.items())
     yield torch.tensor([values[name] for name in sorted(values)], dtype=torch.float64)
     yield torch.tensor([count for _, count in rounds])
 
 
-def _shared_slots(bound: Bound) -> Iterator[tuple[Slots, list[str]]]:
+def shared_slots(bound: Bound) -> Iterator[tuple[Slots, list[str]]]:
     """Points from which rules move, and outer optimizers' memory, where all ranks see the same results."""
     for task in tasks_of(bound):
         if not task.rule.exchange.facts.same_result:

@@ -146,6 +146,16 @@ class Plan:
         """
         return [one for one in self.buckets or () if self.keeps_step and self._is_equal_after(one, fired)]
 
+    def kept_equal(self, step: int) -> frozenset[str]:
+        """The parameters that rules keep equal in this step, as long as optimizers hold the same of them."""
+        kept: set[str] = set()
+        for bucket in (self.buckets or ()) if self.keeps_step else ():
+            moving = [task.rule for site in ("backward", "step") for task in self._moving(bucket, site)]
+            active = [rule for rule in moving if rule.is_active(step)]
+            if active and all(rule.keeps_replicas_equal_while_active for rule in active):
+                kept.update(bucket.names)
+        return frozenset(kept)
+
     def _is_equal_after(self, bucket: Bucket, fired: Collection[int]) -> bool:
         moving = {site: self._moving(bucket, site) for site in ("backward", "step")}
         if last := [task.rule for task in moving["step"] if task.index in fired]:

@@ -38,11 +38,17 @@ def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root
     """Copy parameters and buffers of rank `root` to all ranks, but for sparse and expanded ones."""
     items = [item_of(name, p) for name, p in named_parameters(model)]
     items += [Item(name, buffer) for name, buffer in model.named_buffers() if can_be_copied(buffer)]
+    copy(items, transport, bucket_bytes, root=root)
+
+
+def copy(items: Iterable[Item], transport: Transport, bucket_bytes: int, *, root: int) -> None:
+    """Copy tensors of rank `root` into those of all ranks, which have the same names and shapes."""
     for bucket in build_buckets(items, bucket_bytes=bucket_bytes):
         flat = bucket.gather(bucket.empty())
         raw = flat.view(torch.uint8)  # any dtype travels as bytes; Gloo refuses int16 and float8
         if raw.numel():
-            transport.issue(Broadcast(raw, root), Label(0, "broadcast", bucket.index)).wait()
+            on_host = raw.device.type == "cpu"  # as an optimizer may keep its own, beside a model on a GPU
+            transport.issue(Broadcast(raw, root, on_host), Label(0, "broadcast", bucket.index)).wait()
             bucket.scatter(flat)
 
 
@@ -62,16 +68,20 @@ def average(bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer
         _replace(bound, _all_reduced(bound, _of_replicas(bound, _gathered(later), purpose), purpose))
 
 
-def equalise(bound: Bound, *, moments: bool) -> None:
-    """Average replicas that differ, and with `moments` what their optimizers hold of each parameter.
+def equalise(bound: Bound, *, moments: Collection[str]) -> None:
+    """Average replicas that differ, and what their optimizers hold of some parameters.
 
     Rules that keep replicas equal need equal optimizers too. What is equal bit for bit is not sent, unless
     servers hold the model, who may have more.
+
+    Args:
+        bound: the algorithm on a model.
+        moments: names of the parameters of which optimizers are to hold the same.
     """
     if served.hold_model(bound) or not _are_equal(bound, mean_buckets(bound)):
         average(bound)
     if moments:
-        held = moments_of(bound.replica, bound.world)
+        held = moments_of(bound.replica, bound.world, moments)
         buckets = bound.replica.pack(moment.item for moment in held)
         if not _are_equal(bound, buckets):
             weights, flats = {one.item.name: one.weight for one in held}, _gathered(buckets)

@@ -231,8 +231,9 @@ def test_a_scalars_count_of_steps_is_no_moment():
                     (model(torch.randn(4, 4, device="cuda")) * model.scale).square().mean().backward()
                     optimizer.step()
                     optimizer.zero_grad()
-                bound = engine._session.bound
-                averaged = [one.item.name for one in optimizer_states.moments(bound.replica, bound.world)]
+                replica, world = engine._session.bound.replica, engine._session.world
+                names = [item.name for item in replica.parameters]
+                averaged = [one.item.name for one in optimizer_states.moments(replica, world, names)]
             return model.scale.item(), averaged
 
     with PretendGpu() as gpu:

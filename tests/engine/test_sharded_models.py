@@ -479,6 +479,10 @@ def many_ways(rank: int) -> dict[str, Any]:
                         case.local_loss(model, step, rank).backward()
                         optimizer.step()
                         optimizer.zero_grad()
+                for step in range(2):  # of which all have the same momentum
+                    case.local_loss(model, step, rank).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
         found[name] = (first, sharded.whole(model))
         if name == "frozen since":  # its momentum has stopped
             np.testing.assert_array_equal(sharded.whole(model[2]), still)
