@@ -62,7 +62,7 @@ class Drift:
             )
         warnings.warn(text, DriftWarning, stacklevel=2)
         if self._guard.policy == "average":
-            replicas.average(self._bound)
+            replicas.equalise(self._bound, moments=self._bound.plan.kept_equal(step))
         elif self._bound.norms.enabled:
             replicas.means(self._bound)  # they measure how far this rank is from them
 

@@ -121,6 +121,32 @@ def test_policies(policy):
             np.testing.assert_array_equal(other, first)
 
 
+def averaged_away(world, algorithm):
+    """Parameters that one rank has changed, some steps after an average, where optimizers have momentum."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("momentum", model)
+    config = {"algorithm": algorithm, "drift_guard": {"every_steps": 4, "policy": "average"}}
+    with world.attach(model, optimizer, config) as engine:
+        for step in range(10):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            if step == 5 and world.rank == 1:
+                with torch.no_grad():
+                    model[2].weight += 0.1
+            optimizer.step()
+            optimizer.zero_grad()
+        engine.close(average=False)
+    return model[2].weight.detach().numpy()
+
+
+@pytest.mark.filterwarnings("ignore::relaxcomm.DriftWarning")
+@pytest.mark.parametrize("algorithm", ["bsp", DIVIDED], ids=["bsp", "rules"])
+def test_an_average_ends_a_drift_of_momentum(algorithm):
+    """Momenta have grown apart by weight decay, and would part the replicas once more."""
+    first, *others = in_process(averaged_away, 3, algorithm)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
 @pytest.mark.parametrize("bad", [{"every_steps": 0}, {"policy": "ignore"}, {"every": 3}, 5])
 def test_bad_settings_are_refused(bad):
     with pytest.raises(relaxcomm.ConfigError):
