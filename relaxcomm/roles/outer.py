@@ -38,6 +38,15 @@ class Outer(Primitive):
     def facts(self) -> OuterFacts:
         """What it declares."""
 
+    def check_period(self, steps: int) -> None:
+        """Refuse triggers that leave too many steps between two exchanges.
+
+        Args:
+            steps: at least so many, the first exchange comes as late.
+
+        Raises: CompositionError, saying how many it can have.
+        """
+
     def measure(self, cx: Context, bucket: Bucket, result: Tensor) -> Tensor:
         """A few numbers of one bucket's combined result, `[k]`; `apply` finds their sum in `cx.measured`.
 

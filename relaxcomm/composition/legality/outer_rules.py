@@ -31,6 +31,7 @@ def check_outer(rule: RuleParts) -> None:
             f"{rule.outer!r} moves from the parameters of the last exchange, which {rule.payload!r} does "
             "not keep; use the payload deltas() or the outer average()"
         )
+    rule.outer.check_period(rule.trigger.facts.period_steps)
     if rule.outer.facts.measures:
         _check_measuring(rule)
 

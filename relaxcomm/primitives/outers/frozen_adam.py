@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import Fraction, Rate, Steps, frozen
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.roles.optimizer_groups import refuse_all_but_plain_sgd
@@ -20,12 +21,13 @@ _FIRST, _SECOND, _COUNT, _LEARNT = "first", "second", "count", "learnt"
 class frozen_adam(Outer):
     """Adam's direction from mean momentum m: `(m / (1 - beta^t)) / (sqrt(v / (1 - beta2^t)) + eps)`.
 
-    In the first `warmup_steps` exchanges `v <- beta2 v + (1 - beta2) g^2`, with the mean gradient g that m
-    has grown by; v and its t then stay, so that coarse messages, which would spoil g^2, do no harm. The
-    optimizer must be SGD without momentum, whose learning rate and weight decay (decoupled) apply.
+    In exchanges of the first `warmup_steps` steps `v <- beta2 v + (1 - beta2) g^2`, with the mean gradient g
+    that m has grown by; v and its t then stay, so that coarse messages, which would spoil g^2, do no harm.
+    The optimizer must be SGD without momentum, whose learning rate and weight decay (decoupled) apply.
 
     Args:
-        warmup_steps: exchanges in which v is learnt; they must be in full precision.
+        warmup_steps: optimizer steps in whose exchanges v is learnt, counted from the first in which the
+            rule is active; these must be in full precision, and the trigger must fire in one of them.
         beta: of the payload `momentum`.
         beta2: in [0, 1).
         eps: positive.
@@ -67,6 +69,14 @@ class frozen_adam(Outer):
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
         refuse_all_but_plain_sgd(self, groups)
+
+    def check_period(self, steps: int) -> None:
+        if steps > self.warmup_steps:
+            raise CompositionError(
+                f"{self!r} learns its second moment in the first {self.warmup_steps} steps, but the trigger "
+                f"leaves {steps} steps between two exchanges, so it would learn nothing and divide by 0; "
+                f"give warmup_steps at least {steps}, as many as the compressor leaves exact"
+            )
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         count = state[_COUNT] + 1

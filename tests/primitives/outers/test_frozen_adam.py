@@ -1,11 +1,12 @@
-"""Adam with a second moment that is learnt in the first exchanges."""
+"""Adam with a second moment that is learnt in the exchanges of the first steps."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from relaxcomm import attach, simulate
+from relaxcomm import CompositionError, Rule, attach, simulate
+from relaxcomm.primitives import all_reduce, every, frozen_adam, momentum
 
 
 @pytest.mark.parametrize("num_skipped", [0, 10, 20])
@@ -31,3 +32,15 @@ def test_steps_that_a_scaler_skips_while_it_is_learnt_change_no_later_one(num_sk
 
     for moved in simulate(rank, 3):
         assert moved == pytest.approx([0.01] * 40, rel=1e-3)
+
+
+def test_a_warm_up_without_an_exchange_is_refused():
+    """The first of every four steps' exchanges comes in the fourth step."""
+
+    def rule(warmup_steps):
+        outer = frozen_adam(warmup_steps=warmup_steps)
+        return Rule(trigger=every(steps=4), payload=momentum(), exchange=all_reduce(), outer=outer)
+
+    with pytest.raises(CompositionError, match=r"first 3 steps.*leaves 4 steps.*warmup_steps at least 4"):
+        rule(3)
+    rule(4)
