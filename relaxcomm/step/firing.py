@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from relaxcomm.composition.rule import Rule
 from relaxcomm.primitives.payloads.gradients import gradients
+from relaxcomm.roles import VotingTrigger
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Task
 from relaxcomm.tensors.buckets import Bucket
@@ -72,7 +73,10 @@ class Firings:
 
     def _is_guarded(self, task: Task) -> bool:
         """Whether the result of a rule must be finite."""
-        return bool(self._debug or task.rule.delay or task.parts or not self._shows_nan(task))
+        trigger = task.rule.trigger
+        votes_late = isinstance(trigger, VotingTrigger) and trigger.vote_delay  # which tell of NaN afterwards
+        looks = self._debug or votes_late or task.rule.delay or task.parts
+        return bool(looks or not self._shows_nan(task))
 
     def _can_divide(self, task: Task) -> bool:
         """Whether the mean may be taken where the gradient is copied: nothing else looks at it before."""

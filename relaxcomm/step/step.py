@@ -73,6 +73,7 @@ class Step:
     def before_step(self) -> None:
         """The optimizers are about to step."""
         self.bound.flags.raise_if_bad(self.bound.clock.step)
+        self.bound.votes.leave_out(self.bound.clock.step)
         self.apply_due()
         self.parameters.before_step()
 

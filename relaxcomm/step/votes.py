@@ -97,6 +97,13 @@ class Votes:
         self._out.append(_Ballot(step, active, answer, () if finite else self._not_finite()))
         self._last = step
 
+    def leave_out(self, step: int) -> None:
+        """Have the optimizers do nothing where this step's gradients are not finite: the others learn of it
+        only after their own step, or later, and a GradScaler would skip it.
+        """
+        if self._replica.scaler is None and any(one.step == step and one.not_finite for one in self._out):
+            self._replica.clear_gradients()
+
     def read(self, triggers: Sequence[VotingTrigger], step: int) -> None:
         """Have the answers for this step; waits for ballots that have not come.
 
@@ -185,7 +192,7 @@ class Votes:
                 self.slots[trigger].commit(good)
             self._answers[trigger, ballot.step] = agreed(trigger.agree, count, voters)
         if not_finite and scaler is None:
-            so = "the ranks cannot vote, and nothing of this step was exchanged"
+            so = "the ranks cannot vote, and no optimizer has stepped by such gradients"
             raise non_finite_error(self._world, ballot.not_finite, (), ballot.step, so=so)
 
     def _not_finite(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import relaxcomm
 from relaxcomm import NonFiniteError
 from relaxcomm.config import registry
 from relaxcomm.testing import PretendGpu
-from tests.engine.harness import World, in_process, on_gloo, values
+from tests.engine.harness import World, in_process, on_gloo, simulated_workers, values
 from tests.models import CASES, make_optimizer
 
 SAVED, BAD, STEPS, BAD_RANK = 5, 7, 12, 1
@@ -106,13 +106,61 @@ def with_and_without(world: World, algorithm, pause_seconds: float = 0.0):
 
 
 @pytest.mark.parametrize(
-    "name", ["topk_sgd", "dgc", "powersgd", "gravac", "signsgd", "gaussiank_sgd", "ef21"]
+    "algorithm",
+    [
+        *("topk_sgd", "dgc", "powersgd", "gravac", "signsgd", "gaussiank_sgd", "ef21"),
+        {"name": "selsync", "aggregate": "gradients"},
+        {"name": "selsync", "aggregate": "gradients", "vote_delay": 1},
+    ],
+    ids=str,
 )
-def test_a_batch_with_nan_leaves_no_trace(name):
+def test_a_batch_with_nan_leaves_no_trace(algorithm):
     """The next one takes its place."""
-    for (after, raised), (expected, never) in in_process(with_and_without, SIZE, name):
+    for (after, raised), (expected, never) in in_process(with_and_without, SIZE, algorithm):
         assert (raised, never) == ([(BAD, True)], [])
         assert np.array_equal(after, expected)
+
+
+@pytest.mark.parametrize("vote_delay", [0, 1])
+def test_where_ranks_vote_after_the_step_who_has_nan_takes_none(vote_delay):
+    """The others have taken theirs when they learn of it; the next batch is averaged as ever."""
+    workers = simulated_workers(SIZE, "plain")
+    for batch in range(STEPS + 1):
+        gradients = workers.gradients(batch)
+        gradients[BAD_RANK] *= batch != BAD
+        workers.update(gradients)
+        if batch != BAD + vote_delay:
+            workers.parameters = workers.parameters.mean(axis=0)
+    selsync = {"name": "selsync", "vote_delay": vote_delay}
+    for after, raised in in_process(skipped, SIZE, selsync, BAD, True):
+        assert raised == [(BAD + vote_delay, True)]
+        np.testing.assert_allclose(after, workers.parameters[0], rtol=1e-6)
+
+
+def test_a_local_step_with_nan_does_nothing_where_votes_come_late():
+    def train(world: World) -> tuple[list[bool], str, bool]:
+        case, stood, told = CASES["toy"], [], ""
+        model = case.model()
+        optimizer = make_optimizer("momentum", model)
+        selsync = {"name": "selsync", "threshold": 1e9, "window_steps": 1, "vote_delay": 2}
+        with world.attach(model, optimizer, {"algorithm": selsync}):
+            for batch in range(STEPS):
+                before = values(model)
+                loss = case.local_loss(model, batch, world.rank)
+                try:
+                    (loss * float("nan") if (batch, world.rank) == (BAD, BAD_RANK) else loss).backward()
+                    optimizer.step()
+                except NonFiniteError as error:
+                    told += str(error)
+                stood.append(np.array_equal(values(model), before))
+                optimizer.zero_grad()
+        return stood, told, bool(np.isfinite(values(model)).all())
+
+    for rank, (stood, told, is_finite) in enumerate(in_process(train, SIZE)):
+        assert stood == [(batch, rank) == (BAD, BAD_RANK) for batch in range(STEPS)]
+        assert told.startswith(f"step {BAD}: NaN or infinity in the gradient of")
+        assert "on rank 1; the ranks cannot vote, and no optimizer has stepped by such gradients" in told
+        assert is_finite
 
 
 @pytest.mark.ranks
