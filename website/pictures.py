@@ -142,7 +142,8 @@ def step() -> str:
             f'<text x="{begins + 50}" y="{y + 15}" text-anchor="middle">bucket {index}</text>'
         )
     drawn += [f'<text x="{x}" y="28" text-anchor="middle">{text}</text>' for text, x in told]
-    drawn.append('<text x="20" y="28">late results that are due are applied</text>')
+    drawn.append('<path class="faint" d="M560 74V84"/>')
+    drawn.append('<text x="560" y="99">late results that are due are applied</text>')
     drawn.append('<text x="240" y="180">buckets leave while backward goes on</text>')
     return _svg(820, "".join(drawn))
 

@@ -121,6 +121,31 @@ def test_a_parameter_is_named_with_its_rank(name):
     assert "on rank 0" not in text
 
 
+@pytest.mark.parametrize("topology", ["complete", "ring"])
+def test_an_optimizers_state_is_named_as_such(topology):
+    """It is exchanged after the parameters, whose average is kept."""
+    kept = []
+
+    def train(world: World) -> None:
+        model = CASES["toy"].model()
+        optimizer = torch.optim.Adam(model.parameters())
+        if world.rank == BAD_RANK:
+            optimizer.register_step_post_hook(lambda *_: spoil(optimizer.state[model[2].bias]["exp_avg"]))
+        exchange = "all_reduce" if topology == "complete" else "gossip"
+        payloads = "parameters", {"optimizer_state": {"slots": "exp_avg"}}
+        rules = [{"payload": payload, "exchange": exchange} for payload in payloads]
+        with world.attach(model, optimizer, {"algorithm": {"rules": rules}, "topology": topology}):
+            CASES["toy"].local_loss(model, 0, world.rank).backward()
+            try:
+                optimizer.step()
+            finally:
+                kept.append(model[0].weight.detach().clone())
+
+    text = told_to_all(train)
+    torch.testing.assert_close(kept, kept[:1] * 3)
+    assert "infinity in the optimizer's exp_avg of 2.bias on rank 1;" in text
+
+
 def test_what_overflows_on_the_way_is_no_ranks():
     def train(world: World) -> None:
         model = nn.Linear(3, 2, bias=False)
