@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import relaxcomm
-from tests.engine.harness import World, in_process, values
+from tests.engine.harness import World, in_process, simulated_workers, values
 from tests.models import CASES, make_optimizer
 
 STEPS, GIVEN_UP = 7, (3, 5)
@@ -45,6 +45,20 @@ def test_a_batch_that_is_given_up_changes_nothing(config):
         stands_still = bool(np.array_equal(history[step], history[step + 1]))
         averages = config == LOCAL and (step + 1) % 4 == 0
         assert stands_still == (step in GIVEN_UP and not averages)
+
+
+def test_of_a_late_gradient_that_in_grad_is_given_up():
+    """The batch's own has left in its backward, and comes when it is due."""
+    delay, results = 2, in_process(train, 3, {"name": "delayed_sgd", "delay": 2}, "step")
+    workers, sent = simulated_workers(3, "plain"), []
+    for step in range(STEPS + delay):
+        sent.append(workers.gradients(step).mean(axis=0) if step < STEPS else None)
+        if step >= delay and step not in GIVEN_UP:
+            workers.update(sent[step - delay])
+        for history, steps in results:
+            assert steps == STEPS
+            if step < STEPS:
+                np.testing.assert_allclose(history[step + 1], workers.parameters[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("config", KEEP_STATE)
