@@ -16,6 +16,12 @@ from relaxcomm.engine import Engine
 from relaxcomm.engine.consistency import share
 from relaxcomm.engine.run_state import Stateful
 from relaxcomm.errors import CheckpointError, CheckpointWarning, ConfigError, RankLostError, RelaxcommError
+from relaxcomm.step.finite import held_error
+
+_SPOILT = (
+    "no checkpoint was saved, and the older ones are kept: start again, and the run goes on from the newest; "
+    "debug: true finds the step in which it arises"
+)
 
 
 def save(engine: Engine, path: str | PathLike[str], *, keep: int = 2, **others: Stateful) -> Path:
@@ -33,8 +39,9 @@ def save(engine: Engine, path: str | PathLike[str], *, keep: int = 2, **others: 
 
     Returns: the folder of the checkpoint.
 
-    Raises: CheckpointError, on every rank, if one could not write its part; ConfigError for a state that
-        cannot be read again without unpickling; UsageError in the middle of a step.
+    Raises: CheckpointError, on every rank, if one could not write its part; NonFiniteError, on every rank, if
+        a trained parameter of one holds NaN or infinity; ConfigError for a state that cannot be read again
+        without unpickling; UsageError in the middle of a step.
 
     Example:
         >>> import tempfile, torch
@@ -95,7 +102,10 @@ class Saving:
             problem = CheckpointError(f"cannot save checkpoints in {self._path}: {error.strerror}")
         except RelaxcommError as error:
             problem = error
-        places: list[Place | None] = share(world.transport, problem, place, "checkpoint.save()")
+        told = (place, engine.non_finite_parameters())
+        places, spoilt = zip(*share(world.transport, problem, told, "checkpoint.save()"), strict=True)
+        if any(spoilt):
+            raise held_error(spoilt, engine.step, _SPOILT)
         assert places[0] is not None
         assert state is not None
         self._world = ref(world)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from relaxcomm.engine import engine_state, run_state
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.run_state import Stateful
+from relaxcomm.tensors.finiteness import is_finite
 
 
 class Restorable(Readable):
@@ -109,6 +110,26 @@ class Restorable(Readable):
         """
         self._check_open()
         run_state.restore(self._session, state, others)
+
+    def non_finite_parameters(self) -> list[str]:
+        """The trained parameters that hold NaN or infinity here; on a GPU the host waits.
+
+        `relaxcomm.checkpoint.save` asks, since `bsp` does not look at gradients in full precision.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> model = torch.nn.Linear(2, 1)
+            >>> with attach(model, None, "bsp") as engine:
+            ...     _ = model.bias.data.fill_(torch.nan)
+            ...     found = engine.non_finite_parameters()
+            ...     _ = model.bias.data.zero_()
+            ...     found
+            ['parameter bias']
+        """
+        self._check_open()
+        items = self._session.replica.parameters
+        return [f"parameter {item.name}" for item in items if not is_finite(item.tensor.detach())]
 
     def carry_run_state_dicts(
         self, states: Sequence[Mapping[str, Any]], **others: Stateful

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -62,8 +63,20 @@ def non_finite_error(
     except CommunicationError as error:
         where = f"{_listed(put_in or came)} (on which ranks they arose could not be asked: {error})"
         return _error(f"step {step}: NaN or infinity in {where}; {so}")
-    where = "; ".join(f"{names} on rank {rank}" for rank, names in enumerate(everyone) if names)
+    where = _by_rank(cast("Sequence[str]", everyone))
     where = where or f"{_listed(came) or 'a result'} though no rank put any in, so it overflowed on the way"
+    return _error(f"step {step}: NaN or infinity in {where}; {so}", on_all_ranks=True)
+
+
+def held_error(everyone: Sequence[Sequence[str]], step: int, so: str) -> NonFiniteError:
+    """An error about what the ranks hold, of which each knows what the others have found.
+
+    Args:
+        everyone: what was not finite, of every rank.
+        step: after which.
+        so: what follows.
+    """
+    where = _by_rank([_listed(names) for names in everyone])
     return _error(f"step {step}: NaN or infinity in {where}; {so}", on_all_ranks=True)
 
 
@@ -78,6 +91,10 @@ def _error(text: str, *, on_all_ranks: bool = False) -> NonFiniteError:
         "attach(..., scaler=scaler)",
         on_all_ranks=on_all_ranks,
     )
+
+
+def _by_rank(everyone: Sequence[str]) -> str:
+    return "; ".join(f"{names} on rank {rank}" for rank, names in enumerate(everyone) if names)
 
 
 def _listed(names: Sequence[str]) -> str:

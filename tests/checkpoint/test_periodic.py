@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import CommunicationError, ConfigError, RankLostError
+from relaxcomm import CommunicationError, ConfigError, NonFiniteError, RankLostError
 from relaxcomm.checkpoint import periodic, writing
 from relaxcomm.checkpoint.manifest import checkpoints
 from relaxcomm.checkpoint.periodic import Checkpoints
@@ -155,6 +155,23 @@ def test_training_goes_on_when_a_checkpoint_fails(tmp_path, monkeypatch, capsys)
     in_process(train, 2, tmp_path, 9, settings)
     assert [one.manifest.step for one in checkpoints(tmp_path)] == [8]
     assert "No space left on device; older ones are untouched; training goes on" in capsys.readouterr().err
+
+
+def test_nan_in_the_model_ends_the_run_and_leaves_the_older_checkpoints(tmp_path):
+    def program(world):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with world.attach(model, optimizer, "bsp") as engine:
+            saving = Checkpoints(engine, CheckpointConfig(path=str(tmp_path), every_steps=2), {})
+            for step in range(99):
+                model(torch.full((1, 1), torch.nan if step == 4 else 1.0)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                saving.step()
+
+    with pytest.raises(NonFiniteError, match="step 6: NaN or infinity in parameter"):
+        in_process(program, 2)
+    assert [one.manifest.step for one in checkpoints(tmp_path)] == [2, 4]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import relaxcomm
-from relaxcomm import ConfigError, RelaxcommError, checkpoint
+from relaxcomm import ConfigError, NonFiniteError, RelaxcommError, checkpoint
 from relaxcomm.checkpoint import writing
 from relaxcomm.checkpoint.manifest import MANIFEST, checkpoints
 from relaxcomm.checkpoint.plain_state import decode, encode, join, split
@@ -117,6 +117,34 @@ def test_the_tools_of_torch_read_it(tmp_path):
     with torch.serialization.safe_globals([]):
         dcp_to_torch_save(next(tmp_path.iterdir()), tmp_path / "whole.pt")
     assert torch.load(tmp_path / "whole.pt")["model.0.weight"].shape == (24, 8)
+
+
+def spoilt_run(world: World, folder: Path, bad: tuple[int, ...]):
+    """Save twice, before and after NaN comes to some ranks; what the second raises, and what is loaded then."""
+    model = CASES["mlp"].model()
+    mask = torch.nn.Parameter(torch.full((2,), -torch.inf), requires_grad=False)
+    model.register_parameter("mask", mask)
+    with world.attach(model, make_optimizer("momentum", model), "bsp") as engine:
+        checkpoint.save(engine, folder, keep=1)
+        good = values(model)
+        if world.rank in bad:
+            model[0].bias.data[1] = torch.nan
+        with pytest.raises(NonFiniteError) as caught:
+            checkpoint.save(engine, folder, keep=1)
+        checkpoint.load(engine, folder)
+        np.testing.assert_array_equal(values(model), good)
+    return str(caught.value), caught.value.on_all_ranks
+
+
+@pytest.mark.parametrize("bad", [(1,), (0, 1, 2)])
+def test_a_model_that_is_not_finite_is_no_checkpoint(bad, tmp_path):
+    """`bsp` does not look at what it averages, and what is saved would take the place of a good one."""
+    results = in_process(spoilt_run, 3, tmp_path, bad)
+    assert len(set(results)) == 1
+    where = "; ".join(f"parameter 0.bias on rank {rank}" for rank in bad)
+    assert results[0][0].startswith(f"step 0: NaN or infinity in {where}; no checkpoint was saved, and the")
+    assert results[0][1]
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_the_newest_stay(tmp_path):
