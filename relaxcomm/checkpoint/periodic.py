@@ -23,9 +23,10 @@ class Checkpoints:
     """Goes on from the newest checkpoint of a folder, and adds to it.
 
     The state is copied between two steps, and written by a thread; the next checkpoint waits for it. One that
-    fails (a full disk) is told of, and training goes on; a model that is not finite ends the run. With `every_seconds` rank 0 decides: whenever it may
-    be time, all ranks hear how many steps they have until then. One that was under way when ranks were lost
-    is made anew by those that are left, who meet for that after the first step that they make together.
+    fails (a full disk) is told of, and training goes on; a model that is not finite ends the run. With
+    `every_seconds` rank 0 decides: whenever it may be time, all ranks hear how many steps they have until
+    then. One that was under way when ranks were lost is made anew by those that are left, who meet for that
+    after the first step that they make together.
 
     Args:
         engine: of the run.

@@ -11,7 +11,7 @@ from weakref import ref
 
 from relaxcomm.checkpoint.newest_whole import newest_whole
 from relaxcomm.checkpoint.plain_state import split
-from relaxcomm.checkpoint.writing import Place, Write, prepare
+from relaxcomm.checkpoint.writing import Write, prepare
 from relaxcomm.engine import Engine
 from relaxcomm.engine.consistency import share
 from relaxcomm.engine.run_state import Stateful

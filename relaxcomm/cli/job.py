@@ -14,6 +14,7 @@ import typer
 from relaxcomm import config
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
+from relaxcomm.config.unread_keys import check_quorum, warn_of_idle_guard
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import shown
 from relaxcomm.network import Link
@@ -99,12 +100,15 @@ class Job:
         if not is_worker():  # workers that a launcher started compare what is wrong when they attach
             loaded.check_world_size(loaded.workers)
             loaded.check_losses(loaded.workers)
+            check_quorum(loaded, loaded.workers)
         if self.link is not None and loaded.workers == 1:
             raise ConfigError("--link slows what workers send to each other, and workers is 1; start more")
         if loaded.output is not None:
             check_folder("output", loaded.output)
         if loaded.checkpoint is not None:
             check_folder("checkpoint.path", loaded.checkpoint.path)
+        if launched().rank == 0:
+            warn_of_idle_guard(loaded)
         devices.choose_device(loaded, whole_number("LOCAL_WORLD_SIZE", loaded.workers, least=1))
         return loaded
 

@@ -15,6 +15,7 @@ from relaxcomm.cli.topology_facts import parse_topology, topology_node
 from relaxcomm.cli.topology_picture import draw_topology
 from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import Config, load, registry
+from relaxcomm.config.unread_keys import check_quorum
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest, shown
 from relaxcomm.tasks.task_loader import TaskFactory, find_task
@@ -95,6 +96,8 @@ def show(
         made = []
         if name is not None and Path(name).suffix in _YAML:
             loaded = load(name, values if graph is None else {**values, "topology": graph})
+            if workers is not None or "workers" in loaded.model_fields_set:
+                check_quorum(loaded, workers or loaded.workers)
             workers = workers or loaded.workers
             made = [configuration_node(name, loaded, model or _of_configured(loaded), workers)]
         elif name is not None:

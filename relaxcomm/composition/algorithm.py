@@ -116,6 +116,12 @@ class Algorithm:
         return not all(rule.keeps_replicas_equal for rule in self.rules if rule.moves_parameters)
 
     @property
+    def makes_replicas_equal(self) -> bool:
+        """Whether workers hold equal parameters after every step, or after some."""
+        some = any(rule.keeps_replicas_equal or rule.makes_replicas_equal for rule in self.rules)
+        return self.keeps_step and (some or not self.lets_replicas_differ)
+
+    @property
     def needs(self) -> frozenset[str]:
         """Values that triggers and controllers look at."""
         triggers = [rule.trigger.facts.needs for rule in self.rules]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.extent import check_extent, parts_of
@@ -18,6 +19,15 @@ from relaxcomm.fields.validation import closest, few, shown
 from relaxcomm.system.files import read_at_most
 
 _LONGEST_BYTES = 524_288
+_EXAMPLES = {
+    "data": "{batch_size: 64}",
+    "checkpoint": "{path: checkpoints, every_steps: 1000}",
+    "drift_guard": "{every_steps: 100}",
+    "membership": "{elastic: true}",
+    "metrics": "{}",
+    "phases": "[{after_steps: 1000, algorithm: local_sgd}]",
+}
+"""Of keys that hold keys."""
 
 
 def read(source: object) -> tuple[dict[str, Any], str]:
@@ -84,7 +94,7 @@ def explain(
         config: what they should fit.
         parameters: of the algorithm, which do not stand beside it.
     """
-    lines = []
+    unknown, lines = [], []
     for fault in error.errors():
         place = ".".join(map(str, fault["loc"]))
         cause = fault.get("ctx", {}).get("error")
@@ -97,10 +107,20 @@ def explain(
                 if place in parameters
                 else closest(str(fault["loc"][-1]), keys)
             )
-            lines.append(f"{origin}: unknown key {shown(place)}{where}")
+            unknown.append(f"{origin}: unknown key {shown(place)}{where}")
+        elif fault["type"] == "missing":
+            lines.append(f"{origin}: {place} is missing")
         else:
-            lines.append(f"{origin}: {place}: {shown(fault['input'])} is not allowed: {fault['msg']}")
-    return ConfigError(few(lines))
+            lines.append(f"{origin}: {place}: {shown(fault['input'])} is not allowed{_allowed(fault)}")
+    return ConfigError(few([*unknown, *lines]))  # what is missing may only be mistyped
+
+
+def _allowed(fault: ErrorDetails) -> str:
+    """What may stand there: an example where keys are missing altogether."""
+    section = str(fault["loc"][0]) if fault["loc"] else ""
+    if fault["type"] in ("model_type", "tuple_type") and section in _EXAMPLES:
+        return f"; write its keys, such as {section}: {_EXAMPLES[section]}"
+    return f": {fault['msg']}"
 
 
 def _section(section: type[Section], place: Sequence[int | str]) -> type[Section]:

@@ -124,6 +124,11 @@ class SecretConfig(Section):
             key = read_private(Path(self.file), "membership.secret").strip()
         else:
             key = os.environ.get(self.env or "", "").strip().encode()
+        if self.file is None and not key:
+            raise ConfigError(
+                f"membership.secret: {where} is not set on this host; it takes {LEAST_BYTES} bytes or more, "
+                "such as what `openssl rand -hex 32` prints, the same on all hosts"
+            )
         if len(key) < LEAST_BYTES:
             raise ConfigError(
                 f"membership.secret: {where} holds {len(key)} bytes; it takes {LEAST_BYTES} or more, such as "

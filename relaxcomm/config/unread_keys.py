@@ -1,4 +1,4 @@
-"""Keys of a configuration that a script under `attach` does not read, though `relaxcomm train` does."""
+"""Keys of a configuration that have no effect, or cannot be honoured, in a run: refused, or named."""
 
 from __future__ import annotations
 
@@ -58,6 +58,19 @@ def warn_of_unread(settings: Config) -> None:
             ConfigWarning,
             stacklevel=3,
         )
+
+
+def warn_of_idle_guard(settings: Config) -> None:
+    """Say so where the drift guard would never compare anything."""
+    if settings.drift_guard is None or any(one.makes_replicas_equal for one in settings.algorithms):
+        return
+    names = " and ".join(dict.fromkeys(one.name for one in settings.algorithms))
+    warnings.warn(
+        f"drift_guard has no effect: under {names} replicas are equal after no step, and nothing can be "
+        "compared; leave it out",
+        ConfigWarning,
+        stacklevel=3,
+    )
 
 
 def batch_size_of(settings: Config, given: int | None) -> int:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
-from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_unread
+from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_idle_guard, warn_of_unread
 from relaxcomm.engine import attach_arguments, device_checks
 from relaxcomm.engine.connecting import connect
 from relaxcomm.engine.consistency import compare_digests, digest, elastic_facts, fingerprint, share
@@ -119,6 +119,7 @@ def attach(
         assert settings is not None
         if not (isinstance(config, Config) or transport.process.rank):  # `relaxcomm train` gives a Config
             warn_of_unread(settings)
+            warn_of_idle_guard(settings)
         place_shards(model)
         replicas.broadcast(model, transport, settings.bucket_bytes)
         replica = Replica(model, optimizers, scaler, settings.bucket_bytes)

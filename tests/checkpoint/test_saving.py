@@ -120,7 +120,7 @@ def test_the_tools_of_torch_read_it(tmp_path):
 
 
 def spoilt_run(world: World, folder: Path, bad: tuple[int, ...]):
-    """Save twice, before and after NaN comes to some ranks; what the second raises, and what is loaded then."""
+    """Save before and after NaN comes to some ranks: what the second raises, and the first is loaded."""
     model = CASES["mlp"].model()
     mask = torch.nn.Parameter(torch.full((2,), -torch.inf), requires_grad=False)
     model.register_parameter("mask", mask)

@@ -29,6 +29,10 @@ CASES = {
         ],
         "membership.elastic: 3 of the 4 workers could not go on: hypercube needs a power of two",
     ),
+    "quorum": (
+        ["quick.yaml", "--workers", "2", "--set", "membership={elastic: true, quorum: 9}"],
+        "membership.quorum is 9, but this run has 2 workers",
+    ),
     "unknown_task": (["quick.yaml", "--set", "task=mine.job:mak"], "no function 'mak'; did you mean 'make'"),
 }
 REAL = {"missing_file", "unknown_task"}  # the last imports the user's module

@@ -100,6 +100,15 @@ def test_a_configuration_that_is_wrong_or_missing_is_refused(tmp_path):
     assert "No such file" in err
 
 
+def test_a_quorum_that_the_configured_workers_cannot_make_up_is_refused(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("algorithm: bsp\nmembership: {elastic: true, quorum: 9}\n")
+    assert run(str(path))[0] == run(str(path), "--workers", "9")[0] == 0  # torchrun may start enough
+    code, out, err = run(str(path), "--workers", "2")
+    assert (code, out) == (2, "")
+    assert "membership.quorum is 9, but this run has 2 workers" in err
+
+
 def test_what_an_algorithm_needs_in_memory(tmp_path):
     """Anchor and momentum, a message, and nothing more; over a ring two neighbours' messages."""
     assert facts("diloco", "--workers", "3")["memory.3_workers"] == (

@@ -26,6 +26,19 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
         ({"algorithm": "bsp", "workers": 0}, ConfigError, "greater than or equal to 1"),
         ({"algorithm": "bsp", "workers": True}, ConfigError, "workers: True is not allowed"),
         ({"algorithm": "bsp", "data": {"batchsize": 2}}, ConfigError, "did you mean 'batch_size'"),
+        (
+            {"algorithm": "bsp", "checkpoint": "saved"},
+            ConfigError,
+            "'saved' is not allowed; write its keys, such as checkpoint: {path: checkpoints, every_steps:",
+        ),
+        ({"algorithm": "bsp", "metrics": True}, ConfigError, "write its keys, such as metrics: {}"),
+        ({"algorithm": "bsp", "phases": ["local_sgd"]}, ConfigError, "such as phases: [{after_steps: 1000"),
+        (
+            {"algorithm": "bsp", "phases": [{"after_step": 5, "algorithm": "local_sgd"}]},
+            ConfigError,
+            "unknown key 'phases.0.after_step'; did you mean 'after_steps'? allowed: after_steps, algorithm, "
+            "residuals\nconfiguration: phases.0.after_steps is missing",
+        ),
         ({"algorithm": {"name": "local_sgd", "step": 2}}, ConfigError, "takes: steps=16"),
         ({"algorithm": {"name": "local_sgd", "steps": 0}}, ConfigError, "steps = 0 is not allowed"),
         (

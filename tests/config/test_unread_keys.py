@@ -53,6 +53,7 @@ def test_the_configured_batch_size_is_the_loaders():
         ({"task": "digits"}, "^task: only `relaxcomm train` reads this"),
         ({"task": "digits", "data": {"micro_batch_size": 2}}, r"^task, data\.micro_batch_size: only"),
         ({"output": "runs"}, "output: runs stays empty.*metrics: {}"),
+        ({"algorithm": "ssp", "drift_guard": {"every_steps": 2}}, "drift_guard has no effect: under ssp"),
     ],
 )
 def test_keys_without_effect_are_named_once(more, says):

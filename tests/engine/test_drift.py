@@ -45,7 +45,7 @@ def test_it_is_an_error_on_every_rank_that_names_the_tensor(name):
         assert "0.weight" not in text
 
 
-@pytest.mark.parametrize("name", ["bsp", "topk_sgd", {"name": "local_sgd", "steps": 3}, "ssp", "selsync"])
+@pytest.mark.parametrize("name", ["bsp", "topk_sgd", {"name": "local_sgd", "steps": 3}, "selsync"])
 def test_equal_replicas_are_left_alone(name):
     assert [noticed for noticed, _ in in_process(perturbed, 3, name, "error", 99)] == [None] * 3
 
