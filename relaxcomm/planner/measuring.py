@@ -42,8 +42,10 @@ def measure_steps(task: Task, batch_size: int | None = None) -> StepTimes:
         begin = time.perf_counter()
         batch = default_collate([data[(step * size + one) % len(data)] for one in range(size)])
         task.loss(task.model, batch).backward()  # type: ignore[no-untyped-call]
-        task.optimizer.step()
-        task.optimizer.zero_grad()
+        for optimizer in task.optimizers:
+            optimizer.step()
+        for optimizer in task.optimizers:
+            optimizer.zero_grad()
         taken.append(time.perf_counter() - begin)
     counted = taken[_FIRST:]
     middle = statistics.median(counted)

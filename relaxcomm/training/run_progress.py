@@ -10,6 +10,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.system.telling import tell
 from relaxcomm.training.results import Point
 from relaxcomm.training.stopwatch import Stopwatch
@@ -77,16 +78,16 @@ class RunProgress:
 
 
 @contextmanager
-def telling_of_options(optimizer: Optimizer, *, rank: int) -> Iterator[None]:
-    """Tell of an optimizer's options that the task gives, and a checkpoint that is loaded in here overrides.
+def telling_of_options(optimizers: Sequence[Optimizer], *, rank: int) -> Iterator[None]:
+    """Tell of optimizers' options that the task gives, and a checkpoint that is loaded in here overrides.
 
     Args:
-        optimizer: of the task.
+        optimizers: of the task.
         rank: 0 tells.
     """
-    given = [_options(group) for group in optimizer.param_groups]
+    given = [_options(group) for group in param_groups(optimizers)]
     yield
-    for before, group in zip(given, optimizer.param_groups, strict=True):
+    for before, group in zip(given, param_groups(optimizers), strict=True):
         saved = _options(group)
         for name in sorted(before.keys() & saved.keys()):
             if rank == 0 and before[name] != saved[name]:

@@ -50,15 +50,15 @@ class Run:
     ) -> None:
         self.config, self.task, self.device = config, task, device
         self.clock = clock or Stopwatch(device)
-        self.engine: Engine = relaxcomm.attach(task.model, task.optimizer, config, process_group=transport)
+        self.engine: Engine = relaxcomm.attach(task.model, task.optimizers, config, process_group=transport)
         self.loader = self.engine.loader(
             task.train_data, batch_size=config.data.batch_size or task.batch_size
         )
         self.progress = RunProgress(self.clock, config.seed, self.engine.world.size)
         self.progress.steps = self.loader.batches_until(task.epochs)
         others: dict[str, Stateful] = {"trainer": self.progress}
-        if task.scheduler is not None:
-            others["scheduler"] = task.scheduler
+        for index, scheduler in enumerate(task.schedulers):
+            others[f"scheduler_{index}" if index else "scheduler"] = scheduler
         self.ranks = ChangingRanks(self.engine, self.progress, others)
         if self.ranks.rank == 0 and self.engine.world.size > 1 and not self._by_round:
             warn_of_short_run(self.engine.algorithm, config.phases, self.progress.steps)
@@ -133,7 +133,7 @@ class Run:
             self.checkpoints.step()
 
     def _resume(self, checkpoints: Checkpoints) -> None:
-        with telling_of_options(self.task.optimizer, rank=self.ranks.rank):
+        with telling_of_options(self.task.optimizers, rank=self.ranks.rank):
             checkpoints.resume()
         self._expect_rest()
 
@@ -193,10 +193,12 @@ class Run:
         total = torch.zeros((), device=self.device)
         for part, share in self.engine.micro_batches(move(batch, self.device), self.micro_batch_size):
             self._train_part(part, share, total)
-        task.optimizer.step()
-        task.optimizer.zero_grad()
-        if task.scheduler is not None:
-            task.scheduler.step()
+        for optimizer in task.optimizers:
+            optimizer.step()
+        for optimizer in task.optimizers:
+            optimizer.zero_grad()
+        for scheduler in task.schedulers:
+            scheduler.step()
         return total
 
     def _train_part(self, part: Any, share: float, total: torch.Tensor) -> None:

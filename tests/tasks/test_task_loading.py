@@ -1,9 +1,13 @@
 """From `task:` to a Task: names, options, own modules, and what is said when they are wrong."""
 
+import dataclasses
 import sys
 import textwrap
 
 import pytest
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.tasks import Task, load_task
@@ -81,6 +85,23 @@ def test_what_is_wrong_is_said_before_anything_is_built(own_module, value, messa
 def test_a_task_of_another_type_is_refused(own_module):
     with pytest.raises(ConfigError, match=r"returned 5; it must return a relaxcomm\.tasks\.Task"):
         load_task(f"{own_module}.job:nothing", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda task: {"optimizer": torch.optim.LBFGS(task.model.parameters())}, "is LBFGS.*AdamW"),
+        (lambda task: {"optimizer": []}, "is an empty list; give an optimizer"),
+        (lambda task: {"optimizer": [task.optimizer, 3]}, "Task.optimizer holds 3; give a torch.optim"),
+        (lambda task: {"scheduler": ReduceLROnPlateau(task.optimizer)}, "is ReduceLROnPlateau, which is"),
+        (lambda task: {"scheduler": [len]}, "Task.scheduler holds <built-in.*; give one of torch.optim"),
+        (lambda task: {"train_data": DataLoader(task.train_data)}, r"is a DataLoader; .*\(loader\.dataset\)"),
+    ],
+)
+def test_what_a_job_cannot_step_or_share_out_is_refused(wrong, message):
+    task = load_task({"digits": {"hidden": [4]}}, seed=0)
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(task, **wrong(task))
 
 
 def test_task_refuses_numbers_that_are_not_positive():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -108,10 +110,38 @@ def test_another_learning_rate_is_told_of(tmp_path, capsys):
     assert "momentum" not in told
 
 
+def test_several_optimizers_and_schedules_step_and_are_saved(tmp_path, capsys):
+    """A run that is stopped and goes on ends as one that was not."""
+    ends = []
+
+    def both(folder, rate=0.02, **options):
+        def rank(group):
+            task = make(**options)
+            weight, bias = task.model.parameters()
+            optimizers = [torch.optim.SGD([weight], lr=rate), torch.optim.Adam([bias], lr=0.1)]
+            schedules = [torch.optim.lr_scheduler.StepLR(one, 4, gamma=0.5) for one in optimizers]
+            task = replace(task, optimizer=optimizers, scheduler=schedules)
+            settings = {"algorithm": "bsp", "checkpoint": {"path": str(folder), "every_steps": 3}}
+            Run(config.load(settings), task, CPU, group.transport()).run()
+            rates = [one.param_groups[0]["lr"] for one in optimizers]
+            ends.append([*rates, *torch.cat([weight.flatten(), bias]).tolist()])
+
+        return simulate(rank, 2)
+
+    both(tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        both(tmp_path / "stopped", stops_at=17)
+    both(tmp_path / "stopped", rate=0.03)
+    assert len(ends) == 4
+    assert ends[0] == ends[1] == ends[2] == ends[3]
+    assert ends[0][:2] == [0.02 / 2**6, 0.1 / 2**6]
+    assert "goes on with lr 0.02 of the checkpoint, not with 0.03" in capsys.readouterr().err
+
+
 def test_a_schedule_is_no_other_learning_rate(capsys):
     optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    with telling_of_options(optimizer, rank=0):
+    with telling_of_options([optimizer], rank=0):
         optimizer.step()
         schedule.step()
     assert capsys.readouterr().err == ""
@@ -122,11 +152,11 @@ def test_a_momentum_that_a_schedule_cycles_is_no_other_one(kind, capsys):
     options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
     optimizer = kind(torch.nn.Linear(1, 1).parameters(), lr=0.1, weight_decay=0.0, **options)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
-    with telling_of_options(optimizer, rank=0):
+    with telling_of_options([optimizer], rank=0):
         optimizer.step()
         schedule.step()
     assert capsys.readouterr().err == ""
-    with telling_of_options(optimizer, rank=0):
+    with telling_of_options([optimizer], rank=0):
         optimizer.param_groups[0]["weight_decay"] = 0.1
     assert "goes on with weight_decay 0.1" in capsys.readouterr().err
 
