@@ -116,8 +116,8 @@ def _check_schedulers(schedulers: Sequence[object]) -> None:
     for one in schedulers:
         if isinstance(one, ReduceLROnPlateau):
             raise ConfigError(
-                "Task.scheduler is ReduceLROnPlateau, which is stepped with a measure, and not after each "
-                "optimizer step; use another, such as CosineAnnealingLR, or train in a script of your own, by "
+                "Task.scheduler is ReduceLROnPlateau, which is stepped with a measure, not after each "
+                "optimizer step; use another, such as CosineAnnealingLR, or train in a script, by "
                 "relaxcomm.attach, and step it there with a measure that is the same on all ranks"
             )
         if not all(callable(getattr(one, name, None)) for name in ("step", "state_dict", "load_state_dict")):
