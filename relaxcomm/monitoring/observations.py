@@ -45,7 +45,7 @@ class InFlight:
     """How long exchanges were on their way: each rule's operations, and the time with at least one of any.
 
     An operation is on its way from its issue until the engine takes its result, which may be later than
-    its arrival.
+    its arrival, or forgets it.
     """
 
     def __init__(self) -> None:
@@ -53,6 +53,7 @@ class InFlight:
         self._flying = 0
         self._since = 0.0
         self._seconds = 0.0
+        self._forgotten = 0.0  # when; what has departed before is on its way no more
 
     def departed(self) -> float:
         """An operation is issued, or something is waited for; returns the time."""
@@ -62,18 +63,24 @@ class InFlight:
         self._flying += 1
         return now
 
-    def landed(self) -> float:
-        """Its result is taken, or the wait is over; returns the time."""
+    def landed(self, departed: float) -> float:
+        """The result of what has departed then is taken, or the wait is over; returns the time."""
         now = time.perf_counter()
-        self._flying -= 1
-        if not self._flying:
-            self._seconds += now - self._since
+        if departed >= self._forgotten:
+            self._flying -= 1
+            if not self._flying:
+                self._seconds += now - self._since
         return now
+
+    def forget(self) -> None:
+        """Count nothing that has departed as on its way: some of it will never land."""
+        self._forgotten = time.perf_counter()
+        self._seconds, self._flying = self.seconds(self._forgotten), 0
 
     def arrived(self, rule: str, departed: float) -> None:
         """A rule's operation has landed."""
         count, seconds = self.by_rule.get(rule, (0, 0.0))
-        self.by_rule[rule] = count + 1, seconds + self.landed() - departed
+        self.by_rule[rule] = count + 1, seconds + self.landed(departed) - departed
 
     def seconds(self, now: float) -> float:
         """Time with at least one operation on its way, until `now`."""

@@ -53,7 +53,7 @@ class Wait:
         self._begin = self._statistics.in_flight.departed()
 
     def __exit__(self, *error: object) -> None:
-        self._statistics.waiting_seconds += self._statistics.in_flight.landed() - self._begin
+        self._statistics.waiting_seconds += self._statistics.in_flight.landed(self._begin) - self._begin
 
 
 class Statistics(Mapping[str, float]):

@@ -130,6 +130,7 @@ class Step:
         self.bound.flags.forget()
         self.bound.votes.leave()
         self.backward.leave()
+        self.bound.world.statistics.in_flight.forget()
         self._exchanged, self._ran = False, frozenset()
 
     def exchange_at(self, event: str) -> None:
@@ -162,6 +163,7 @@ class Step:
         self.backward.release()
         self.bound.state.give_up()
         self.bound.votes.give_up()
+        self.bound.world.statistics.in_flight.forget()
 
     def discard_gradients(self) -> None:
         """Some ranks may have the exchanged gradients of a step that is given up, and others not."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import relaxcomm
+from relaxcomm import NonFiniteError
 from relaxcomm.monitoring.observations import Histogram, InFlight
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network.byte_counters import ByteCounters
@@ -339,6 +342,48 @@ def test_histogram_and_time_on_the_way(monkeypatch):
     flights.arrived("1", second)
     now[0] = 9.0
     assert (flights.seconds(9.0), flights.by_rule) == (6.0, {"0": (1, 5.0), "1": (1, 4.0)})
+
+
+def test_what_is_forgotten_is_on_its_way_no_more(monkeypatch):
+    now = [1.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    flights = InFlight()
+    lost = flights.departed()
+    now[0] = 3.0
+    flights.forget()
+    now[0] = 10.0
+    assert flights.seconds(10.0) == 2.0
+    later = flights.departed()
+    now[0] = 11.0
+    flights.landed(lost)  # after all
+    now[0] = 12.0
+    assert flights.seconds(12.0) == 4.0  # the later one is still on its way
+    flights.arrived("0", later)
+    now[0] = 15.0
+    assert flights.seconds(15.0) == 4.0
+
+
+def after_a_bad_step(world):
+    """Hidden seconds in a long step after one that was not finite on any rank, and dropped what it sent."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    phase = {"after_steps": 4, "algorithm": {"name": "local_sgd", "steps": 1}}  # of which nothing hides
+    with world.attach(model, optimizer, {"algorithm": "delayed_sgd", "phases": [phase]}) as engine:
+        for step in range(7):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).square().mean() * (float("nan") if step == 2 else 1.0)
+            with suppress(NonFiniteError):
+                loss.backward()
+                optimizer.step()
+            if step == 5:
+                hidden = engine.statistics["hidden_communication_seconds"]
+                time.sleep(0.2)
+        return engine.statistics["hidden_communication_seconds"] - hidden
+
+
+def test_what_a_bad_step_has_sent_is_on_its_way_no_more():
+    assert all(hidden < 0.1 for hidden in in_process(after_a_bad_step, 2))
 
 
 def many_steps(world, folder, log_bytes, steps):
