@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -91,6 +92,8 @@ class Hooks:
         self._hybrid = HybridSharding(model)
         self._begin_of_backward = uncompiled(self._backward_begins)
         self._end_of_backward = uncompiled(self._backward_ends)
+        self.watched: Callable[[], object] = lambda: None
+        """Gives something until the backward is over whose end is told; it is not where an error ends it."""
         self._load_begins = Hook(lambda *args: load_begins())
         self._nested = {optimizer: NestedSteps(optimizer) for optimizer in optimizers}
 
@@ -150,10 +153,10 @@ class Hooks:
     def watch_end_of_backward(self) -> None:
         """Tell when the backward that is under way has ended."""
         queue = Variable._execution_engine.queue_callback
-        if self._is_sharded:  # `fully_shard` has such a callback, too, which reduces the last gradients
-            queue(lambda: queue(self._end_of_backward))
-        else:
-            queue(self._end_of_backward)
+        end = partial(self._end_of_backward)  # autograd lets go of it, also where the backward fails
+        self.watched = weakref.ref(end)
+        # `fully_shard` has such a callback, too, which reduces the last gradients.
+        queue((lambda: queue(end)) if self._is_sharded else end)
 
     def remove(self) -> None:
         """Remove all, as before attach."""

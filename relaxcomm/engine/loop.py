@@ -91,9 +91,7 @@ class Loop:
     @callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
-        if self._begun and self.step.bound.world.process.world_size == 1:
-            self.leave_step()  # nobody waits for what an error has ended
-        loop_checks.check_ended(begun=self._begun)
+        loop_checks.leave_failed(self, failed=self._begun)
         self._take_rest()  # of a backward that has failed
         self._awaiting_end = False
         if torch.is_grad_enabled():
@@ -107,8 +105,7 @@ class Loop:
     def forward_ends(self, module: nn.Module, output: Any) -> None:
         """It has returned something, on which a backward may begin."""
         if torch.is_grad_enabled():
-            replica = self.step.bound.replica
-            check_forward(replica.model, module, replica.parameters[0].parameter)
+            check_forward((replica := self.step.bound.replica).model, module, replica.parameters[0].parameter)
             self._hooks.watch_output(output)
 
     @callback
@@ -120,20 +117,22 @@ class Loop:
     @callback
     def part_gradient_arrives(self) -> None:
         """A parameter has its gradient, and the model itself was not called."""
-        if not self._awaiting_end:
+        if not self._awaiting_end or self._hooks.watched() is None:
             self.backward_begins()
             self._begin_uncalled()
 
     def backward_begins(self) -> None:
         """A backward has reached the model's output, or a parameter."""
-        if not self._awaiting_end:
+        if not self._awaiting_end or self._hooks.watched() is None:
             self._awaiting_end = True
             self._hooks.watch_end_of_backward()
 
     @callback
     def gradients_arrive(self, indices: list[int]) -> None:
         """Parameters have their gradients."""
-        self._take_gradients(indices)
+        failed = self._awaiting_end and self._hooks.watched() is None  # and no forward was told of since
+        loop_checks.leave_failed(self, failed=failed and self._begun)
+        self._take_gradients([] if failed else indices)  # some may be of the one that has failed
         if self._awaiting_end:
             self._hooks.gradients.collect()
 
@@ -164,6 +163,7 @@ class Loop:
     @callback
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
+        loop_checks.check_ended(self.step, failed=self._begun and self._hooks.watched() is None)
         self.close_skipped_step()
         loop_checks.check_turn(self.step, optimizer, self.turns.stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.optim import Optimizer
 
+from relaxcomm.engine.callback import StepOwner
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.grad_scaler import check_scaler
 from relaxcomm.step.step import Step
@@ -14,13 +15,20 @@ from relaxcomm.step.step import Step
 _LOOK_STEPS = 16
 
 
-def check_ended(*, begun: bool) -> None:
-    """Raise UsageError for a forward while a backward has begun and has not ended."""
-    if begun:
+def check_ended(step: Step, *, failed: bool) -> None:
+    """Raise UsageError for what follows a backward that has begun and failed, unless this rank is alone."""
+    if failed and step.bound.world.process.world_size > 1:
         raise UsageError(
             "the last backward did not end: it raised an error, and peers wait for its gradients. If all "
             "ranks have failed there, load a state on all (engine.load_run_state_dict); else start them anew"
         )
+
+
+def leave_failed(loop: StepOwner, *, failed: bool) -> None:
+    """Forget a step whose backward has begun and failed, where nobody waits for it; else raise UsageError."""
+    check_ended(loop.step, failed=failed)
+    if failed:
+        loop.leave_step()
 
 
 def check_not_exchanged(step: Step) -> None:

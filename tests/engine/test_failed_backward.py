@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from relaxcomm import UsageError
 from tests.engine.harness import in_process, on_gloo, values
@@ -36,25 +39,28 @@ class Model(nn.Module):
         return self.second(Fails.apply(torch.tanh(self.first(x)), fails))
 
 
-def failing(world, algorithm, loads: bool, fails_at: int | None = 3):
+def failing(world, algorithm, loads, how="__call__", fails_at=3, bucket_bytes=20):
+    """How many steps, and the parameters at the end or what was said to the batch after the failed one."""
     torch.manual_seed(0)
     model = Model()
+    compute = getattr(model, how)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     draw = torch.Generator().manual_seed(world.rank)
-    with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 20}) as engine:
+    with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": bucket_bytes}) as engine:
         for step in range(7):
             x, saved = torch.randn(8, 3, generator=draw), engine.run_state_dict()
             for fails in (True, False) if step == fails_at else (False,):
                 optimizer.zero_grad()
                 try:
-                    model(x, fails).square().mean().backward()
+                    compute(x, fails).square().mean().backward()
                     optimizer.step()
                 except MemoryError:
                     if loads:
                         engine.load_run_state_dict(saved)
                 except UsageError as error:
+                    steps = engine.statistics["steps"]
                     engine.close(average=False)
-                    return str(error)
+                    return steps, str(error)
         return engine.statistics["steps"], values(model).tolist()
 
 
@@ -66,24 +72,104 @@ ALGORITHMS = [
 ]
 
 
+WAYS = ("__call__", "forward")  # the second does not tell that a batch begins
+
+
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
-def test_a_state_that_all_load_lets_the_run_go_on(algorithm):
-    assert in_process(failing, 3, algorithm, True) == in_process(failing, 3, algorithm, True, None)
+def test_a_state_that_all_load_lets_the_run_go_on(algorithm, how):
+    assert in_process(failing, 3, algorithm, True, how) == in_process(failing, 3, algorithm, True, how, None)
 
 
 @pytest.mark.ranks
 def test_a_state_that_all_load_lets_the_run_go_on_on_gloo():
-    found, expected = on_gloo(failing, 3, "bsp", True), in_process(failing, 3, "bsp", True, None)
+    found = on_gloo(failing, 3, "bsp", True)
+    expected = in_process(failing, 3, "bsp", True, "__call__", None)
     for (steps, ended), (wanted_steps, wanted) in zip(found, expected, strict=True):
         assert steps == wanted_steps
         assert ended == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
-def test_one_worker_alone_goes_on_as_without_an_engine(algorithm):
-    assert in_process(failing, 1, algorithm, False) == in_process(failing, 1, algorithm, False, None)
+def test_one_worker_alone_goes_on_as_without_an_engine(algorithm, how):
+    found = in_process(failing, 1, algorithm, False, how)
+    assert found == in_process(failing, 1, algorithm, False, how, None)
 
 
-def test_peers_wait_otherwise_and_the_error_says_what_to_do():
-    for message in in_process(failing, 3, "bsp", False):
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("bucket_bytes", [20, 1 << 20])
+@pytest.mark.parametrize("algorithm", ["bsp", "topk_sgd"])
+def test_peers_wait_otherwise_and_the_error_says_what_to_do(algorithm, bucket_bytes, how):
+    for steps, message in in_process(failing, 3, algorithm, False, how, 3, bucket_bytes):
+        assert steps == 3
         assert "load a state on all (engine.load_run_state_dict)" in message
+
+
+def stepping(world, stands: bool):
+    """What is said to a step right after a failed backward, whose first gradients were not told of yet."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, "local_sgd" if stands else "bsp") as engine:
+        for step in range(3):
+            loss = model.forward(torch.ones(1, 3), fails=step == 2).sum()
+            with suppress(MemoryError):
+                loss.backward()
+            try:
+                optimizer.step()
+            except UsageError as error:
+                engine.close(average=False)
+                return str(error)
+        return ""
+
+
+def test_a_step_after_a_failed_backward_is_refused_where_gradients_are_exchanged():
+    assert in_process(stepping, 3, True) == [""] * 3
+    assert all("the last backward did not end" in message for message in in_process(stepping, 3, False))
+
+
+def passing(world, how):
+    """Loops that are right, and in which the ends of backwards are told late, twice or not in between."""
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(world.rank)
+    with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 20}) as engine:
+        for _ in range(4):
+            x = torch.randn(8, 3, generator=draw)
+            optimizer.zero_grad()
+            if how == "accumulates":
+                with engine.no_sync():
+                    model.forward(x).sum().backward()
+                    model.forward(-x).square().sum().backward()
+            elif how == "twice":
+                model.forward(-x).square().sum().backward()
+            elif how == "penalty":
+                x.requires_grad_()
+                slope = torch.autograd.grad(model.forward(x).sum(), x, create_graph=True)[0]
+                slope.square().sum().backward()
+            elif how == "a failed look":
+                with suppress(MemoryError):
+                    torch.autograd.grad(model.forward(x.requires_grad_(), True).sum(), x)
+            if how == "retained":
+                loss = model.forward(x).square().sum()
+                loss.backward(retain_graph=True)
+                loss.backward()
+            elif how == "checkpoint":
+                out = checkpoint(model.forward, x.requires_grad_(), use_reentrant=False)
+                out.square().sum().backward()
+            else:
+                part = model.second if how == "a part" else model.forward
+                part(x[:, :1].expand(8, 4) if how == "a part" else x).square().sum().backward()
+            optimizer.step()
+        return engine.statistics["steps"], values(model).tolist()
+
+
+HOW = ("accumulates", "twice", "penalty", "a failed look", "retained", "checkpoint", "a part")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_loops_that_are_right_are_not_refused(how):
+    found = in_process(passing, 2, how)
+    assert [steps for steps, _ in found] == [4, 4]
+    assert found[0][1] == found[1][1]
