@@ -14,11 +14,13 @@ from relaxcomm.network.link import Link
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.footprint import footprint
+from relaxcomm.planner.link_probes import probe_sizes
 from relaxcomm.planner.links import infinitely_fast
 from relaxcomm.planner.remarks import remarks_on
 from relaxcomm.planner.replay import Replay, Replayed
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.roles.planner import Measured
+from relaxcomm.system.quantities import data_size
 from relaxcomm.tensors.buckets import Item
 
 UTILISATIONS = (0.5, 0.9, 0.99)
@@ -130,7 +132,11 @@ def _chosen(
     choice, _ = algorithm.planner.choose(measured)
     made = parse_algorithm(choice)
     rules = "; ".join(map(repr, made.rules))
-    return made, [f"{algorithm.name} would choose {made.name}: {rules}"]
+    said = [f"{algorithm.name} would choose {made.name}: {rules}"]
+    if scenario.workers > 1:
+        sent = data_size(2 * (1 - 1 / scenario.workers) * sum(probe_sizes(nbytes)))
+        said.append(f"measuring the link first, for which each worker sends up to {sent}, is not counted")
+    return made, said
 
 
 def _bandwidth_for(utilisation: float, replay: Replay) -> float | None:

@@ -13,6 +13,7 @@ from relaxcomm.step.bound import Bound
 
 _FEW = 3  # all-reduces of few bytes
 _SIZES = tuple(1 << power for power in range(17, 23))  # bytes, until one takes long enough
+_EXCHANGES = 8  # of the model, beyond whose bytes a probe but the first one would tell nothing of them
 _SECONDS = 0.02  # that a probe takes at least: links let a burst pass faster than they can go on
 _LATENCIES = 3  # that it takes at least
 _HELD_UP = 0.1, 5  # seconds, and times the last probe, from which on a packet may have been lost
@@ -47,7 +48,7 @@ def measure_link(bound: Bound, largest: Callable[[list[float]], list[float]]) ->
     few = 4 * 2 * bound.world.size  # bytes: of fewer entries than a ring has messages Gloo makes no ring
     own = [min((_probe(bound, few) for _ in range(_FEW)), key=_seconds)]
     probes: list[Probe] = []  # as the slowest worker saw them
-    for num_bytes in _SIZES:
+    for num_bytes in probe_sizes(sum(item.share_bytes for item in bound.replica.parameters)):
         probes += _slowest([*own, _probe(bound, num_bytes)], largest)
         own.clear()
         if _may_be_held_up(*probes[-2:]):
@@ -56,6 +57,15 @@ def measure_link(bound: Bound, largest: Callable[[list[float]], list[float]]) ->
         if probes[-1].seconds >= max(_SECONDS, _LATENCIES * probes[0].seconds):
             break
     return MeasuredLink(probes[0].seconds, bytes_per_second(probes))
+
+
+def probe_sizes(parameter_bytes: int) -> list[int]:
+    """Bytes of the all-reduces that measure a link, of which the first that takes long enough is the last.
+
+    Args:
+        parameter_bytes: of the model.
+    """
+    return [_SIZES[0], *(size for size in _SIZES[1:] if size <= _EXCHANGES * parameter_bytes)]
 
 
 def _seconds(probe: Probe) -> float:

@@ -181,6 +181,14 @@ def test_measuring_takes_one_message_for_each_size_and_one_for_all_else(monkeypa
     assert decided.count("probe") == 3 * (1 + 1)
 
 
+def test_a_small_model_is_not_measured_by_large_messages(monkeypatch):
+    probe, sizes = link_probes._probe, []
+    monkeypatch.setattr(link_probes, "_probe", lambda bound, size: sizes.append(size) or probe(bound, size))
+    fast = Link(latency_seconds=1e-6, bytes_per_second=1e11)
+    relaxcomm.simulate(lambda group: measured(group, (0.002,) * 3), 3, link=fast)
+    assert max(sizes) == 1 << 17
+
+
 def test_a_probe_that_a_lost_packet_holds_up_is_made_again(monkeypatch):
     probe, sizes = link_probes._probe, []
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from relaxcomm.planner.link_probes import Probe, bytes_per_second
+from relaxcomm.planner.link_probes import Probe, bytes_per_second, probe_sizes
 
 MBIT = 1e6 / 8
 
@@ -49,3 +49,13 @@ def test_one_probe_is_enough_where_it_takes_long():
 
 def test_who_sends_nothing_has_a_link_without_a_limit():
     assert bytes_per_second([Probe(0, 0.0), Probe(0, 0.001)]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("parameter_bytes", "kib"),
+    [(908, [128]), (60_000, [128, 256]), (10**6, [128, 256, 512, 1024, 2048, 4096]), (10**9, [128, 4096])],
+)
+def test_no_probe_is_far_larger_than_the_model(parameter_bytes, kib):
+    sizes = probe_sizes(parameter_bytes)
+    assert sizes == sorted(set(sizes))
+    assert (sizes[0], sizes[-1]) == (1024 * kib[0], 1024 * kib[-1])

@@ -22,6 +22,7 @@ from relaxcomm.planner.pairs import NeighborPairs, shares
 from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.primitives import all_reduce, every, hierarchical, parameters, ring, while_below
+from relaxcomm_algorithms.auto import auto
 from relaxcomm_algorithms.bsp import bsp
 from relaxcomm_algorithms.d_psgd import d_psgd
 from relaxcomm_algorithms.diloco import diloco
@@ -270,6 +271,12 @@ def test_many_workers_make_gathering_lose():
     few, many = (forecast(algorithm, shapes_only(MATRIX), scenario(n, speeds=Speeds())) for n in (2, 64))
     assert any("loses where a worker's link is faster" in remark for remark in few.remarks)
     assert any("loses at any bandwidth" in remark for remark in many.remarks)
+
+
+def test_what_measuring_the_link_sends_is_said():
+    many, alone = (forecast(auto(), shapes_only(MATRIX), scenario(n)) for n in (4, 1))
+    assert any("each worker sends up to 12.4 MB, is not counted" in remark for remark in many.remarks)
+    assert not any("is not counted" in remark for remark in alone.remarks)
 
 
 def test_the_bandwidth_that_is_needed_gives_the_utilisation():
