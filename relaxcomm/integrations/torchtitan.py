@@ -81,6 +81,15 @@ class Trainer(titan.Trainer):  # type: ignore[misc]  # torchtitan is not there w
         batches: Iterator[Any] = super().batch_generator(data_iterable)
         return batches
 
+    def train(self) -> None:
+        """Tell the other ranks at once if this one fails; `close` would meet them first."""
+        try:
+            super().train()
+        except BaseException as error:
+            if self.engine is not None:
+                self.engine.__exit__(type(error), error, error.__traceback__)
+            raise
+
     def train_step(self, data_iterator: Iterator[Any]) -> None:
         self._num_backwards = 0
         super().train_step(data_iterator)
@@ -109,9 +118,12 @@ class Trainer(titan.Trainer):  # type: ignore[misc]  # torchtitan is not there w
         self._saved = state_dict[_key()]
 
     def close(self) -> None:
-        if self.engine is not None:
-            self.engine.close()
-        super().close()
+        """End with the mean model; what torchtitan has opened is closed also if the ranks do not meet."""
+        try:
+            if self.engine is not None:
+                self.engine.close()
+        finally:
+            super().close()
 
     def _statistics(self) -> dict[str, float]:
         assert self.engine is not None

@@ -45,6 +45,15 @@ def test_bsp_is_what_torchtitan_does_itself(three, four):
             np.testing.assert_allclose(ours, native, rtol=1e-5, atol=1e-6)
 
 
+def test_a_failure_is_the_ranks_own_and_told_to_the_others(three):
+    first, second, third = [one["failed"] for one in three]
+    assert second == ("no data", True)
+    for text, closed in (first, third):
+        assert "rank 1" in text
+        assert "no data" in text
+        assert closed
+
+
 def test_accumulated_steps_are_the_same_and_exchanged_once(four):
     for one in four:
         ours, native = one["bsp, accumulated"], one["native, accumulated"]

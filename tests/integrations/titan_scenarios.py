@@ -8,6 +8,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -64,8 +65,10 @@ def train(replicas, folder, algorithm=None, *, steps=STEPS, accumulate=1, precis
     logged = []
     trainer.metrics_processor.logger.log = lambda metrics, step: logged.append(metrics)
     trainer.history = []
-    trainer.train()
-    trainer.close()
+    try:
+        trainer.train()
+    finally:
+        trainer.close()
     return {"history": trainer.history, "end": held(trainer), "logged": logged}
 
 
@@ -114,6 +117,26 @@ def without_ours(folder):
         return str(error)
 
 
+def failed(folder):
+    """How a run ends whose data fail on rank 1, and whether torchtitan's own close was reached."""
+    batches = small.Text.__iter__
+
+    def failing(text):
+        for batch in batches(text):
+            if text.rank == 1 and text.step == 3:
+                raise RuntimeError("no data")
+            yield batch
+
+    with (
+        mock.patch.object(small.Text, "__iter__", failing),
+        mock.patch.object(titan.Trainer, "close") as closed,
+    ):
+        try:
+            train(3, folder, {"name": "local_sgd", "steps": 1000})
+        except Exception as error:
+            return str(error), closed.called
+
+
 def four(folder):
     """Two replicas of two shards."""
     found = {
@@ -142,7 +165,8 @@ def four(folder):
 
 def three(folder):
     """Three replicas of one rank each."""
-    return {"native": train(3, folder), "bsp": train(3, folder, "bsp")}
+    found = {"native": train(3, folder), "bsp": train(3, folder, "bsp")}
+    return {**found, "failed": failed(folder)}
 
 
 if __name__ == "__main__":
