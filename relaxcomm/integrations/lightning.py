@@ -117,9 +117,12 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         **kwargs: Any,
     ) -> Any:
         """Run forward and backward, then step; with a GradScaler Lightning does so by itself."""
+        module = self.lightning_module
+        if module.automatic_optimization and module.trainer.fit_loop._skip_backward:
+            return closure()  # for BatchNorm's statistics alone, after SWA: no gradients, so no step
         if getattr(self.precision_plugin, "scaler", None) is not None:
             return super().optimizer_step(optimizer, closure, model, **kwargs)
-        loss = self.precision_plugin._wrap_closure(model or self.lightning_module, optimizer, closure)
+        loss = self.precision_plugin._wrap_closure(model or module, optimizer, closure)
         optimizer.step(**kwargs)
         return loss
 

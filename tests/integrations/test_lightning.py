@@ -13,6 +13,7 @@ pytest.importorskip("lightning")
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import StrategyRegistry
 from torch import nn
@@ -363,6 +364,32 @@ def stopped(rank):
 
 
 @integrations
+def average_with_norm(rank, strategy):
+    """Lightning adds an epoch without backward, which measures BatchNorm's statistics."""
+    net, average = Net(norm=True), StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1)
+    trainer = fit(net, strategy, callbacks=[average], max_epochs=3)
+    with torch.no_grad():
+        expected = net.net[0](samples()[:][0]).mean(0)
+    weights, averaged = (
+        nn.utils.parameters_to_vector(one.parameters()).detach() for one in (net, average._average_model)
+    )
+    return weights, averaged, net.net[1].running_mean, expected, trainer.global_step
+
+
+@integrations
+def test_weights_stay_their_average_while_batch_norm_is_measured():
+    theirs = on_ranks(average_with_norm, "ddp")[0]
+    for weights, averaged, found, expected, steps in on_ranks(average_with_norm, {"name": "bsp"}):
+        torch.testing.assert_close(weights, averaged, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(averaged, theirs[1], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        assert steps == theirs[-1]
+    local = on_ranks(average_with_norm, LOCAL)
+    mean = torch.stack([averaged for _, averaged, *_ in local]).mean(0)
+    for weights, *_ in local:
+        torch.testing.assert_close(weights, mean, rtol=1e-6, atol=1e-6)
+
+
 def test_early_stopping_ends_all_ranks_together():
     results = on_ranks(stopped)
     assert [steps for steps, _ in results] == [STEPS] * SIZE
