@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,13 +18,15 @@ from relaxcomm.config import Config
 from relaxcomm.data import ClientLoader, ShareLoader
 from relaxcomm.engine import Engine, attach
 from relaxcomm.errors import CompositionError, UsageError
+from relaxcomm.integrations.accelerate_models import trained, uncompiled
 from relaxcomm.integrations.rank_states import load_from, save_to
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # it is Any where Accelerate is missing
     """Accelerate's Accelerator, with an algorithm of relaxcomm's in the place of DistributedDataParallel.
 
-    `prepare` attaches to each model that is given with its optimizers, and leaves the model unwrapped.
+    `prepare` attaches to each model that is given with its optimizers, to several together that one optimizer
+    steps, and leaves models unwrapped.
     Precision, data loaders, schedulers, trackers and gathering are Accelerate's. `accumulate` and `no_sync`
     hold exchanges back; `save_state` and `load_state` keep what differs between ranks, too;
     `end_training` and `free_memory` close the engines.
@@ -58,12 +60,13 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # it is Any wh
 
         Raises: UsageError if none was, or several were.
         """
-        if len(self._engines) != 1:
+        engines = self._open_engines()
+        if len(engines) != 1:
             raise UsageError(
-                f"{len(self._engines)} models were prepared with their optimizers, and `engine` is that of "
+                f"{len(engines)} models were prepared with their optimizers, and `engine` is that of "
                 "one; call prepare(model, optimizer) first, or engine_of(model) where there are several"
             )
-        return next(iter(self._engines.values()))
+        return engines[0]
 
     def engine_of(self, model: nn.Module) -> Engine:
         """The engine of a prepared model.
@@ -78,10 +81,12 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # it is Any wh
     def prepare(self, *args: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
         """Prepare as Accelerate does, and attach to the models; see the class."""
         with ExitStack() as undo:
-            for model, optimizers in self._trained(args).items():
-                engine = undo.enter_context(attach_with(self, model, optimizers, self._relaxcomm))
-                self._engines[model] = engine
-                undo.callback(self._engines.pop, model)
+            for models, optimizers in trained(args):
+                whole = models[0] if len(models) == 1 else nn.ModuleList(models)  # which nobody calls
+                engine = undo.enter_context(attach_with(self, whole, optimizers, self._relaxcomm))
+                for model in models:
+                    self._engines[model] = engine
+                    undo.callback(self._engines.pop, model)
             prepared = super().prepare(*args, device_placement=device_placement)
             undo.pop_all()
         return prepared
@@ -133,7 +138,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # it is Any wh
     def save_state(self, *args: Any, **options: Any) -> Path:
         """Save as Accelerate does, and what each rank needs to go on; every rank calls it between steps."""
         folder = Path(super().save_state(*args, **options))
-        for index, engine in enumerate(self._engines.values()):
+        for index, engine in enumerate(self._open_engines()):
             save_to(engine, folder, index)
         return folder
 
@@ -145,7 +150,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # it is Any wh
             super().load_state(*args, **options)
         finally:
             handle.remove()
-        for index, engine in enumerate(self._engines.values()):
+        for index, engine in enumerate(self._open_engines()):
             load_from(engine, Path(folders[0]), index)
 
     def free_memory(self, *objects: Any) -> Any:
@@ -160,22 +165,9 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # it is Any wh
             engine.close()
         super().end_training()
 
-    def _trained(self, args: Iterable[Any]) -> dict[nn.Module, list[Optimizer]]:
-        """The models that optimizers among `args` train, with these."""
-        models = [uncompiled(one) for one in args if isinstance(one, nn.Module)]
-        owners = {p: model for model in models for p in model.parameters()}
-        found: dict[nn.Module, list[Optimizer]] = {}
-        for one in args:
-            if not isinstance(one, Optimizer):
-                continue
-            model = next((owners[p] for g in one.param_groups for p in g["params"] if p in owners), None)
-            if model is None:
-                raise UsageError(
-                    f"{type(one).__name__} steps no parameter of a model in the same prepare(); give it "
-                    "together with its model"
-                )
-            found.setdefault(model, []).append(one)
-        return found
+    def _open_engines(self) -> list[Engine]:
+        """Each once, in the order of their models."""
+        return list(dict.fromkeys(self._engines.values()))
 
 
 def attach_with(
@@ -228,12 +220,6 @@ def check_replicated(accelerator: accelerate.Accelerator) -> None:
             "Accelerate was given a ParallelismConfig, which splits models over processes; leave it out, so "
             "that every process holds the whole model"
         )
-
-
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The model inside what `torch.compile` has made of it."""
-    inner: nn.Module = getattr(model, "_orig_mod", model)
-    return inner
 
 
 def _is_trained(model: nn.Module) -> bool:

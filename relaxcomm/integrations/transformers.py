@@ -14,7 +14,8 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.engine import Engine
 from relaxcomm.errors import UsageError
-from relaxcomm.integrations.accelerate import attach_with, check_replicated, uncompiled
+from relaxcomm.integrations.accelerate import attach_with, check_replicated
+from relaxcomm.integrations.accelerate_models import uncompiled
 from relaxcomm.integrations.rank_states import load_from, save_to
 
 LOGGED = ("bytes_sent", "synchronisations", "step_seconds", "exposed_communication_seconds")

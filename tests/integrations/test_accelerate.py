@@ -310,6 +310,53 @@ def test_two_models_have_an_engine_each():
             np.testing.assert_array_equal(one, other)
 
 
+def one_optimizer(world, algorithm, folder):
+    """It steps an encoder and a head, whose parameters after each step are returned; a third has its own."""
+    with launched(world):
+        encoder, _, head, *_ = make_model()
+        both, alone = nn.ModuleList([encoder, head]), nn.Linear(2, 1)
+        optimizers = [torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (alone, both)]
+        accelerator = prepared_by(algorithm)
+        head, alone, encoder, _, optimizer = accelerator.prepare(head, alone, encoder, *optimizers)
+        x, history = torch.randn(12, 8, generator=torch.Generator().manual_seed(world.rank)), []
+        for step, row in enumerate(x):
+            with accelerator.accumulate(encoder, head):
+                accelerator.backward(head(encoder(row).tanh()).square().mean())
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                history.append(values(both))
+            if step == 5:
+                accelerator.save_state(folder)
+        engines = []
+        if algorithm is not None:
+            accelerator.load_state(folder)
+            np.testing.assert_array_equal(values(both), history[2])
+            engines = [accelerator.engine_of(one) for one in (encoder, head, alone)]
+            accelerator.free_memory()
+        return history, [engines.index(one) for one in engines]
+
+
+def prepared_by(algorithm):
+    """An Accelerator that accumulates; without an algorithm Accelerate's own."""
+    options = {"cpu": True, "gradient_accumulation_steps": 2}
+    if algorithm is None:
+        return accelerate.Accelerator(**options)
+    return Accelerator(relaxcomm=settings(algorithm), **options)
+
+
+@integrations
+def test_models_of_one_optimizer_have_an_engine_together(tmp_path):
+    (expected, _), *_ = on_gloo(one_optimizer, RANKS, None, str(tmp_path / "ddp"))
+    for history, engines in on_gloo(one_optimizer, RANKS, "bsp", str(tmp_path / "bsp")):
+        assert engines == [0, 0, 2]
+        np.testing.assert_allclose(history, expected, rtol=1e-5, atol=1e-5)
+    local = on_gloo(one_optimizer, RANKS, {"name": "local_sgd", "steps": 3}, str(tmp_path / "local"))
+    first, second = local[0][0], local[1][0]
+    assert np.abs(first[1] - second[1]).max() > 1e-6
+    np.testing.assert_array_equal(first[2], second[2])
+
+
 def refusal(world, provoke, folder):
     with launched(world), pytest.raises(Exception) as caught:  # noqa: PT011  # which one the test looks at
         provoke(folder)
