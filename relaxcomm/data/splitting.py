@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from relaxcomm.data.batch_layout import (
+    FIELDS,
+    SAMPLES,
+    are_alike,
+    has_samples,
+    is_named,
+    layout_of,
+    refuse_layouts,
+    values_of,
+)
 from relaxcomm.errors import UsageError
-
-_FIELDS, _COLUMNS, _SAMPLES = "fields", "columns", "a list"
 
 
 def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
@@ -18,7 +26,8 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
 
     A batch is made of tensors and lists with an entry for each sample, in tuples, lists and mappings; what
     has no such entries is in each part as it is. Lists of images and of what is to be found there stay whole
-    images, as `collate_fn=lambda samples: tuple(zip(*samples))` makes them, and so do lists of samples.
+    images, as `collate_fn=lambda samples: tuple(zip(*samples))` makes them, and so do lists of samples. A
+    list of tensors of one first dimension alone holds fields, as torch's `default_collate` makes it.
 
     Raises: UsageError for a size below 1, a batch without samples, one that can be read in several ways, or
         one with a PackedSequence that would have to be cut.
@@ -31,7 +40,7 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     """
     if size < 1:
         raise UsageError(f"parts of {size} samples are not allowed; use at least 1")
-    layout, total = _read(batch)
+    layout, total = layout_of(batch)
     if total <= size:
         yield batch, 1.0
         return
@@ -39,9 +48,9 @@ def split_batch(batch: Any, size: int) -> Iterator[tuple[Any, float]]:
     for start in range(0, total, size):
         samples = slice(start, min(start + size, total))
         share = (samples.stop - start) / total
-        if layout == _FIELDS:
-            yield _part(batch, total, samples), share
-        elif layout == _SAMPLES:
+        if layout == FIELDS:
+            yield _fields(batch, total, samples), share
+        elif layout == SAMPLES:
             yield batch[samples], share
         elif isinstance(batch, Mapping):
             yield {key: value[samples] for key, value in batch.items()}, share
@@ -60,32 +69,7 @@ def num_samples(batch: Any) -> int:
         >>> num_samples({"name": ["a", "b", "c"], "x": torch.zeros(3, 5)})
         3
     """
-    return _read(batch)[1]
-
-
-def _read(batch: Any) -> tuple[str, int]:
-    """How the samples of a batch are arranged, and how many they are."""
-    ways = _ways(batch)
-    if len(ways) > 1:
-        told = " or ".join(f"as {layout} of {number} samples" for layout, number in ways.items())
-        raise UsageError(
-            f"a batch of type {type(batch).__name__} can be read in several ways, {told}; give tensors with "
-            "all samples in their first dimension in one tuple or mapping, without lists in it, or samples "
-            'as a list of mappings under a name: {"samples": [{"x": x, "y": y}, ...]}'
-        )
-    if ways:
-        return next(iter(ways.items()))
-    found = _first_dimension(batch)
-    if found is None and isinstance(batch, Mapping):
-        found = next((len(one) for one in batch.values() if isinstance(one, list | tuple)), None)
-    if found is None and isinstance(batch, list | tuple):
-        found = len(batch)
-    if found is None:
-        raise UsageError(
-            f"a batch of type {type(batch).__name__} holds no tensor and no list, whose entries would be its "
-            "samples; make one of tensors in tuples, lists and mappings"
-        )
-    return _FIELDS, found
+    return layout_of(batch)[1]
 
 
 def _check_unpacked(batch: Any) -> None:
@@ -95,77 +79,36 @@ def _check_unpacked(batch: Any) -> None:
             "samples; give padded sequences and their lengths (torch.nn.utils.rnn.pad_sequence), and pack "
             "each part (pack_padded_sequence)"
         )
-    for value in _values(batch):
+    for value in values_of(batch):
         _check_unpacked(value)
 
 
-def _first_dimension(batch: Any) -> int | None:
-    """Of the first tensor that has any, at whatever depth."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else None
-    if isinstance(batch, PackedSequence):
-        return int(batch.batch_sizes[0])  # of the first time step, which all samples have
-    return next((found for one in _values(batch) if (found := _first_dimension(one)) is not None), None)
-
-
-def _values(batch: Any) -> Iterable[Any]:
-    """What a mapping, list or tuple holds."""
-    return batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-
-
-def _ways(batch: Any) -> dict[str, int]:
-    """Each way to read a batch of mappings and lists, with its number of samples; none where others tell."""
-    values = list(_values(batch))
-    if not values or any(isinstance(one, PackedSequence) for one in values):
-        return {}
-    number = _first_dimension(batch)
-    are_fields = number is not None and all(_has_samples(one, number) for one in values)
-    ways = {_FIELDS: number} if number is not None and are_fields else {}
-    if not isinstance(batch, Mapping) and all(isinstance(one, Mapping) for one in values):
-        have_same_names = len({frozenset(one) for one in values}) == 1
-        if have_same_names or (isinstance(batch, list) and not are_fields):
-            ways[_SAMPLES] = len(values)
-    elif all(isinstance(one, list | tuple) for one in values) and len({len(one) for one in values}) == 1:
-        if all(_are_alike(one) for one in values):
-            ways[_COLUMNS] = len(values[0])
-            if any(isinstance(one[0], Mapping) for one in values):
-                ways.pop(_FIELDS, None)  # a list of mappings has one for each sample
-        are_tuples = all(type(one) is tuple for one in values)  # which default_collate makes of texts alone
-        may_be_samples = isinstance(batch, list) and (are_tuples or not are_fields)
-        if may_be_samples and all(_are_alike(place) for place in zip(*values, strict=True)):
-            ways[_SAMPLES] = len(values)
-            ways.pop(_FIELDS, None)
-    return ways
-
-
-def _are_alike(values: Sequence[Any]) -> bool:
-    """Whether there are some, all of one type, and tensors with as many dimensions."""
-    return len({(type(one), one.dim() if isinstance(one, torch.Tensor) else 0) for one in values}) == 1
-
-
-def _has_samples(value: Any, samples: int) -> bool:
-    """Whether it has that many entries where `default_collate` makes some: in tensors and lists of texts."""
-    if isinstance(value, torch.Tensor):
-        return value.dim() > 0 and len(value) == samples
-    if isinstance(value, Mapping):
-        return all(_has_samples(one, samples) for one in value.values())
-    if not isinstance(value, list | tuple):
-        return False
-    if all(isinstance(one, str | bytes) for one in value):
-        return len(value) == samples
-    return all(_has_samples(one, samples) for one in value)
-
-
 def _part(value: Any, total: int, samples: slice) -> Any:
+    if isinstance(value, list | tuple) and _is_one_each(value, total):
+        return value[samples]
+    return _fields(value, total, samples)
+
+
+def _fields(value: Any, total: int, samples: slice) -> Any:
     if isinstance(value, torch.Tensor):
         return value[samples] if value.dim() and len(value) == total else value
     if isinstance(value, Mapping):
         return {key: _part(item, total, samples) for key, item in value.items()}
     if not isinstance(value, list | tuple):
         return value
-    if len(value) == total and all(_first_dimension(item) != total for item in value):
-        return value[samples]  # an entry for each sample, such as texts, or tensors of different sizes
     return _like(value, [_part(item, total, samples) for item in value])
+
+
+def _is_one_each(values: list[Any] | tuple[Any, ...], total: int) -> bool:
+    """Whether these are one for each sample, such as texts, mappings, or tensors of different sizes."""
+    if len(values) != total or is_named(values):
+        return False
+    if all(isinstance(one, Mapping) for one in values):
+        return True
+    have_samples = [has_samples(one, total) for one in values]
+    if all(have_samples):
+        refuse_layouts(values, {FIELDS: total, SAMPLES: total})
+    return not any(have_samples) or are_alike([one for one in values if one is not None])
 
 
 def _like(value: list[Any] | tuple[Any, ...], items: list[Any]) -> Any:

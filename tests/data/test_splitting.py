@@ -161,9 +161,51 @@ def test_images_with_as_many_boxes_as_channels_stay_whole(labels):
 )
 def test_what_can_be_read_in_several_ways_is_refused(batch, says):
     for read in (num_samples, lambda one: list(split_batch(one, 2))):
-        with pytest.raises(UsageError, match=says + '; give tensors .*{"samples": '):
+        with pytest.raises(UsageError, match=says + '; give .*{"a": batch.*{"samples": '):
             read(batch)
     assert num_samples({"samples": [{"x": one} for one in SEQUENCES]}) == 4
+
+
+def boxes(*numbers: int) -> list[dict]:
+    return [{"id": at, "boxes": torch.zeros(number, 4)} for at, number in enumerate(numbers)]
+
+
+@pytest.mark.parametrize("numbers", [(1, 5, 2, 3), (1, 4, 2, 3), (4, 4, 4, 4)])
+def test_stacked_images_keep_their_boxes_where_as_many_as_images_are_found(numbers):
+    targets = boxes(*numbers)
+    for wrap in (list, tuple):
+        first, second = parts_of((X, wrap(targets)))
+        assert all(one is another for one, another in zip([*first[1], *second[1]], targets, strict=True))
+        assert (len(first[1]), len(second[1])) == (3, 1)
+
+
+def test_masks_stay_those_of_one_image():
+    """As Mask2Former's processor makes them; None where there are none."""
+    masks = [torch.zeros(4, 8, 8), None, torch.zeros(2, 8, 8), torch.zeros(3, 8, 8)]
+    first, second = parts_of({"pixel_values": X, "mask_labels": masks})
+    assert all(one is another for one, another in zip(first["mask_labels"], masks[:3], strict=True))
+    assert second["mask_labels"][0] is masks[3]
+
+
+@pytest.mark.parametrize("labels", [Y, {"label": Y}], ids=["tensor", "mapping"])
+def test_a_list_of_images_beside_a_tensor_of_labels(labels):
+    images = [image(number, 4) for number in range(4)]
+    for batch in ((images, labels), (labels, images), {"image": images, "label": labels}):
+        parts = [list(one.values()) if isinstance(one, dict) else one for one in parts_of(batch)]
+        pictures = [next(one for one in part if isinstance(one, list)) for part in parts]
+        assert [len(one) for one in pictures] == [3, 1]
+        assert all(one is another for one, another in zip(chain(*pictures), images, strict=True))
+        assert num_samples(batch) == 4
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [(SEQUENCES[0], SEQUENCES[1]), {"x": X, "views": [torch.zeros(4, 2)] * 4}],
+    ids=["tuple", "views"],
+)
+def test_what_may_be_cut_inside_a_sample_is_refused(batch):
+    with pytest.raises(UsageError, match="can be read in several ways, as fields of"):
+        list(split_batch(batch, 1))
 
 
 def test_mappings_with_other_names_are_fields():
