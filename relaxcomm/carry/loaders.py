@@ -49,6 +49,7 @@ def _carried(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     batches = max(place.batches for one, place in zip(ranks, places, strict=True) if one["epoch"] == first)
     return {
         "kind": list(lead["kind"]),
+        "anew": lead.get("anew", False),
         "epoch": first,
         "first": lead.get("first", 0),
         "place": list(Place(batches=batches, unit=unit) if batches else Place()),

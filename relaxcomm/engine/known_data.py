@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ class Data:
         progress: how far it was read.
         is_new: whether it was not read yet, nor is read on from a checkpoint.
         comes_late: whether data of its kind had been read when its first loader was made.
+        is_anew: whether it was made after data of its kind were read, and was not read in two epochs itself.
     """
 
     find: Callable[[], object]
@@ -31,11 +32,33 @@ class Data:
     progress: Progress = field(default_factory=Progress)
     is_new: bool = True
     comes_late: bool = False
+    is_anew: bool = False
 
     @property
     def is_given_up(self) -> bool:
         """Whether nobody has the data set any more, nor a loader of it."""
         return self.find() is None or (not isinstance(self.find, weakref.ref) and _holders(self.find) <= 1)
+
+    def go_on_from(self, saved: Sequence[Mapping[str, Any]], *, others_anew: bool) -> Mapping[str, Any]:
+        """Go on where the first of these stopped, or one that is made anew and was left in mid-epoch.
+
+        What is made anew goes on in an order that comes no earlier than others', as without a checkpoint. So
+        does what was read in one epoch only, where others of its kind are made anew.
+
+        Args:
+            saved: of data sets of this kind.
+            others_anew: whether others of this kind, which go on already, are made anew.
+
+        Returns: the one that this is.
+        """
+        anew = [one for one in saved if one.get("anew", False)]
+        left = [one for one in anew if one["place"][1]] if self.is_new else []
+        mine = (left or saved)[0]
+        self.progress.restore(mine)
+        is_kept = not mine.get("anew", False) and (self.progress.epoch > 1 or not (anew or others_anew))
+        self.is_anew = not is_kept
+        self.is_new = self.is_new and not is_kept and not mine["place"][1]
+        return mine
 
 
 def given_up(data: Sequence[Data]) -> list[Data]:

@@ -115,7 +115,9 @@ class Loaders:
 
     def export(self) -> list[dict[str, Any]]:
         """What a checkpoint keeps."""
-        return [{"kind": list(data.kind), **data.progress.export()} for data in self._known]
+        return [
+            {"kind": list(data.kind), "anew": data.is_anew, **data.progress.export()} for data in self._known
+        ]
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Go on from a checkpoint, also with loaders that are made later."""
@@ -133,6 +135,8 @@ class Loaders:
             assert bound is not None, "it was given with the loader"
             if data.is_new:
                 self._begin_data(bound, data, may_follow=loader in self._unread)
+            elif not data.progress.place.batches:
+                data.is_anew = False
             if loader in self._unread:
                 self._unread.remove(loader)
                 if follows:
@@ -145,13 +149,15 @@ class Loaders:
         """Choose the order of the first epoch, and whether it follows those of data that are gone."""
         data.is_new = False
         others = [one for one in self._like(data.kind) if one is not data]
-        order = max((one.progress.order for one in others), default=0)
+        saved = [one["epoch"] for one in self._saved if tuple(one["kind"]) == data.kind]
+        order = max([*saved, *(one.progress.order for one in others)], default=0)
         if may_follow:
             if old := given_up(others):
                 self._take_over(old[0], data)
             elif data.comes_late and not self._has_warned:
                 self._has_warned = True
                 warn_of_held_data(bound, data.kind)
+        data.is_anew = data.comes_late or data.progress.order > 0
         data.progress.skip_orders(order)
 
     def _take_over(self, old: Data, data: Data) -> None:
@@ -194,13 +200,9 @@ class Loaders:
             loader.on_batch = given_to_controllers
 
     def _go_on(self, data: Data) -> None:
-        """Go on where the first of what was saved of such data stopped."""
-        for saved in self._saved:
-            if tuple(saved["kind"]) == data.kind:
-                data.progress.restore(saved)
-                data.is_new = False
-                self._saved.remove(saved)
-                return
+        if of_kind := [saved for saved in self._saved if tuple(saved["kind"]) == data.kind]:
+            others_anew = any(one.is_anew for one in self._like(data.kind) if one is not data)
+            self._saved.remove(data.go_on_from(of_kind, others_anew=others_anew))
 
     def _follow(self, algorithm: Algorithm, data: Data, batch_size: int) -> None:
         if self._followed not in (None, data):

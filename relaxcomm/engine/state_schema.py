@@ -65,6 +65,7 @@ class Data(Part):
         Annotated[tuple[Index, list[Annotated[list[ReadTo], Field(min_length=1)]]], Field(strict=False)]
     ]
     in_round: bool = False
+    anew: bool = False
 
     @field_validator("dealt")
     @classmethod

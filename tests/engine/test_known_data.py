@@ -111,3 +111,39 @@ def test_orders_go_on_behind_those_of_data_that_are_held():
             return len({str(order) for order in orders})
 
     assert relaxcomm.simulate(program, 2) == [3, 3]
+
+
+def train_and_val(group, stop, saved=None, *, with_val=True, holds=False):
+    """Orders of data made anew for each epoch, up to a batch of an epoch, or from what was saved there on."""
+    first = 0 if saved is None else stop[0]
+    held, orders = [], []
+    with attach(group) as engine:
+        if saved is not None:
+            engine.load_state_dict(saved)
+        for epoch in range(first, 4):
+            train = engine.loader(Data(), batch_size=4)
+            held += [train] if holds else []
+            orders.append([])
+            for index, batch in enumerate(train):
+                orders[-1].append(batch.tolist())
+                if saved is None and (epoch, index) == stop:
+                    return orders, engine.state_dict()
+            if with_val and epoch % 2 == 0:
+                val = engine.loader(Data(), batch_size=4)
+                orders.append([batch.tolist() for batch in val])
+    return orders, None
+
+
+@pytest.mark.parametrize("settings", [{}, {"with_val": False, "holds": True}], ids=["with val", "held"])
+@pytest.mark.parametrize("stop", [(1, 1), (2, 0)], ids=str)
+def test_data_made_anew_go_on_in_the_orders_of_a_whole_run(settings, stop):
+    def ranks(stop, saved=None):
+        saved = saved or [None, None]
+        return relaxcomm.simulate(
+            lambda group: train_and_val(group, stop, saved[group.rank()], **settings), 2
+        )
+
+    whole, parts = ranks(None), ranks(stop)
+    rests = ranks(stop, [saved for _, saved in parts])
+    for (orders, _), (before, _), (after, _) in zip(whole, parts, rests, strict=True):
+        assert [*before[:-1], before[-1] + after[0], *after[1:]] == orders
