@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -65,7 +64,6 @@ class Run:
         self.checkpoints: Checkpoints | None = None
         if config.checkpoint is not None:
             self.checkpoints = Checkpoints(self.engine, config.checkpoint, others)
-        self.micro_batch_size = config.data.micro_batch_size or sys.maxsize
         self.display: Display = self._make_display()
 
     def run(self) -> list[RankRecord]:
@@ -191,7 +189,8 @@ class Run:
     def _train_step(self, batch: Any) -> torch.Tensor:
         task = self.task
         total = torch.zeros((), device=self.device)
-        for part, share in self.engine.micro_batches(move(batch, self.device), self.micro_batch_size):
+        size, batch = self.config.data.micro_batch_size, move(batch, self.device)
+        for part, share in [(batch, 1.0)] if size is None else self.engine.micro_batches(batch, size):
             self._train_part(part, share, total)
         for optimizer in task.optimizers:
             optimizer.step()

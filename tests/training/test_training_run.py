@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from relaxcomm import ConfigError, Task, config, simulate
+from relaxcomm import ConfigError, Task, UsageError, config, simulate
 from relaxcomm.training.run_progress import telling_of_options
 from relaxcomm.training.training_run import Run
 
@@ -136,6 +136,27 @@ def test_several_optimizers_and_schedules_step_and_are_saved(tmp_path, capsys):
     assert ends[0] == ends[1] == ends[2] == ends[3]
     assert ends[0][:2] == [0.02 / 2**6, 0.1 / 2**6]
     assert "goes on with lr 0.02 of the checkpoint, not with 0.03" in capsys.readouterr().err
+
+
+def pairs(micro_batch_size):
+    """Train on pairs of samples that are read in two ways: as a list of two, or as two with four each."""
+    task = make(epochs=1)
+    data = [({"x": one}, {"x": one + 1}) for one, _ in task.train_data]
+    task = replace(task, train_data=data, loss=lambda model, batch: model(batch[0]["x"]).square().mean())
+    settings = {"algorithm": "bsp", "data": {"micro_batch_size": micro_batch_size}}
+
+    def rank(group):
+        made = Run(config.load(settings), task, CPU, group.transport())
+        made.run()
+        return made.progress.step
+
+    return simulate(rank, 1)
+
+
+def test_batches_are_looked_into_only_to_cut_them():
+    assert pairs(None) == [24]
+    with pytest.raises(UsageError, match="can be read in several ways"):
+        pairs(2)
 
 
 def test_a_schedule_is_no_other_learning_rate(capsys):

@@ -129,7 +129,7 @@ class sample_norm_test(Controller):
         if micro.samples is None:
             raise UsageError(
                 "sample_norm_test has to know how many samples each backward is of; split every batch with "
-                "engine.micro_batches(batch, size)"
+                "engine.micro_batches(batch, size), or in YAML with data: {micro_batch_size: …}"
             )
         if micro.count < 2 and micro.samples < cx.values[BATCH_SIZE]:
             return torch.zeros(2, dtype=torch.float64)
