@@ -20,8 +20,7 @@ def export(session: Session) -> dict[str, Any]:
     """All state of this rank."""
     session.loop.close_skipped_step()
     session.bound.flags.raise_if_bad()
-    served.meet(session.bound, session.step.parameters.asked())
-    session.step.parameters.meet()
+    _meet(session)
     parts = {**step_state.export(session.step), **session.schedule.export()}
     return {**parts, "loaders": session.loaders.export()}
 
@@ -60,8 +59,15 @@ def algorithm_of(session: Session, states: Sequence[Any]) -> Algorithm:
 def restore(session: Session, state: Mapping[str, Any]) -> None:
     """Go on from a state that was checked; every rank calls it."""
     session.loop.leave_step()
+    _meet(session)  # else services would take what was asked before for what is asked after
     with replicas.kept(session.bound):  # they were loaded; a switch would average them
         session.schedule.resume(state)
     step_state.restore(session.step, state)
     session.loaders.restore(state["loaders"])
     session.replica.loaded.forget(is_restored=True)
+
+
+def _meet(session: Session) -> None:
+    """Have services answer all that they are asked; nothing of it is applied here."""
+    served.meet(session.bound, session.step.parameters.asked())
+    session.step.parameters.meet()

@@ -62,9 +62,12 @@ def _restore(step: Step, saved: Mapping[str, Any]) -> None:
     bound.votes.restore(saved["votes"])
     bound.replica.restore_clients(saved["client_states"])
     bound.controllers.restore(saved["values"])
-    if saved["layout"] is None:
+    if saved["layout"] is not None:
+        bound.lay_out_as(saved["layout"], saved.get("strides"))
+        bound.state.restore(saved)
+    elif (buckets := bound.plan.buckets) is None:
         return
-    bound.lay_out_as(saved["layout"], saved.get("strides"))
-    bound.state.restore(saved)
+    else:  # as it was before its first backward
+        bound.lay_out_as([bucket.names for bucket in buckets], [bucket.strides for bucket in buckets])
     step.backward.restore(saved["late_gradients"])
     step.parameters.restore(saved["late_parameters"])

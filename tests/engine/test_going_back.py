@@ -217,3 +217,39 @@ def test_on_a_gpu_the_error_that_was_still_to_come_does_not(monkeypatch):
 
     with PretendGpu() as gpu:
         assert in_process(train, SIZE) == [4] * SIZE
+
+
+def again(world: World, algorithm, begin: int):
+    """What five steps lead to from a state after `begin` steps, and again from that state."""
+    case = CASES["toy"]
+    model = case.model()
+    optimizer = make_optimizer("momentum", model)
+
+    def steps(number):
+        for step in range(number):
+            case.local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return values(model)
+
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        steps(begin)
+        saved = copy.deepcopy(engine.run_state_dict())
+        first = steps(5)
+        engine.load_run_state_dict(saved)
+        return first, steps(5)
+
+
+@pytest.mark.parametrize("begin", [0, 2])
+@pytest.mark.parametrize("name", ["topk_sgd", "delayed_sgd", "async_model_average", "ssp"])
+def test_what_was_kept_or_on_its_way_is_gone(name, begin):
+    """Also where the state is from before the first backward; servers no longer wait for what was asked."""
+    for first, second in in_process(again, SIZE, name, begin):
+        assert np.array_equal(first, second)
+
+
+@pytest.mark.ranks
+def test_servers_go_back_in_processes():
+    for first, second in on_gloo(again, SIZE, "async_model_average", 2):
+        assert np.isfinite(first).all()
+        assert np.isfinite(second).all()
