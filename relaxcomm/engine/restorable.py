@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 from relaxcomm.engine import engine_state, run_state
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.run_state import Stateful
-from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.step.device_flags import PutIn
+from relaxcomm.step.finite import named
 
 
 class Restorable(Readable):
@@ -128,8 +129,9 @@ class Restorable(Readable):
             ['parameter bias']
         """
         self._check_open()
-        items = self._session.replica.parameters
-        return [f"parameter {item.name}" for item in items if not is_finite(item.tensor.detach())]
+        replica = self._session.replica
+        looked_at = [PutIn.of(named(one), one.tensors) for one in replica.pack(replica.parameters)]
+        return [name for one in looked_at for name in one.bad()]
 
     def carry_run_state_dicts(
         self, states: Sequence[Mapping[str, Any]], **others: Stateful

@@ -68,6 +68,6 @@ def _restore(step: Step, saved: Mapping[str, Any]) -> None:
     elif (buckets := bound.plan.buckets) is None:
         return
     else:  # as it was before its first backward
-        bound.lay_out_as([bucket.names for bucket in buckets], [bucket.strides for bucket in buckets])
+        bound.lay_out_like(buckets)
     step.backward.restore(saved["late_gradients"])
     step.parameters.restore(saved["late_parameters"])

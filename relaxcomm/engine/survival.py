@@ -27,8 +27,7 @@ def rebound(old: Bound, world: World) -> Bound:
     """The same algorithm among other ranks, with what this rank has kept."""
     new = Bound(old.algorithm, old.replica, world, old.norms)
     if old.plan.buckets is not None:
-        buckets = old.plan.buckets
-        new.lay_out_as([bucket.names for bucket in buckets], [bucket.strides for bucket in buckets])
+        new.lay_out_like(old.plan.buckets)
     _take_along(old, new)
     new.votes.take_along(old.votes)
     new.controllers.restore(old.controllers.export())

@@ -20,7 +20,7 @@ from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.state import State
 from relaxcomm.step.votes import Votes
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Strides
+from relaxcomm.tensors.buckets import Bucket, Strides
 
 
 class Bound:
@@ -61,6 +61,10 @@ class Bound:
         self.state.set_up(self.plan, self.clock.context)
         shapes = [torch.empty(bucket.numel, dtype=bucket.dtype, device="meta") for bucket in buckets]
         self.uncompressed_bytes = sum(self.world.transport.traffic(AllReduce(one))[0] for one in shapes)
+
+    def lay_out_like(self, buckets: Sequence[Bucket]) -> None:
+        """The same for the parameters of these, as they lie there."""
+        self.lay_out_as([bucket.names for bucket in buckets], [bucket.strides for bucket in buckets])
 
     def context(self, index: int) -> Context:
         """What the primitives of a rule may know now, by its index."""
