@@ -18,6 +18,9 @@ FILE = Path(__file__).with_name("recorded.npz")
 NOISE = np.r_[48:56, 72:80]
 """The bias before BatchNorm, and the running mean that it moves: its gradient is rounding errors, whose signs
 depend on the number of threads."""
+ASKING = {"diloco", "fedavg adam", "slowmo", "sparseloco", "streaming_diloco"}
+"""Outer optimizers with a memory: ranks ask each other what rests where a parameter has not moved, on GPUs
+always, else where the bias before BatchNorm, which moves by rounding errors, stands still."""
 ALL = [(name, loop) for name in CASES for loop, takes in LOOPS.items() if takes(name)]
 
 
@@ -44,13 +47,11 @@ def load() -> Mapping[str, Any]:
 
 
 def check_counts(recorded: Mapping[str, Any], name: str, now: list[Trajectory]) -> None:
-    """Compare what was counted, and bytes up to a twentieth.
-
-    Ranks ask each other what rests where a parameter has not moved: on GPUs always, else where the bias
-    before BatchNorm, which moves by rounding errors, stands still.
-    """
-    for one, counts in zip(now, recorded["texts"][name]["counts"], strict=True):
-        assert one.counts == counts | {"bytes_sent": pytest.approx(counts["bytes_sent"], rel=0.05)}
+    """Compare what was counted, and under `ASKING` bytes up to a twentieth."""
+    expected = recorded["texts"][name]["counts"]
+    if name.split("/")[0] in ASKING:
+        expected = [one | {"bytes_sent": pytest.approx(one["bytes_sent"], rel=0.05)} for one in expected]
+    assert [one.counts for one in now] == expected
 
 
 def distance(recorded: Any, now: list[Trajectory]) -> float:
