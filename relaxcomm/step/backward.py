@@ -155,6 +155,8 @@ class Backward:
 
     def restore(self, saved: Iterable[Sequence[Any]]) -> None:
         """Put late gradients back that a checkpoint has saved, into a layout that was made anew."""
+        if not self._has_rules:
+            return
         self._bind()
         for due, index, unit, result, *counts in saved:
             self.buckets[unit].restore(due, index, result, counts)

@@ -1,0 +1,87 @@
+"""Large tensors are copied as their gradients come; without gradient rules nothing waits for any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import relaxcomm
+from relaxcomm.engine import next_generation
+from relaxcomm.engine.next_generation import Going
+from relaxcomm.engine.standings import Standing
+from relaxcomm.network.generations import Generation
+
+WIDTH = 512  # a tensor of it is large, in a bucket that is
+COLLECTIVE = {
+    "bsp": "bsp",
+    "local_sgd": {"name": "local_sgd", "steps": 2},
+    "diloco": {"name": "diloco", "steps": 2},
+    "d_psgd": "d_psgd",
+    "choco_sgd": "choco_sgd",
+}
+SERVED = {"easgd": {"name": "easgd", "steps": 2}, "ssp": "ssp", "heloco": {"name": "heloco", "steps": 2}}
+
+
+class Training:
+    """A model with a large tensor, and its optimizer."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+
+    def attach(self, algorithm, group) -> relaxcomm.Engine:
+        return relaxcomm.attach(self.model, self.optimizer, {"algorithm": algorithm}, process_group=group)
+
+    def steps(self, count: int = 3) -> None:
+        for _ in range(count):
+            self.model(torch.ones(2, WIDTH)).square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("algorithm", [*COLLECTIVE.values(), *SERVED.values()], ids=[*COLLECTIVE, *SERVED])
+def test_a_run_is_resumed(algorithm):
+    def program(group):
+        before, after = Training(0), Training(1)
+        with before.attach(algorithm, group) as engine:
+            before.steps()
+            saved = engine.state_dict()
+        with after.attach(algorithm, group) as engine:
+            engine.load_state_dict(saved)
+            after.steps()
+            return engine.step
+
+    assert relaxcomm.simulate(program, 2) == [6, 6]
+
+
+@pytest.mark.parametrize("algorithm", COLLECTIVE.values(), ids=COLLECTIVE)
+def test_a_rank_joins(algorithm):
+    def program(group):
+        training = Training(group.rank())
+        with training.attach(algorithm, group) as engine:
+            training.steps()
+            admit(engine, group)
+            training.steps()
+            return engine.step
+
+    assert relaxcomm.simulate(program, 3) == [6, 6, 6]
+
+
+def admit(engine: relaxcomm.Engine, group: relaxcomm.InProcessGroup) -> None:
+    """Ranks 0 and 1 go on, and rank 2 joins them as worker 3."""
+    session, bound = engine._session, engine._session.bound
+    world = replace(bound.world, transport=group.transport())
+    if group.rank() == 2:
+        gone, _ = next_generation.join(
+            bound, world, session.make_step, session.schedule.algorithm_of, in_step=False, target=None
+        )
+    else:
+        standing = Standing(engine.step, engine.step, loaders=[], algorithm=repr(bound.algorithm))
+        left, now = Generation(0, (0, 1, 2)), Generation(1, (0, 1, 3), joined=(3,))
+        late = next_generation.results_on_their_way(session.step)
+        going = Going(session.step, world, standing, left, now)
+        gone = next_generation.stay(going, session.make_step, late, session.schedule.export())
+    session.go_on_with(gone)
