@@ -6,16 +6,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor, nn
-from torch.autograd import Variable
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from relaxcomm.engine.end_of_backward import EndOfBackward
 from relaxcomm.engine.gradient_hooks import GradientHooks
 from relaxcomm.engine.optimizer_turns import OptimizerTurns
 from relaxcomm.replica.hybrid_sharding import HybridSharding
@@ -46,7 +45,7 @@ class Follower(Protocol):
         """Trained parameters have their gradients; how many are told of at a time, `GradientHooks` says."""
 
     def backward_ends(self) -> None:
-        """The outermost backward has ended; told after `watch_end_of_backward`."""
+        """The outermost backward has ended; told where `end_of_backward` is awaited."""
 
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
@@ -88,12 +87,12 @@ class Hooks:
         self._leaves = WeakTensorKeyDictionary()  # that the model returns, each with its hook
         self.gradients = GradientHooks((), self._gradients_arrive)
         """Those on the gradients that the follower wants to be told of."""
-        self._is_sharded = any(item.sharded is not None for item in parameters)
         self._hybrid = HybridSharding(model)
         self._begin_of_backward = uncompiled(self._backward_begins)
-        self._end_of_backward = uncompiled(self._backward_ends)
-        self.watched: Callable[[], object] = lambda: None
-        """Gives something until the backward is over whose end is told; it is not where an error ends it."""
+        self.end_of_backward = EndOfBackward(
+            self._backward_ends, is_sharded=any(item.sharded is not None for item in parameters)
+        )
+        """Of the backward under way, told where the follower awaits it."""
         self._load_begins = Hook(lambda *args: load_begins())
         self._nested = {optimizer: NestedSteps(optimizer) for optimizer in optimizers}
 
@@ -149,14 +148,6 @@ class Hooks:
                 handle = tensor.register_hook(self._begin_of_backward)  # type: ignore[no-untyped-call]  # torch's
                 if tensor.is_leaf:  # such as a parameter, which is there again in the next output
                     self._leaves[tensor] = handle
-
-    def watch_end_of_backward(self) -> None:
-        """Tell when the backward that is under way has ended."""
-        queue = Variable._execution_engine.queue_callback
-        end = partial(self._end_of_backward)  # autograd lets go of it, also where the backward fails
-        self.watched = weakref.ref(end)
-        # `fully_shard` has such a callback, too, which reduces the last gradients.
-        queue((lambda: queue(end)) if self._is_sharded else end)
 
     def remove(self) -> None:
         """Remove all, as before attach."""

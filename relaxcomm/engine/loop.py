@@ -37,7 +37,7 @@ class Loop:
         self.step = step
         """What is done in a step."""
         self._between: Between | None = None
-        self._paused = self._awaiting_end = False
+        self._paused = False
         self._unsynchronised = False  # a backward of this step ran under no_sync
         self._begun = self._arrived = False  # a backward that reaches parameters is under way; it has
         self._called = False  # the model itself was, in this step
@@ -78,8 +78,8 @@ class Loop:
 
     def leave_step(self) -> None:
         """Forget what an error has left of a step: another batch comes instead, or a state is loaded."""
-        self._opened = self._called = self._unsynchronised = False
-        self._begun = self._arrived = self._awaiting_end = False
+        self._opened = self._called = self._unsynchronised = self._begun = self._arrived = False
+        self._hooks.end_of_backward.forget()
         self._hooks.gradients.tell_each()  # what was collected belongs to nothing
         self.turns.begin_anew()
         self.step.leave()
@@ -93,7 +93,7 @@ class Loop:
         """The model is about to be called."""
         loop_checks.leave_failed(self, failed=self._begun)
         self._take_rest()  # of a backward that has failed
-        self._awaiting_end = False
+        self._hooks.end_of_backward.forget()
         if torch.is_grad_enabled():
             self.close_skipped_step()
             self._called = True  # in the step that comes; the skipped one has ended
@@ -105,7 +105,8 @@ class Loop:
     def forward_ends(self, module: nn.Module, output: Any) -> None:
         """It has returned something, on which a backward may begin."""
         if torch.is_grad_enabled():
-            check_forward((replica := self.step.bound.replica).model, module, replica.parameters[0].parameter)
+            replica = self.step.bound.replica
+            check_forward(replica.model, module, replica.parameters[0].parameter)
             self._hooks.watch_output(output)
 
     @callback
@@ -117,23 +118,22 @@ class Loop:
     @callback
     def part_gradient_arrives(self) -> None:
         """A parameter has its gradient, and the model itself was not called."""
-        if not self._awaiting_end or self._hooks.watched() is None:
+        if not self._hooks.end_of_backward.is_awaited:
             self.backward_begins()
             self._begin_uncalled()
 
     def backward_begins(self) -> None:
         """A backward has reached the model's output, or a parameter."""
-        if not self._awaiting_end or self._hooks.watched() is None:
-            self._awaiting_end = True
-            self._hooks.watch_end_of_backward()
+        if not self._hooks.end_of_backward.is_awaited:
+            self._hooks.end_of_backward.await_it()
 
     @callback
     def gradients_arrive(self, indices: list[int]) -> None:
         """Parameters have their gradients."""
-        failed = self._awaiting_end and self._hooks.watched() is None  # and no forward was told of since
+        failed = self._hooks.end_of_backward.has_failed  # and no forward was told of since
         loop_checks.leave_failed(self, failed=failed and self._begun)
         self._take_gradients([] if failed else indices)  # some may be of the one that has failed
-        if self._awaiting_end:
+        if self._hooks.end_of_backward.is_awaited:
             self._hooks.gradients.collect()
 
     @callback
@@ -141,7 +141,7 @@ class Loop:
         """The outermost backward has ended."""
         bound = self.step.bound
         self._take_rest()
-        self._awaiting_end = False
+        self._hooks.end_of_backward.forget()
         bound.controllers.backward_ends()
         self.turns.watch()
         if not (self._paused or self._begun):
@@ -163,7 +163,7 @@ class Loop:
     @callback
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
-        loop_checks.check_ended(self.step, failed=self._begun and self._hooks.watched() is None)
+        loop_checks.check_ended(self.step, failed=self._begun and self._hooks.end_of_backward.has_failed)
         self.close_skipped_step()
         loop_checks.check_turn(self.step, optimizer, self.turns.stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:
