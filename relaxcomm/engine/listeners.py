@@ -23,6 +23,10 @@ class Between(Protocol):
 class Survivors(Protocol):
     """Who brings those who are left to go on when others are lost."""
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether this rank goes on where others are lost."""
+
     def go_on(self, error: RankLostError, *, in_step: bool) -> object:
         """Have another `Loop.step` afterwards, among those who are left; else raise the error.
 

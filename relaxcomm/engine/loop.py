@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.engine import loop_checks, scaler_sharing
 from relaxcomm.engine.callback import callback
+from relaxcomm.engine.given_up import GivenUpSteps
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.listeners import Between, Survivors
 from relaxcomm.engine.optimizer_turns import OptimizerTurns
@@ -34,6 +35,7 @@ class Loop:
 
     def __init__(self, hooks: Hooks, step: Step, survivors: Survivors) -> None:
         self._hooks, self._survivors = hooks, survivors
+        self._given_up = GivenUpSteps(survivors, hooks.end_of_backward)
         self.step = step
         """What is done in a step."""
         self._between: Between | None = None
@@ -44,7 +46,6 @@ class Loop:
         self.turns = OptimizerTurns(step.bound.replica)
         """Which optimizers have stepped in this step."""
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
-        self._given_up, self._resumes_at = False, 0  # this step exchanges nothing more; until when
 
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""
@@ -54,8 +55,8 @@ class Loop:
 
     def go_on_with(self, step: Step, resumes_at: int) -> None:
         """The same algorithm goes on among other ranks, who give up all steps before `resumes_at`."""
-        self.step, self._resumes_at = step, resumes_at
-        self._given_up = step.bound.clock.step < resumes_at
+        self.step = step
+        self._given_up.go_on_with(step, resumes_at)
 
     def leave(self) -> None:
         """Follow the training loop no more."""
@@ -148,12 +149,10 @@ class Loop:
             bound.replica.remember_scale()
         if self._begun:
             self._begun = False
-            try:
-                self.step.end_backward()
-            except RankLostError as error:
-                self.give_up_step(error)
+            self._given_up.attempt(self.step.end_backward)
+        self._given_up.go_on()
         self._hooks.gradients.await_also(self.step.backward.awaited)
-        if self._given_up:
+        if self._given_up.include_this:
             self.step.discard_gradients()
         arrived, self._arrived = self._arrived, False
         if arrived and not bound.replica.optimizers and not self._paused:
@@ -171,7 +170,7 @@ class Loop:
         if not self._opened:
             loop_checks.check_now_and_then(self.step)
             self._opened = True
-            if not self._given_up:
+            if not self._given_up.include_this:
                 loop_checks.check_exchanged(self.step, unsynchronised=self._unsynchronised)
                 self.step.before_step()
 
@@ -188,7 +187,7 @@ class Loop:
         if self._paused:
             loop_checks.check_not_exchanged(self.step)
             self._unsynchronised = True
-        elif not self._given_up:
+        elif not self._given_up.include_this:
             try:
                 if not self._begun:
                     self._begin()
@@ -222,7 +221,7 @@ class Loop:
     def close_step(self) -> None:
         """Every optimizer has stepped, or a GradScaler has skipped those that have not."""
         scaler_sharing.take_turn(self.step.bound.replica.scaler, self)
-        if not (self._opened or self._given_up):
+        if not (self._opened or self._given_up.include_this):
             self.step.apply_due()
         self._opened = False
         self._end(self.step.after_step)
@@ -231,20 +230,13 @@ class Loop:
         """Close the step by `finish`, and tell who may switch."""
         self._called = self._unsynchronised = False
         self.turns.begin_anew()
-        if not self._given_up:
-            try:
-                finish()
-            except RankLostError as error:
-                self.give_up_step(error)
-        if self._given_up:
-            self.step.tick()
-            self._given_up = self.step.bound.clock.step < self._resumes_at
+        self._given_up.attempt(finish)
+        self._given_up.close(self.step)
         if self._between is not None:
             self._between.step_ends()
         self._survivors.step_ends()
 
     def give_up_step(self, error: RankLostError) -> None:
         """Go on without lost ranks, and exchange no more in this step; raises the error if that cannot be."""
-        self._survivors.go_on(error, in_step=True)
-        self._begun = False
+        self._begun = self._given_up.add(error)  # a backward under way ends first
         self.step.discard_gradients()

@@ -130,6 +130,11 @@ class Session:
         if self._ranks is not None:
             self._ranks.admit()
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether this rank goes on where others are lost."""
+        return self._ranks is not None and not self.step.inputs.active
+
     def go_on(self, error: RankLostError, *, in_step: bool, in_round: bool = False) -> bool:
         """Go on without ranks that are lost; what they and others had on its way is given up.
 
@@ -140,7 +145,7 @@ class Session:
 
         Returns: whether others had finished that exchange, and this rank has what it brought.
         """
-        if self._ranks is None or self.step.inputs.active:
+        if self._ranks is None or not self.can_go_on:
             raise error
         return self._ranks.go_on(error, in_step=in_step, in_round=in_round)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.composition.rule import Rule
@@ -53,7 +53,7 @@ def send_shared(bound: Bound, root: int) -> None:
         "rounds": [count for _, count in sorted(bound.state.rounds.items())],
     }
     if not bound.algorithm.lets_replicas_differ:
-        mine["model"] = replica.model.state_dict()
+        mine["model"] = _kept_equal(replica.model)
         mine["optimizers"] = [optimizer.state_dict() for optimizer in replica.optimizers]
     sent = receive_shared(bound.world, root, mine)
     if bound.world.rank == root:
@@ -63,7 +63,7 @@ def send_shared(bound: Bound, root: int) -> None:
     bound.controllers.restore(sent["values"])
     bound.state.rounds.update(zip(sorted(bound.state.rounds), sent["rounds"], strict=True))
     if "model" in sent:
-        replica.model.load_state_dict(sent["model"])
+        replica.model.load_state_dict(sent["model"], strict=False)
         for optimizer, state in zip(replica.optimizers, sent["optimizers"], strict=True):
             optimizer.load_state_dict(state)
 
@@ -132,10 +132,16 @@ def _take_along(old: Bound, new: Bound) -> None:
         new.state.rounds[task.place] = old.state.rounds[task.place]
 
 
+def _kept_equal(model: nn.Module) -> dict[str, Any]:
+    """The model without buffers, each rank's own: no rule that keeps replicas equal averages them."""
+    own = {name for name, _ in model.named_buffers()}
+    return {name: value for name, value in model.state_dict().items() if name not in own}
+
+
 def _shared(bound: Bound) -> Iterator[Tensor]:
     """What should be the same on all ranks."""
     if not bound.algorithm.lets_replicas_differ:
-        for bucket in replicas.mean_buckets(bound):
+        for bucket in bound.replica.pack(bound.replica.parameters):
             yield bucket.gather(bucket.empty())
     for slots, names in shared_slots(bound):
         yield from (slots[name] for name in names)

@@ -1,0 +1,67 @@
+"""Steps that exchange nothing more, since ranks were lost in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relaxcomm.engine.end_of_backward import EndOfBackward
+from relaxcomm.engine.listeners import Survivors
+from relaxcomm.errors import RankLostError
+from relaxcomm.step.step import Step
+
+
+class GivenUpSteps:
+    """Knows whether this step is given up, and goes on among the others where no backward is under way.
+
+    Args:
+        survivors: who bring this rank to go on where others are lost.
+        end_of_backward: of the one that may be under way.
+    """
+
+    def __init__(self, survivors: Survivors, end_of_backward: EndOfBackward) -> None:
+        self._survivors, self._end_of_backward = survivors, end_of_backward
+        self._lost: RankLostError | None = None  # in the backward under way
+        self._is_behind, self._resumes_at = False, 0
+
+    @property
+    def include_this(self) -> bool:
+        """Whether this step exchanges nothing more."""
+        return self._is_behind or self._lost is not None
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Do something together with others unless this step is given up, and give it up if one is lost."""
+        if self.include_this:
+            return
+        try:
+            work()
+        except RankLostError as error:
+            self.add(error)
+
+    def add(self, error: RankLostError) -> bool:
+        """Exchange no more in this step; whether `go_on` is to be called at the end of a backward.
+
+        Raises: the error if this rank cannot go on.
+        """
+        self._lost = error
+        # Others may send it their model, and autograd still reads the one that the forward has seen.
+        waits = self._survivors.can_go_on and self._end_of_backward.is_awaited
+        if not waits:
+            self.go_on()
+        return waits
+
+    def go_on(self) -> None:
+        """Go on without ranks that were lost, if there are any."""
+        if self._lost is not None:
+            error, self._lost = self._lost, None
+            self._survivors.go_on(error, in_step=True)
+
+    def go_on_with(self, step: Step, resumes_at: int) -> None:
+        """Be among other ranks, who give up all steps before `resumes_at`."""
+        self._lost, self._resumes_at = None, resumes_at
+        self._is_behind = step.bound.clock.step < resumes_at
+
+    def close(self, step: Step) -> None:
+        """Close the step if it is given up."""
+        if self.include_this:
+            step.tick()
+            self._is_behind = step.bound.clock.step < self._resumes_at
