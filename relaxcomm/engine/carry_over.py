@@ -31,7 +31,8 @@ def carried_over(name: str, fresh: Tensor, bucket: Bucket, before: Sequence[Kept
     tensors = [item.tensor for item in bucket.items]
     for old, slots in reversed(before):
         kept = slots.get(name)
-        if kept is not None and _looks_like(kept, fresh) and old.holds(tensors):
+        lies_alike = old.holds(tensors) and old.strides == bucket.strides
+        if kept is not None and _looks_like(kept, fresh) and lies_alike:
             return kept, set(bucket.names)  # nobody needs the old one any more
     olds: dict[Tensor, Tensor] = {}
     for old, slots in before:

@@ -17,6 +17,7 @@ from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.listeners import Between, Survivors
 from relaxcomm.engine.optimizer_turns import OptimizerTurns
 from relaxcomm.errors import RankLostError
+from relaxcomm.replica.fused_gradients import lay_gradients_as_parameters
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
 
@@ -173,6 +174,7 @@ class Loop:
             if not self._given_up.include_this:
                 loop_checks.check_exchanged(self.step, unsynchronised=self._unsynchronised)
                 self.step.before_step()
+        lay_gradients_as_parameters(optimizer)
 
     @callback
     def step_ends(self, optimizer: Optimizer) -> None:
