@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
+from operator import attrgetter, ne, or_
 
 import torch
 from torch import Tensor
@@ -37,18 +37,19 @@ class LoadedWeights:
         self._tensors = [item.tensor for item in parameters]
         self._before: list[Tensor | None] | None = None  # checksums, from the first load since a step on
         self._versions: list[int] | None = None  # after that step
+        self._is_written = [False] * len(self._tensors)  # in place by the loop itself, such as clipped weights
         self._ignores = self._is_restored = False
 
     def note(self) -> None:
         """A load is about to begin, into the model or a part of it.
 
-        What has changed in place since the step, as for an evaluation, is not known, and not compared.
+        What has changed in place since the step is not known, and not compared, as if it was for an evaluation;
+        but for what the loop writes to in training, too.
         """
         is_known = self._ignores or self._is_restored or self._before is not None
         if not (is_known or self._is_evaluated()):
-            versions = self._versions_now()
-            pairs = zip(self._checksums(), versions, self._versions or versions, strict=True)
-            self._before = [checksum if now == then else None for checksum, now, then in pairs]
+            pairs = zip(self._checksums(), self._have_changed(), self._is_written, strict=True)
+            self._before = [None if changed and not written else one for one, changed, written in pairs]
 
     def check(self, algorithm: Algorithm, step: int) -> None:
         """Before the engine changes parameters: look at what was loaded since it last did.
@@ -57,6 +58,8 @@ class LoadedWeights:
         """
         moves = any(rule.payload.facts.has_base and rule.is_active(step) for rule in algorithm.rules)
         changed = self.changed() if moves else []
+        if moves and self._before is None:
+            self._is_written = list(map(or_, self._is_written, self._have_changed()))
         self._before = None
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
@@ -100,6 +103,11 @@ class LoadedWeights:
 
     def _versions_now(self) -> list[int]:
         return list(map(_version, self._tensors))
+
+    def _have_changed(self) -> list[bool]:
+        """Whether each was written to in place since the last step."""
+        now = self._versions_now()
+        return list(map(ne, now, self._versions or now))
 
     def _checksums(self) -> list[Tensor]:
         self._reshard()

@@ -216,6 +216,19 @@ def test_what_is_put_back_after_a_change_in_place_trains_on():
         train(model, optimizer)
 
 
+def test_a_load_is_refused_too_where_the_loop_clips_weights_after_each_step():
+    model, optimizer = make()
+    with pytest.raises(UsageError, match=r"load_state_dict\(\) has changed .* before step 4"):  # noqa: PT012, SIM117
+        with relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}):
+            for _ in range(4):
+                train(model, optimizer)
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.clamp_(-5, 5)
+            model.load_state_dict(other(model))
+            train(model, optimizer)
+
+
 def test_a_load_after_an_evaluation_is_refused_all_the_same():
     model, optimizer = make()
     with relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}) as engine:
