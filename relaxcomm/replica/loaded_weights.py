@@ -37,7 +37,9 @@ class LoadedWeights:
         self._tensors = [item.tensor for item in parameters]
         self._before: list[Tensor | None] | None = None  # checksums, from the first load since a step on
         self._versions: list[int] | None = None  # after that step
-        self._is_written = [False] * len(self._tensors)  # in place by the loop itself, such as clipped weights
+        self._is_written = [False] * len(
+            self._tensors
+        )  # in place by the loop itself, such as clipped weights
         self._ignores = self._is_restored = False
 
     def note(self) -> None:

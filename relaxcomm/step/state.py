@@ -131,6 +131,11 @@ class State:
                 where = str(task.index), bucket.index
                 self._world.transport.serve(where, served.service, served.request, served.reply)
 
+    def begin_anew(self) -> None:
+        """Nothing was exchanged yet, but with services, which count rounds themselves."""
+        self.rounds = {place: count for place, count in self.rounds.items() if place in self.services}
+        self._counted, self._exchanged_before = {}, frozenset()
+
     def of(self, task: Task) -> RuleState:
         """The slots of a task; buffers are averaged without a memory, by the weight of the rule that they
         go with if it has one."""

@@ -19,8 +19,10 @@ def is_finite(flat: Tensor) -> bool:
     A sum is not finite if an entry is not, and reads memory once (isfinite is 20 times slower on
     CPU); a sum that overflows although all entries are finite is looked at again, exactly.
     """
-    if not flat.is_floating_point() or not flat.numel() or is_known_finite(flat):
+    if not _holds_numbers(flat) or is_known_finite(flat):
         return True
+    if flat.is_complex():
+        flat = torch.view_as_real(flat)
     return bool(torch.isfinite(flat.sum(dtype=wide(flat.dtype)))) or bool(torch.isfinite(flat).all())
 
 
@@ -60,6 +62,11 @@ def largest_entries(tensors: list[Tensor]) -> Tensor:
     return torch.stack(list(torch._foreach_norm(tensors, ord=math.inf)))
 
 
+def _holds_numbers(tensor: Tensor) -> bool:
+    """Whether it has entries that may not be finite."""
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() > 0
+
+
 def finite_flags(tensors: Sequence[Tensor]) -> Tensor:
     """Whether every entry of each tensor is finite, `[len(tensors)]` of bool, on their device.
 
@@ -74,7 +81,7 @@ def finite_flags(tensors: Sequence[Tensor]) -> Tensor:
         >>> finite_flags([torch.ones(3), torch.tensor([1.0, float("nan")]), torch.empty(0)])
         tensor([ True, False,  True])
     """
-    looked_at = [index for index, one in enumerate(tensors) if one.is_floating_point() and one.numel()]
+    looked_at = [index for index, one in enumerate(tensors) if _holds_numbers(one)]
     if not looked_at:
         return torch.ones(len(tensors), dtype=torch.bool, device=tensors[0].device)
     found = torch.isfinite(largest_entries([tensors[index] for index in looked_at]))
