@@ -37,16 +37,14 @@ class LoadedWeights:
         self._tensors = [item.tensor for item in parameters]
         self._before: list[Tensor | None] | None = None  # checksums, from the first load since a step on
         self._versions: list[int] | None = None  # after that step
-        self._is_written = [False] * len(
-            self._tensors
-        )  # in place by the loop itself, such as clipped weights
+        self._is_written = [False] * len(self._tensors)  # in place by the loop, as to clip them
         self._ignores = self._is_restored = False
 
     def note(self) -> None:
         """A load is about to begin, into the model or a part of it.
 
-        What has changed in place since the step is not known, and not compared, as if it was for an evaluation;
-        but for what the loop writes to in training, too.
+        What has changed in place since the step, as for an evaluation, is not known, and not compared, unless
+        the loop writes to it in training, too.
         """
         is_known = self._ignores or self._is_restored or self._before is not None
         if not (is_known or self._is_evaluated()):
