@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,8 @@ import torch
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.triggers_hold import Values
-from relaxcomm.roles import Controller, ExchangedBucket, MicroGradients
+from relaxcomm.roles import Context, Controller, ExchangedBucket, MicroGradients
+from relaxcomm.roles.returned import added, written
 
 _NUMEL = 12
 
@@ -28,12 +29,17 @@ def _observed(*, local: bool, micro: bool) -> ExchangedBucket:
     )
 
 
+def _decided(controller: Controller, cx: Context, seen: ExchangedBucket) -> Mapping[str, float]:
+    """What it writes when two workers have seen the same."""
+    total = added(None, controller.observe(cx, seen), "observe", controller)
+    return written(controller.decide(cx, 2 * total), controller)
+
+
 def _works(controller: Controller, *, local: bool, micro: bool) -> bool:
     """Whether it can be told of an exchange, and decide."""
     cx = replace(context(size=2), values=Values(16.0))
     try:
-        total = controller.observe(cx, _observed(local=local, micro=micro))
-        controller.decide(cx, 2 * total)
+        _decided(controller, cx, _observed(local=local, micro=micro))
     except Exception:  # whatever it says
         return False
     return True
@@ -56,10 +62,9 @@ def needs_are_declared(controller: Controller) -> None:
     values, facts = Values(16.0), controller.facts
     cx = replace(context(size=2), values=values)
     seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
-    written = controller.decide(cx, 2 * controller.observe(cx, seen))
+    new = set(_decided(controller, cx, seen)) - set(controller.init_values()) - facts.needs
     missing = values.asked - facts.needs
     expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")
-    new = set(written) - set(controller.init_values()) - facts.needs
     expect(not new, f"writes {sorted(new)}, which its init_values do not give; batch_size is to be in needs")
 
 

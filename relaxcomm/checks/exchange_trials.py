@@ -15,6 +15,7 @@ from relaxcomm.network.operations import Label
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.roles.exchange import slots_in_run
+from relaxcomm.roles.returned import entries
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology, complete, hierarchical
 
@@ -111,7 +112,7 @@ def exchanged(
                 try:
                     operation = running.send(received)
                 except StopIteration as stop:
-                    tensor = stop.value
+                    tensor = entries(stop.value, NUMEL, "run", exchange, compressor)
                     break
         transport.leave()
         rest = None if served is None else served.service.rest()

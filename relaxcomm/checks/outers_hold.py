@@ -13,6 +13,8 @@ from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Outer
+from relaxcomm.roles.outer import applied
+from relaxcomm.roles.returned import added
 from relaxcomm.tensors.buckets import Bucket, Item
 
 _NUMEL = 12
@@ -38,8 +40,9 @@ class _Trial:
 
         cx: Context = replace(context(step=step), learning_rate=rate)
         if self._outer.facts.measures:
-            cx = replace(cx, measured=self._outer.measure(cx, self.bucket, result).double())
-        return self._outer.apply(cx, self.bucket, self.state, result.clone(), base)
+            found = self._outer.measure(cx, self.bucket, result)
+            cx = replace(cx, measured=added(None, found, "measure", self._outer))
+        return applied(self._outer, cx, self.bucket, self.state, result.clone(), base)
 
 
 def _drawn(seed: int) -> Tensor:
@@ -112,7 +115,7 @@ def momentum_is_declared(outer: Outer) -> None:
 def measuring_is_declared(outer: Outer) -> None:
     """It measures, or has nothing to measure with."""
     try:
-        outer.measure(context(), _bucket(), _drawn(1))
+        added(None, outer.measure(context(), _bucket(), _drawn(1)), "measure", outer)
         measures = True
     except NotImplementedError:
         measures = False

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Compressor, Context, State
+from relaxcomm.roles.returned import decoded, yielded
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
@@ -65,13 +66,13 @@ def encode_decode(
     coding = compressor.encode_decode(
         context(step=step, layout=layout), tensor.clone(), state, keep_sent=True
     )
-    message = next(coding)
+    message = yielded(next(coding), Message, compressor)
     while True:
         messages.append(message)
         try:
-            message = coding.send([(1.0, message)])
+            message = yielded(coding.send([(1.0, message)]), Message, compressor)
         except StopIteration as stop:
-            result, sent = stop.value
+            result, sent = decoded(stop.value, compressor), stop.value[1]
             return messages, result, as_dense(sent, tensor)
 
 

@@ -12,6 +12,7 @@ from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
+from relaxcomm.roles.returned import is_yes
 
 _PERIODS = 3
 
@@ -103,7 +104,7 @@ def numbers_are_declared(trigger: Trigger) -> None:
         return
     observation, state = _Watched(), dict(trigger.init_vote())
     for step in range(4):
-        trigger.vote(context(step=step), state, observation)
+        is_yes(trigger.vote(context(step=step), state, observation), trigger)
     missing = (observation.asked & {"replica_distance"}) - trigger.facts.looks_at
     expect(not missing, f"looks at {sorted(missing)}, which its facts' looks_at do not name")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from torch import Tensor
 
@@ -169,3 +169,4 @@ class Request:
 REDUCED = (AllReduce, Agree)
 """What reduces a tensor over all ranks; `isinstance` with `A | B` would take several times as long."""
 Operation: TypeAlias = AllReduce | AllGather | AllToAll | Neighbors | Broadcast | Agree | Request
+OPERATIONS: tuple[type, ...] = get_args(Operation)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from relaxcomm.errors import PluginError
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.facts import OuterFacts
+from relaxcomm.roles.returned import entries
 from relaxcomm.tensors.buckets import Bucket
 
 
@@ -65,12 +65,6 @@ def applied(
 ) -> Tensor:
     """What `apply` returns.
 
-    Raises: PluginError if that has another shape than `result`.
+    Raises: PluginError unless that is as `entries` wants it.
     """
-    value = outer.apply(cx, bucket, state, result, base)
-    if getattr(value, "shape", None) != result.shape:
-        got = list(value.shape) if isinstance(value, Tensor) else repr(value)
-        raise PluginError(
-            f"apply of {outer!r} returned {got}; return the new value, [numel] = {list(result.shape)}"
-        )
-    return value
+    return entries(outer.apply(cx, bucket, state, result, base), len(result), "apply", outer)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.facts import PayloadFacts
+from relaxcomm.roles.returned import entries
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.differences import Difference
 
@@ -74,3 +75,22 @@ class Payload(Primitive):
 
         If the result comes late, `snapshot` is what the parameters were at `read`; it may be overwritten.
         """
+
+
+def read(payload: Payload, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+    """What `read` returns; of a gradient it lies in `out`, where that is looked for.
+
+    Raises: PluginError unless that is as `entries` wants it.
+    """
+    facts = payload.facts
+    value = payload.read(cx, bucket, state, out)
+    value = entries(value, bucket.numel + facts.extra_entries, "read", payload)
+    return value if value is out or facts.site == "step" else out.copy_(value)
+
+
+def finalized(payload: Payload, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+    """What `finalize` returns.
+
+    Raises: PluginError unless that is as `entries` wants it.
+    """
+    return entries(payload.finalize(cx, bucket, state, result), bucket.numel, "finalize", payload)

@@ -12,6 +12,7 @@ from relaxcomm.errors import UsageError
 from relaxcomm.replica.accumulation import Accumulation
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context, ExchangedBucket
+from relaxcomm.roles.returned import added, written
 from relaxcomm.step.agreements import Agreements, Answer
 
 
@@ -68,12 +69,9 @@ class Controllers:
             if controller.rule == rule:
                 micro = None if self._accumulation is None else self._accumulation.seen(self._replica.scale())
                 samples = self._given or self._given_before or None
-                found = (
-                    controller.observe(cx, ExchangedBucket(unit, local, result, micro, samples))
-                    .double()
-                    .cpu()
-                )
-                self._observed[index] = self._observed[index] + found if index in self._observed else found
+                found = controller.observe(cx, ExchangedBucket(unit, local, result, micro, samples))
+                before = self._observed.get(index)
+                self._observed[index] = added(before, found, "observe", controller).cpu()
 
     def ask(self, context: Callable[[int], Context]) -> None:
         """Ask for the sums of all that was seen since the last time, which the next `send` sends."""
@@ -94,7 +92,8 @@ class Controllers:
         for index, answer in asked:
             total = answer.read()
             if bool(torch.isfinite(total).all()):  # else the window is not committed, and nothing was learnt
-                self._write(self._controllers[index].decide(context(self._controllers[index].rule), total))
+                controller = self._controllers[index]
+                self._write(written(controller.decide(context(controller.rule), total), controller))
 
     def expect(self, samples: int) -> None:
         """The next backward is of so many samples."""

@@ -9,25 +9,37 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from relaxcomm.network.operations import Label, Operation, Received
+from relaxcomm.composition.rule import Rule
+from relaxcomm.network.operations import OPERATIONS, Label, Operation, Received
 from relaxcomm.network.transport import Pending
 from relaxcomm.roles import Exchanging
+from relaxcomm.roles.returned import entries, error
 from relaxcomm.step.world import World
 
 Program: TypeAlias = Generator[tuple[str, Operation], Received, Tensor]
 """Yields `(rule, operation)`, is sent what was received, returns the result."""
 
 
-def labelled(label: str, running: Exchanging) -> Program:
-    """The operations of an exchange as a rule's."""
+def labelled(label: str, rule: Rule, running: Exchanging, numel: int) -> Program:
+    """The operations of an exchange as a rule's.
+
+    Args:
+        label: the rule's.
+        rule: whose exchange and compressor these are.
+        running: the exchange.
+        numel: how many entries its result should have.
+
+    Raises: PluginError for something else.
+    """
     try:
         operation = next(running)
         while True:
+            if not isinstance(operation, OPERATIONS):
+                raise error(operation, "yield an operation, such as AllReduce", "run yielded", rule.exchange)
             received = yield label, operation
             operation = running.send(received)
     except StopIteration as stop:
-        result: Tensor = stop.value
-        return result
+        return entries(stop.value, numel, "run", rule.exchange, rule.compressor)
 
 
 class Flight:

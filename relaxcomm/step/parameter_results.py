@@ -12,6 +12,7 @@ from torch import Tensor
 from relaxcomm.errors import NonFiniteError
 from relaxcomm.network.operations import Label
 from relaxcomm.primitives.payloads.optimizer_state import optimizer_state
+from relaxcomm.roles.returned import added
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer, PutIn
@@ -167,9 +168,9 @@ def _measure(
     for place, transfer in enumerate(made):
         if transfer.task.rule.outer.facts.measures:
             result = transfer.finalize(transfer.result)
-            numbers, key = transfer.measure(result).double(), (transfer.task.index, transfer.due)
+            outer, key = transfer.task.rule.outer, (transfer.task.index, transfer.due)
             finalized[place] = result
-            sums[key] = sums[key] + numbers if key in sums else numbers
+            sums[key] = added(sums.get(key), transfer.measure(result), "measure", outer)
     label = Label(bound.common_step, "what an outer optimizer measures")
     return finalized, {key: bound.world.over_shards(one, label) for key, one in sums.items()}
 

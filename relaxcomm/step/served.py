@@ -10,6 +10,7 @@ from torch import Tensor
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.operations import AllGather, AllReduce, Label
 from relaxcomm.network.transport import Pending
+from relaxcomm.roles.payload import read
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.flight import land_all
 from relaxcomm.step.state import Place
@@ -101,7 +102,7 @@ def _unpushed(bound: Bound, index: int, bucket: Bucket, asked: Transfer | None) 
         assert asked.snapshot is not None, "what is late has a snapshot"
         return bucket.subtract_from(asked.snapshot, bucket.temporary())
     rule, slots = bound.algorithm.rules[index], bound.state.slots[index, bucket.index]
-    return rule.payload.read(bound.context(index), bucket, slots["payload"], bucket.temporary())
+    return read(rule.payload, bound.context(index), bucket, slots["payload"], bucket.temporary())
 
 
 def _less(bound: Bound, bucket: Bucket, whole: Tensor, left: Tensor, purpose: str) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.roles import Context
 from relaxcomm.roles.outer import applied
+from relaxcomm.roles.payload import finalized, read
 from relaxcomm.step.clock import ContextOf
 from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.flight import Flight, Landed, Pipeline, Program, labelled
@@ -88,7 +89,7 @@ class Transfer:
 
     def read(self, out: Tensor) -> Tensor:
         """Fill `out` (`[numel]`) with what is exchanged, and return it."""
-        return self.task.rule.payload.read(self._read_in, self.task.bucket, self.slots["payload"], out)
+        return read(self.task.rule.payload, self._read_in, self.task.bucket, self.slots["payload"], out)
 
     def read_or_leave(self, out: Tensor) -> Tensor:
         """The same, but leave it to the compressor where that makes what it encodes, one pass less."""
@@ -125,7 +126,7 @@ class Transfer:
         rule, self._message = self.task.rule, message
         cx = self._read_in.at(divided=True) if divided else self._read_in
         running = rule.exchange.run(cx, message, rule.compressor, self.slots["compressor"])
-        return (yield from labelled(self.task.label, running))
+        return (yield from labelled(self.task.label, rule, running, len(message)))
 
     def launch(
         self,
@@ -180,8 +181,8 @@ class Transfer:
 
     def finalize(self, result: Tensor) -> Tensor:
         """Make a combined result into the payload's."""
-        cx = self._applied_in()
-        return self.task.rule.payload.finalize(cx, self.task.bucket, self.slots["payload"], result)
+        payload, cx = self.task.rule.payload, self._applied_in()
+        return finalized(payload, cx, self.task.bucket, self.slots["payload"], result)
 
     def measure(self, finalized: Tensor) -> Tensor:
         """What the outer optimizer wants to know before anything is written."""

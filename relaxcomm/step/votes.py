@@ -15,6 +15,7 @@ from relaxcomm.network.operations import Label
 from relaxcomm.replica.gradient_buffer import check_dense
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context, Observation, VotingTrigger, agreed
+from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.agreements import Agreements, Answer
 from relaxcomm.step.backward_errors import second_vote_error
 from relaxcomm.step.finite import GRADIENT, non_finite_error
@@ -89,7 +90,8 @@ class Votes:
         elif not abstain:
             ballot[0] = 1
             for place, trigger in enumerate(active):
-                ballot[2 + place] = trigger.vote(contexts[trigger], self.slots[trigger], observation)
+                vote = trigger.vote(contexts[trigger], self.slots[trigger], observation)
+                ballot[2 + place] = is_yes(vote, trigger)
         for trigger in active:
             if trigger.vote_delay:  # the next vote comes before this one is counted
                 self.slots[trigger].commit(finite)

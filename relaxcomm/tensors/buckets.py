@@ -183,13 +183,14 @@ class Bucket:
     def views(self, flat: Tensor) -> list[Tensor]:
         """One view of `flat` for each tensor, with its shape and, where they are dense, its strides."""
         result = []
-        begin = flat.storage_offset()
+        begin, step = flat.storage_offset(), flat.stride(-1)
         for item, offset, strides in zip(self.items, self.offsets, self.strides, strict=True):
             shape = item.tensor.shape
             if strides is None:
                 view = flat[offset : offset + shape.numel()].view(shape)
             else:
-                view = flat.as_strided(shape, strides, begin + offset)
+                there = strides if step == 1 else [step * one for one in strides]  # a column of a matrix
+                view = flat.as_strided(shape, there, begin + step * offset)
             result.append(view)
         return result
 

@@ -18,6 +18,7 @@ from relaxcomm.checks.payloads_hold import payload_checks
 from relaxcomm.checks.triggers_hold import trigger_checks
 from relaxcomm.checks.wrapped_compressors import wrapped_facts_are_true
 from relaxcomm.plugin import (
+    AllReduce,
     Compressor,
     CompressorFacts,
     Controller,
@@ -217,8 +218,8 @@ def found(primitive: Any, check: str) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """The same in every process, which sets are not."""
-    return ",".join(value) if isinstance(value, dict) else str(value)[:60]
+    """The same in every process, which sets and functions are not."""
+    return ",".join(value) if isinstance(value, dict) else getattr(value, "__name__", str(value)[:60])
 
 
 @pytest.mark.parametrize(("honest", "lies", "check"), LIES, ids=shown)
@@ -350,3 +351,56 @@ def test_a_move_is_told_what_to_declare(honest, claim, said):
     object.__setattr__(lying, "facts", replace(honest.facts, is_move=claim))
     with pytest.raises(Exception, match=said):
         payload_checks(lying)["move"]()
+
+
+def returning(primitive: Any, method: str, gives: Callable[..., Any]) -> Any:
+    """The same primitive, of which a method gives something else."""
+    made = liar(primitive, {})
+    setattr(type(made), method, gives)
+    return made
+
+
+def nothing(*given: Any, **named: Any) -> None:
+    """What a method gives that forgets to return."""
+
+
+MEASURING = liar(sgd(lr=0.5), {"measures": True})
+NORM = norm_test(rule=0, tolerance=0.5)
+
+
+@pytest.mark.parametrize(
+    ("honest", "method", "gives", "check", "said"),
+    [
+        (parameters(), "read", nothing, "reading", "read of liar() returned None; return what is exchanged"),
+        (parameters(), "finalize", lambda *given: given[-1][:3], "reading", "; return the payload's result"),
+        (sgd(lr=1.0), "apply", lambda *given: given[-1].int(), "rate", "[12] of torch.int32; return the new"),
+        (MEASURING, "measure", lambda *given: 1.0, "measuring", "returned 1.0; return a few numbers, [k]"),
+        (NORM, "observe", lambda *given: 1.0, "needs", "returned 1.0; return a few numbers, [k]"),
+        (NORM, "decide", nothing, "needs", "returned None; return new values by name, {} to leave all"),
+        (when_far(), "vote", nothing, "numbers", "returned None; return True or False"),
+        (
+            all_reduce(),
+            "run",
+            lambda self, cx, tensor, *given: (yield AllReduce(tensor))[:1],
+            "results",
+            "run of liar() with identity() returned [1] of torch.float32; return the combined result",
+        ),
+        (
+            identity(),
+            "encode_decode",
+            lambda self, cx, tensor, *given, keep_sent: (yield tensor),
+            "messages",
+            "encode_decode of liar() yielded [0] of torch.float32; yield a message of the class Message",
+        ),
+        (
+            identity(),
+            "encode_decode",
+            lambda self, cx, tensor, *given, keep_sent: (yield Dense(tensor))[0][1].tensor,
+            "messages",
+            "encode_decode of liar() returned [0] of torch.float32; return the pair (result, sent)",
+        ),
+    ],
+    ids=shown,
+)
+def test_what_returns_something_else_is_told_in_the_words_of_a_run(honest, method, gives, check, said):
+    assert said in found(returning(honest, method, gives), check)

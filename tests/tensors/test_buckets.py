@@ -31,3 +31,13 @@ def test_a_layout_has_the_shapes_in_memory(tensor, shape):
     rows = bucket.gather(bucket.empty()).view(shape)
     order = sorted(range(tensor.dim()), key=lambda dimension: -bucket.views(rows)[0].stride(dimension))
     assert torch.equal(rows, tensor.permute(order))
+
+
+@pytest.mark.parametrize(
+    "flat", [torch.randn(17, 2)[3:, 1], torch.ones(()).expand(14)], ids=["column", "one"]
+)
+def test_views_heed_the_strides_of_what_they_are_views_of(flat):
+    tensors = [torch.zeros(2), torch.zeros(3, 2).t(), torch.zeros(3, 4)[:, ::2]]
+    bucket = Bucket(0, [Item(name, tensor) for name, tensor in zip("abc", tensors, strict=True)])
+    for view, same in zip(bucket.views(flat), bucket.views(flat.contiguous()), strict=True):
+        assert torch.equal(view, same)

@@ -9,7 +9,8 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
-from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM
+from relaxcomm.roles.returned import decoded, yielded
+from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM, Message
 from relaxcomm.topology import Topology
 
 
@@ -55,14 +56,14 @@ class all_gather(Exchange):
         weight = 1 / cx.membership.world_size
         coding = compressor.encode_decode(cx.at(out=tensor), tensor, state, keep_sent=False)
         try:
-            message = next(coding)
+            message = yielded(next(coding), Message, compressor)
             while True:
                 rows = yield AllGather(message.pack())
                 assert isinstance(rows, Tensor)
-                message = coding.send([(weight, message.unpack(row)) for row in rows])
+                parts = [(weight, message.unpack(row)) for row in rows]
+                message = yielded(coding.send(parts), Message, compressor)
         except StopIteration as stop:
-            result: Tensor = stop.value[0]
-            return result
+            return decoded(stop.value, compressor)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return (world_size - 1) * message_bytes

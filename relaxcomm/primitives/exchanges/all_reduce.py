@@ -12,7 +12,8 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather, AllReduce, AllToAll
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Parts, State
-from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum, Message
+from relaxcomm.roles.returned import decoded, yielded
+from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum
 from relaxcomm.tensors.precision import HALVES, wide
 from relaxcomm.tensors.shards import shard_sizes, stacked
 from relaxcomm.topology import Topology
@@ -56,9 +57,8 @@ class all_reduce(Exchange):
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
         try:
-            message: Message = next(coding)
+            message = yielded(next(coding), Dense, compressor)
             while True:
-                assert isinstance(message, Dense), f"{compressor!r} yielded {message!r}"
                 if isinstance(message, Maximum):
                     received = yield AllReduce(message.ordered(), "max")
                     assert isinstance(received, Tensor)
@@ -66,10 +66,9 @@ class all_reduce(Exchange):
                     received = yield from _mean(cx, message.tensor)
                 in_place = received is message.tensor
                 parts: Parts = ((1.0, message if in_place else replace(message, tensor=received)),)
-                message = coding.send(parts)
+                message = yielded(coding.send(parts), Dense, compressor)
         except StopIteration as stop:
-            result: Tensor = stop.value[0]
-            return result
+            return decoded(stop.value, compressor)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes

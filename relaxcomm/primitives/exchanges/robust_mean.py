@@ -14,6 +14,7 @@ from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Count, frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.roles.returned import decoded, yielded
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.messages import SUMMABLE, Dense
 from relaxcomm.tensors.precision import wide
@@ -50,8 +51,7 @@ class RobustMean(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
-        message = next(coding)
-        assert isinstance(message, Dense), f"{compressor!r} yielded {message!r}"
+        message = yielded(next(coding), Dense, compressor)
         rows = yield AllGather(message.pack())
         assert isinstance(rows, Tensor)
         values = [message.unpack(row).tensor for row in rows]
@@ -59,8 +59,7 @@ class RobustMean(Exchange):
         try:
             coding.send([(1.0, replace(message, tensor=middle))])
         except StopIteration as stop:
-            result: Tensor = stop.value[0]
-            return result
+            return decoded(stop.value, compressor)
         raise AssertionError("compressors of several messages are refused when a rule is built")
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:

@@ -1,0 +1,117 @@
+"""What primitives return, looked at where it comes in: by its attributes alone, so no GPU is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from torch import Tensor
+
+from relaxcomm.errors import PluginError
+from relaxcomm.roles.context import Primitive
+from relaxcomm.tensors.messages import Message
+
+_WANTED = {
+    "read": "what is exchanged, [numel + extra_entries]",
+    "run": "the combined result, which encode_decode returns first of a pair, [numel]",
+    "finalize": "the payload's result, [numel]",
+    "apply": "the new value, [numel]",
+}
+_Kind = TypeVar("_Kind", bound=Message)
+
+
+def error(value: object, wanted: str, method: str, *primitives: Primitive) -> PluginError:
+    """That a method gives something else than it should.
+
+    Args:
+        value: what it gives.
+        wanted: what to do instead.
+        method: its name and how it gave that, such as "run yielded".
+        primitives: whose method it is, and what it worked with.
+    """
+    name, _, how = method.partition(" ")
+    whose = " with ".join(map(repr, primitives))
+    got = f"{list(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else repr(value)
+    return PluginError(f"{name} of {whose} {how or 'returned'} {got}; {wanted}")
+
+
+def entries(value: object, numel: int, method: str, *primitives: Primitive) -> Tensor:
+    """What a method has returned, contiguous: those who make views of it count on that.
+
+    Args:
+        value: that.
+        numel: how many entries it should have.
+        method: its name.
+        primitives: whose, and what it worked with.
+
+    Raises: PluginError unless it is `[numel]`, floating point.
+    """
+    if (
+        isinstance(value, Tensor)
+        and value.ndim == 1
+        and value.numel() == numel
+        and (value.is_floating_point() or value.is_complex())
+    ):
+        return value.contiguous()
+    raise error(value, f"return {_WANTED[method]} = [{numel}], floating point", method, *primitives)
+
+
+def added(total: Tensor | None, value: object, method: str, primitive: Primitive) -> Tensor:
+    """The sum, in float64, of the few numbers that a method returns for each bucket.
+
+    Args:
+        total: that of the buckets before, or None.
+        value: what it has returned for this one.
+        method: its name.
+        primitive: whose.
+
+    Raises: PluginError unless it is `[k]`, the same k for all buckets.
+    """
+    if isinstance(value, Tensor) and value.ndim == 1 and (total is None or len(total) == len(value)):
+        return value.double() if total is None else total + value.to(total)
+    k = "[k]" if total is None else f"[k] = [{len(total)}] as for the bucket before"
+    raise error(value, f"return a few numbers, {k}", method, primitive)
+
+
+def is_yes(value: object, trigger: Primitive) -> bool:
+    """What `vote` has returned.
+
+    Raises: PluginError unless it is true or false.
+    """
+    one = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    if isinstance(one, Tensor) or one not in (True, False):
+        raise error(value, "return True or False", "vote", trigger)
+    return bool(one)
+
+
+def written(value: object, controller: Primitive) -> Mapping[str, float]:
+    """What `decide` has returned.
+
+    Raises: PluginError unless it is a mapping.
+    """
+    if not isinstance(value, Mapping):
+        raise error(value, "return new values by name, {} to leave all", "decide", controller)
+    return value
+
+
+def yielded(value: object, kind: type[_Kind], compressor: Primitive) -> _Kind:
+    """What `encode_decode` has yielded.
+
+    Raises: PluginError unless it is a message of that kind.
+    """
+    if not isinstance(value, kind):
+        raise error(
+            value, f"yield a message of the class {kind.__name__}", "encode_decode yielded", compressor
+        )
+    return value
+
+
+def decoded(value: object, compressor: Primitive) -> Tensor:
+    """The result, first of the pair that `encode_decode` has returned.
+
+    Raises: PluginError if that is no pair.
+    """
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise error(value, "return the pair (result, sent)", "encode_decode", compressor)
+    result: Tensor = value[0]
+    return result

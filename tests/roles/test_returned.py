@@ -1,0 +1,289 @@
+"""What primitives return comes into a model as it reads, or is refused in words that name them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from relaxcomm import Algorithm, PluginError, Rule, attach, simulate
+from relaxcomm.plugin import (
+    AllReduce,
+    Compressor,
+    Controller,
+    Dense,
+    Exchange,
+    Outer,
+    VotingTrigger,
+    finish,
+    frozen,
+)
+from relaxcomm.primitives import (
+    all_gather,
+    all_reduce,
+    deltas,
+    gradients,
+    identity,
+    norm_test,
+    parameters,
+    relative_gradient_change,
+    sgd,
+)
+
+FORMS = {
+    "itself": lambda x: x,
+    "doubled": lambda x: 2 * x,
+    "column": lambda x: torch.stack([x, torch.full_like(x, 7.0)], 1)[:, 0],
+    "mean": lambda x: x.mean().repeat(len(x)),
+    "expanded": lambda x: x.mean().expand(len(x)),
+    "short": lambda x: x[:1],
+    "matrix": lambda x: x.view(1, -1),
+    "int": lambda x: x.int(),
+    "bool": lambda x: x > 0,
+    "none": lambda x: None,
+}
+
+
+@frozen
+class coder(Compressor):
+    form: str
+    facts = identity.facts
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        parts = yield Dense(tensor.clone())
+        return FORMS[self.form](sum(weight * part.tensor for weight, part in parts)), None
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+
+@frozen
+class mean(Exchange):
+    form: str
+    facts = replace(all_reduce.facts, takes_divided=False)
+
+    def run(self, cx, tensor, compressor, state):
+        coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
+        message = next(coding)
+        message = replace(message, tensor=(yield AllReduce(message.tensor, "mean")))
+        return FORMS[self.form](finish(coding, [(1.0, message)])[0])
+
+    def bytes_sent(self, message_bytes, world_size, topology):
+        return 2 * (world_size - 1) / world_size * message_bytes
+
+
+@frozen
+class put_in(parameters):
+    form: str
+    facts = parameters().facts
+
+    def read(self, cx, bucket, state, out):
+        return FORMS[self.form](bucket.gather(out))
+
+
+@frozen
+class taken(parameters):
+    form: str
+    facts = parameters().facts
+
+    def finalize(self, cx, bucket, state, result):
+        return FORMS[self.form](result)
+
+
+@frozen
+class moved(Outer):
+    form: str
+    facts = sgd.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        return FORMS[self.form](base - result)
+
+
+RULES = {
+    "coder": lambda form: Rule(payload=parameters(), compressor=coder(form=form), exchange=all_reduce()),
+    "coder of gradients": lambda form: Rule(
+        payload=gradients(), compressor=coder(form=form), exchange=all_reduce()
+    ),
+    "run": lambda form: Rule(payload=parameters(), exchange=mean(form=form)),
+    "read": lambda form: Rule(payload=put_in(form=form), exchange=all_reduce()),
+    "finalize": lambda form: Rule(payload=taken(form=form), exchange=all_reduce()),
+    "apply": lambda form: Rule(payload=deltas(), exchange=all_reduce(), outer=moved(form=form)),
+}
+COMBINED = "the combined result, which encode_decode returns first of a pair, [numel] = "
+SAID = {
+    "coder": ("run of all_reduce() with coder(form='{}') returned ", COMBINED + "[3]"),
+    "coder of gradients": ("run of all_reduce() with coder(form='{}') returned ", COMBINED + "[5]"),
+    "run": ("run of mean(form='{}') with identity() returned ", COMBINED + "[3]"),
+    "read": ("read of put_in(form='{}') returned ", "what is exchanged, [numel + extra_entries] = [3]"),
+    "finalize": ("finalize of taken(form='{}') returned ", "the payload's result, [numel] = [3]"),
+    "apply": ("apply of moved(form='{}') returned ", "the new value, [numel] = [3]"),
+}
+
+
+def trained(rule, *controllers):
+    """The parameters of three ranks, in two buckets, after two steps."""
+
+    def rank(group):
+        model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 2, bias=False))
+        with torch.no_grad():
+            for place, parameter in enumerate(model.parameters()):
+                parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) + place)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        algorithm = {"algorithm": Algorithm((rule,), controllers=controllers), "bucket_bytes": 12}
+        with attach(model, optimizer, algorithm, process_group=group):
+            for step in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(1, 2) * (group.rank() + step)).square().sum().backward()
+                optimizer.step()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    return torch.stack(simulate(rank, 3))
+
+
+@pytest.mark.parametrize("role", RULES)
+@pytest.mark.parametrize(("form", "same"), [("column", "itself"), ("expanded", "mean")])
+def test_strides_are_heeded(role, form, same):
+    torch.testing.assert_close(trained(RULES[role](form)), trained(RULES[role](same)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("role", RULES)
+@pytest.mark.parametrize("form", ["short", "matrix", "int", "bool", "none"])
+def test_another_form_is_refused_by_name(role, form):
+    whose, wanted = SAID[role]
+    said = re.escape(whose.format(form)) + ".*" + re.escape(f"; return {wanted}, floating point")
+    with pytest.raises(PluginError, match=said):
+        trained(RULES[role](form))
+
+
+def test_a_gradient_is_what_read_returns_wherever_it_lies():
+    @frozen
+    class doubled(gradients):
+        facts = gradients().facts
+
+        def read(self, cx, bucket, state, out):
+            return 2 * out
+
+    expected = trained(Rule(payload=gradients(), compressor=coder(form="doubled"), exchange=all_reduce()))
+    torch.testing.assert_close(trained(Rule(payload=doubled(), exchange=all_reduce())), expected)
+
+
+@frozen
+class measuring(Outer):
+    form: str
+    facts = replace(sgd.facts, measures=True)
+
+    def measure(self, cx, bucket, result):
+        return NUMBERS[self.form](bucket.index)
+
+    def apply(self, cx, bucket, state, result, base):
+        return base - result
+
+
+@frozen
+class watching(Controller):
+    form: str
+    rule: int = 0
+    facts = replace(norm_test.facts, needs=frozenset(), needs_local=False)
+
+    def observe(self, cx, seen):
+        return NUMBERS[self.form](seen.unit)
+
+    def decide(self, cx, total):
+        return None if self.form == "one" else {}
+
+
+NUMBERS = {
+    "float": lambda index: 1.0,
+    "scalar": lambda index: torch.tensor(1.0),
+    "more": lambda index: torch.ones(1 + index),
+    "one": lambda index: torch.ones(1),
+}
+NUMBERS_SAID = {
+    "float": "1.0; return a few numbers, [k]",
+    "scalar": "[] of torch.float32; return a few numbers, [k]",
+    "more": "[2] of torch.float32; return a few numbers, [k] = [1] as for the bucket before",
+}
+
+
+@pytest.mark.parametrize("form", NUMBERS_SAID)
+def test_numbers_of_buckets_are_added_only_where_they_are_as_many(form):
+    outer = measuring(form=form)
+    with pytest.raises(PluginError, match=re.escape(f"measure of {outer!r} returned {NUMBERS_SAID[form]}")):
+        trained(Rule(payload=deltas(), exchange=all_reduce(), outer=outer))
+    controller = watching(form=form)
+    said = f"observe of {controller!r} returned {NUMBERS_SAID[form]}"
+    with pytest.raises(PluginError, match=re.escape(said)):
+        trained(Rule(payload=parameters(), exchange=all_reduce()), controller)
+
+
+def test_a_controller_that_decides_nothing_says_so():
+    with pytest.raises(PluginError, match=r"decide of watching.*returned None; return new values by name"):
+        trained(Rule(payload=parameters(), exchange=all_reduce()), watching(form="one"))
+
+
+VOTES = {
+    "tensor": torch.tensor([True]),
+    "one": 1,
+    "none": None,
+    "two": 2,
+    "several": torch.tensor([True, False]),
+}
+
+
+@frozen
+class voting(VotingTrigger):
+    form: str
+    agree: str = "any"
+    facts = replace(relative_gradient_change.facts, slots={})
+
+    def vote(self, cx, state, observation):
+        return VOTES[self.form]
+
+
+@pytest.mark.parametrize("form", VOTES)
+def test_a_vote_is_yes_or_no(form):
+    rule = Rule(trigger=voting(form=form), payload=parameters(), exchange=all_reduce())
+    if form in ("tensor", "one"):
+        assert trained(rule).unique(dim=0).shape[0] == 1
+        return
+    with pytest.raises(PluginError, match=r"vote of voting\(.*\) returned .*; return True or False"):
+        trained(rule)
+
+
+@pytest.mark.parametrize("exchange", [all_reduce(), all_gather()], ids=repr)
+def test_a_coder_that_yields_or_returns_something_else_is_named(exchange):
+    @frozen
+    class bare(coder):
+        facts = identity.facts
+
+        def encode_decode(self, cx, tensor, state, *, keep_sent):
+            yield tensor
+
+    @frozen
+    class alone(coder):
+        facts = identity.facts
+
+        def encode_decode(self, cx, tensor, state, *, keep_sent):
+            yield Dense(tensor)
+            return tensor
+
+    for compressor, said in (
+        (bare(form="itself"), r"encode_decode of bare.* yielded \[\d\] of .*; yield a message of the class"),
+        (alone(form="itself"), r"encode_decode of alone.* returned \[\d\] of .*; return the pair"),
+    ):
+        with pytest.raises(PluginError, match=said):
+            trained(Rule(payload=gradients(), compressor=compressor, exchange=exchange))
+
+
+def test_an_exchange_that_yields_no_operation_is_named():
+    @frozen
+    class lost(mean):
+        facts = mean.facts
+
+        def run(self, cx, tensor, compressor, state):
+            yield tensor
+
+    with pytest.raises(PluginError, match=r"run of lost.* yielded \[\d\] of .*; yield an operation"):
+        trained(Rule(payload=gradients(), exchange=lost(form="itself")))
