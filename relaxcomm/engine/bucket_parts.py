@@ -13,7 +13,8 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Task
-from relaxcomm.step.state import Place, Slots
+from relaxcomm.step.slots import Slots
+from relaxcomm.step.state import Place
 from relaxcomm.tensors.shards import shard_sizes
 
 Rests: TypeAlias = Mapping[Place, Mapping[str, Tensor]]

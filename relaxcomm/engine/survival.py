@@ -15,7 +15,7 @@ from relaxcomm.network.operations import Broadcast, Label
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Task
-from relaxcomm.step.state import Slots
+from relaxcomm.step.slots import Slots
 from relaxcomm.step.world import World
 from relaxcomm.tensors.digest import digest
 

@@ -18,7 +18,7 @@ from relaxcomm.roles import Context, Observation, VotingTrigger, agreed
 from relaxcomm.step.agreements import Agreements, Answer
 from relaxcomm.step.backward_errors import second_vote_error
 from relaxcomm.step.finite import GRADIENT, non_finite_error
-from relaxcomm.step.state import Slots
+from relaxcomm.step.slots import Slots
 from relaxcomm.step.world import World
 from relaxcomm.tensors.finiteness import is_finite
 
@@ -58,7 +58,7 @@ class Votes:
         self, triggers: Sequence[VotingTrigger], replica: Replica, world: World, agreements: Agreements
     ) -> None:
         self._replica, self._world, self._agreements = replica, world, agreements
-        self.slots = {trigger: Slots(trigger.init_vote()) for trigger in triggers}
+        self.slots = {trigger: Slots(trigger.init_vote(), repr(trigger)) for trigger in triggers}
         self._out: deque[_Ballot] = deque()
         self._answers: dict[tuple[VotingTrigger, int], bool] = {}  # by the step of the votes
         self._last: int | None = None  # step in which votes were cast
