@@ -65,12 +65,11 @@ def applied(
 ) -> Tensor:
     """What `apply` returns.
 
-    Raises: PluginError if that has another shape than `result`.
+    Raises: PluginError if that has another shape than `result`, or another dtype than a base.
     """
     value = outer.apply(cx, bucket, state, result, base)
-    if getattr(value, "shape", None) != result.shape:
-        got = list(value.shape) if isinstance(value, Tensor) else repr(value)
-        raise PluginError(
-            f"apply of {outer!r} returned {got}; return the new value, [numel] = {list(result.shape)}"
-        )
+    if getattr(value, "shape", None) != result.shape or (base is not None and value.dtype != base.dtype):
+        got = f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else repr(value)
+        wanted = f"{list(result.shape)} {(result if base is None else base).dtype}"
+        raise PluginError(f"apply of {outer!r} returned {got}; return the new value, [numel] = {wanted}")
     return value

@@ -125,6 +125,14 @@ class summed(Outer):
 
 
 @frozen
+class whole_numbers(Outer):
+    facts = sgd.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        return (base - result).int()
+
+
+@frozen
 class forgetful(Outer):
     facts = sgd.facts
 
@@ -132,8 +140,12 @@ class forgetful(Outer):
         base.sub_(result)
 
 
-@pytest.mark.parametrize(("outer", "got"), [(summed(), "[1]"), (forgetful(), "None")], ids=str)
+@pytest.mark.parametrize(
+    ("outer", "got"),
+    [(summed(), "[1] torch.float32"), (whole_numbers(), "[3] torch.int32"), (forgetful(), "None")],
+    ids=str,
+)
 def test_an_outer_that_returns_something_else_is_named(outer, got):
-    said = f"apply of {outer!r} returned {got}; return the new value, [numel] = [3]"
+    said = f"apply of {outer!r} returned {got}; return the new value, [numel] = [3] torch.float32"
     with pytest.raises(PluginError, match=re.escape(said)):
         run(Rule(payload=deltas(), exchange=all_reduce(), outer=outer), 1)
