@@ -10,8 +10,10 @@ import torch
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
+from relaxcomm.step.slots import Slots
 
 _PERIODS = 3
 
@@ -108,12 +110,22 @@ def numbers_are_declared(trigger: Trigger) -> None:
     expect(not missing, f"looks at {sorted(missing)}, which its facts' looks_at do not name")
 
 
+def slots_are_assigned(trigger: Trigger) -> None:
+    """A slot of those who vote changes by assignment."""
+    if isinstance(trigger, VotingTrigger):
+        state = Slots(trigger.init_vote(), repr(trigger))
+        for step in range(4):
+            with slots_assigned(state):
+                trigger.vote(context(step=step), state, Observation([torch.full((4,), step + 1.0)]))
+
+
 def trigger_checks(trigger: Trigger) -> dict[str, Callable[[], None]]:
     """The checks of a trigger, by name."""
     checks = {
         "firing": firing_is_declared,
         "needs": needs_are_declared,
         "numbers": numbers_are_declared,
+        "slots": slots_are_assigned,
         "carried": slots_hold.trigger_slots,
     }
     return {name: partial(run, trigger) for name, run in checks.items()}
