@@ -32,19 +32,15 @@ class Slots(MutableMapping[str, Tensor]):
     def __setitem__(self, slot: str, value: Tensor) -> None:
         if slot not in self._kept:
             raise KeyError(f"slot {slot!r} was not made by init, which made {sorted(self._kept)}")
-        if not is_buffer(slot):
-            self._check(slot, value)
-        self._staged[slot] = value
-
-    def _check(self, slot: str, value: Tensor) -> None:
-        """Refuse what a checkpoint of another run could not be put back in place of."""
         made = self._kept[slot]
-        if not isinstance(value, Tensor) or value.shape != made.shape or value.dtype != made.dtype:
+        is_like = isinstance(value, Tensor) and value.shape == made.shape and value.dtype == made.dtype
+        if not is_like and not is_buffer(slot):  # a checkpoint of it could not be loaded
             got = _form(value) if isinstance(value, Tensor) else repr(value)
             raise PluginError(
                 f"{self._owner} set its slot {slot!r} to {got}, and init made {_form(made)}; a slot keeps "
                 "its shape and dtype, so make it in init as it will be, or convert what is assigned"
             )
+        self._staged[slot] = value
 
     def __delitem__(self, slot: str) -> None:
         raise TypeError("slots live as long as the rule")
