@@ -16,7 +16,7 @@ from relaxcomm.network.operations import Label
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.roles.exchange import slots_in_run
-from relaxcomm.step.slots import Slots
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology, complete, hierarchical
 

@@ -13,7 +13,7 @@ from relaxcomm.checks.finding import expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Payload
-from relaxcomm.step.slots import Slots
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 
 _NUMEL = 12

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Compressor, Context, State
-from relaxcomm.step.slots import Slots
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse

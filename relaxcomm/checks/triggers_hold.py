@@ -13,7 +13,7 @@ from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
-from relaxcomm.step.slots import Slots
+from relaxcomm.step.kept_slots import Slots
 
 _PERIODS = 3
 
@@ -89,8 +89,8 @@ def needs_are_declared(trigger: Trigger) -> None:
 class _Watched(Observation):
     """An observation of which the names that were asked for are kept."""
 
-    def __init__(self) -> None:
-        super().__init__([torch.ones(4)])
+    def __init__(self, gradient: float = 1.0) -> None:
+        super().__init__([torch.full((4,), gradient)])
         self.asked: set[str] = set()
 
     def value(self, name: str, default: float | None = None) -> float:
@@ -116,7 +116,7 @@ def slots_are_assigned(trigger: Trigger) -> None:
         state = Slots(trigger.init_vote(), repr(trigger))
         for step in range(4):
             with slots_assigned(state):
-                trigger.vote(context(step=step), state, Observation([torch.full((4,), step + 1.0)]))
+                trigger.vote(context(step=step), state, _Watched(step + 1.0))
 
 
 def trigger_checks(trigger: Trigger) -> dict[str, Callable[[], None]]:

@@ -13,8 +13,8 @@ from relaxcomm.engine.state_schema import EngineState, Layout
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Plan, Task
-from relaxcomm.step.slots import Slots
 from relaxcomm.step.state import Place, RuleState
 from relaxcomm.tensors.buckets import Strides, are_dense
 

@@ -11,8 +11,8 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles import Context, is_buffer
 from relaxcomm.roles.exchange import slots_in_run
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Plan, Task
-from relaxcomm.step.slots import Slots
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
 

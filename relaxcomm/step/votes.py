@@ -18,7 +18,7 @@ from relaxcomm.roles import Context, Observation, VotingTrigger, agreed
 from relaxcomm.step.agreements import Agreements, Answer
 from relaxcomm.step.backward_errors import second_vote_error
 from relaxcomm.step.finite import GRADIENT, non_finite_error
-from relaxcomm.step.slots import Slots
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.world import World
 from relaxcomm.tensors.finiteness import is_finite
 

@@ -8,7 +8,7 @@ import torch
 from relaxcomm import PluginError, Rule, trajectory
 from relaxcomm.plugin import Outer, frozen
 from relaxcomm.primitives import all_reduce, deltas, sgd
-from relaxcomm.step.slots import Slots
+from relaxcomm.step.kept_slots import Slots
 
 
 @frozen
