@@ -11,7 +11,12 @@ from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, tensor_of, topology_of
-from relaxcomm.checks.exchanges_hold import coder_for, results_are_declared, traffic_is_declared
+from relaxcomm.checks.exchanges_hold import (
+    coder_for,
+    results_are_declared,
+    slots_are_assigned,
+    traffic_is_declared,
+)
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.trial_coders import CODERS, in_two_rounds
 from relaxcomm.errors import CommunicationError, TopologyError
@@ -225,6 +230,7 @@ def exchange_checks(exchange: Exchange) -> dict[str, Callable[[], None]]:
         "memory": memory_is_declared,
         "division": division_is_declared,
         "outer": use_of_outer_is_declared,
+        "slots": slots_are_assigned,
         "carried": slots_hold.exchange_slots,
     }
     return {name: partial(run, exchange) for name, run in checks.items()}

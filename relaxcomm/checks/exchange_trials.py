@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from relaxcomm.checks.in_place import Held
 from relaxcomm.checks.round_trip import context
 from relaxcomm.errors import TopologyError
 from relaxcomm.network import InProcessGroup, simulate
@@ -16,6 +17,7 @@ from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.roles.exchange import slots_in_run
 from relaxcomm.roles.returned import entries
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology, complete, hierarchical
 
@@ -32,11 +34,13 @@ class Ended:
         result: its tensor, with what it has still to learn from a service of its own.
         operations: number of operations in the last exchange.
         sent: bytes that it sent.
+        written: slots that it wrote into in place.
     """
 
     result: Tensor
     operations: int
     sent: int
+    written: list[str]
 
 
 def topology_of(exchange: Exchange, size: int) -> Topology:
@@ -93,10 +97,11 @@ def exchanged(
 
     def rank(group: InProcessGroup) -> Ended | None:
         transport, tensor, operations = group.transport(), put_in(group.rank()), 0
+        written: list[str] = []
         known = replace(context(group.rank(), size), divided=divided)
         cx = replace(known, topology=topology or topology_of(exchange, size))
         bucket = Bucket(0, [Item("tensor", (start or put_in)(group.rank()).clone())])
-        state = slots_in_run(exchange, bucket, compressor, cx.membership)
+        state = Slots(slots_in_run(exchange, bucket, compressor, cx.membership), repr(exchange))
         served = exchange.serve(cx, bucket, compressor, outer)
         if served is not None:
             transport.serve(_PLACE, served.service, served.request, served.reply)
@@ -105,7 +110,7 @@ def exchanged(
             return None
         for step in range(steps):
             running = exchange.run(replace(cx, step=step, round=step), tensor, compressor, state)
-            operation, operations = next(running), 0
+            held, operation, operations = Held(state), next(running), 0
             while True:
                 operations += 1
                 received = transport.issue(operation, Label(step, *_PLACE, operations)).wait()
@@ -114,8 +119,9 @@ def exchanged(
                 except StopIteration as stop:
                     tensor = entries(stop.value, NUMEL, "run", exchange, compressor)
                     break
+            written += held.written()
         transport.leave()
         rest = None if served is None else served.service.rest()
-        return Ended(tensor if rest is None else tensor + rest, operations, transport.counters.sent)
+        return Ended(tensor if rest is None else tensor + rest, operations, transport.counters.sent, written)
 
     return [one for one in simulate(rank, size) if one is not None]

@@ -8,6 +8,7 @@ import torch
 
 from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, takes, topology_of
 from relaxcomm.checks.finding import expect
+from relaxcomm.checks.in_place import expect_assigned
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.sign import sign
 from relaxcomm.roles import Compressor, Exchange
@@ -53,3 +54,10 @@ def results_are_declared(exchange: Exchange) -> None:
             off = float((results.mean(0) - mean_of(size)).abs().max())
             kept = exchange.facts.topology != "groups" or exchange.facts.same_result
             expect(not kept or off < 1e-5, f"the mean over {size} ranks moved by {off:.3g}")
+
+
+def slots_are_assigned(exchange: Exchange) -> None:
+    """A slot changes by assignment."""
+    for size in filter(partial(takes, exchange), _SIZES):
+        for one in exchanged(exchange, coder_for(exchange), size, steps=4):
+            expect_assigned(sorted(set(one.written)))

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import expect
+from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Outer
 from relaxcomm.roles.outer import applied
 from relaxcomm.roles.returned import added
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 
 _NUMEL = 12
@@ -29,7 +31,7 @@ class _Trial:
 
     def __init__(self, outer: Outer) -> None:
         self._outer, self.bucket, self.asked = outer, _bucket(), False
-        self.state = dict(outer.init(self.bucket))
+        self.state = Slots(outer.init(self.bucket), repr(outer))
 
     def apply(self, result: Tensor, base: Tensor | None, step: int = 0) -> Tensor:
         """What it makes of a result."""
@@ -123,6 +125,17 @@ def measuring_is_declared(outer: Outer) -> None:
     expect(measures == declared, f"declares measures={declared}, but its measure() says {measures}")
 
 
+def slots_are_assigned(outer: Outer) -> None:
+    """A slot changes by assignment, and the base, which is the payload's, not at all."""
+    trial = _Trial(outer)
+    for step in range(4):
+        base = _drawn(step + 4)
+        with slots_assigned(trial.state):
+            trial.apply(_drawn(step), base if outer.facts.needs_base else None, step)
+        same = torch.equal(base, _drawn(step + 4))
+        expect(same, "writes into the base in place, which cannot be taken back; return a new tensor")
+
+
 def outer_checks(outer: Outer) -> dict[str, Callable[[], None]]:
     """The checks of an outer, by name."""
     checks = {
@@ -132,6 +145,7 @@ def outer_checks(outer: Outer) -> dict[str, Callable[[], None]]:
         "rate": rate_is_declared,
         "momentum": momentum_is_declared,
         "measuring": measuring_is_declared,
+        "slots": slots_are_assigned,
         "carried": slots_hold.outer_slots,
     }
     return {name: partial(run, outer) for name, run in checks.items()}

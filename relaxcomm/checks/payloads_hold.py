@@ -10,9 +10,11 @@ from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import expect
+from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
-from relaxcomm.roles import Payload, State
+from relaxcomm.roles import Payload
 from relaxcomm.roles.payload import finalized, read
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 
 _NUMEL = 12
@@ -33,7 +35,7 @@ class _Trial:
         self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=True)])
         kept: list[Tensor | None] = [one.clone() for one in tensors]  # an optimizer's, as it began
         self.cx = context().at(optimizer_state=lambda bucket, slots: kept)
-        self.state: State = dict(payload.init(self.bucket))
+        self.state = Slots(payload.init(self.bucket), repr(payload))
 
     @property
     def parameters(self) -> Tensor:
@@ -124,6 +126,16 @@ def event_is_declared(payload: Payload) -> None:
     expect(follows == (declared is not None), f"declares the event {declared!r}, but follows {follows}")
 
 
+def slots_are_assigned(payload: Payload) -> None:
+    """A slot changes by assignment."""
+    trial = _Trial(payload)
+    for step in range(4):
+        with slots_assigned(trial.state):
+            result = trial.moved(0.5).read(float(step))
+            value = payload.finalize(trial.cx, trial.bucket, trial.state, result)[:_NUMEL]
+            payload.write(trial.cx, trial.bucket, trial.state, value, None)
+
+
 def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
     """The checks of a payload, by name."""
     checks = {
@@ -133,6 +145,7 @@ def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
         "base": base_is_declared,
         "writing": writing_is_declared,
         "event": event_is_declared,
+        "slots": slots_are_assigned,
         "carried": slots_hold.payload_slots,
     }
     return {name: partial(run, payload) for name, run in checks.items()}

@@ -10,6 +10,7 @@ from torch import Tensor
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Compressor, Context, State
 from relaxcomm.roles.returned import decoded, yielded
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
@@ -55,7 +56,7 @@ def context(rank: int = 0, size: int = 1, step: int = 0, layout: Layout | None =
 
 def slots(compressor: Compressor, tensor: Tensor) -> State:
     """The compressor's first slots."""
-    return dict(compressor.init(_bucket(tensor)))
+    return Slots(compressor.init(_bucket(tensor)), repr(compressor))
 
 
 def encode_decode(

@@ -10,9 +10,11 @@ import torch
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
 from relaxcomm.roles.returned import is_yes
+from relaxcomm.step.kept_slots import Slots
 
 _PERIODS = 3
 
@@ -88,8 +90,8 @@ def needs_are_declared(trigger: Trigger) -> None:
 class _Watched(Observation):
     """An observation of which the names that were asked for are kept."""
 
-    def __init__(self) -> None:
-        super().__init__([torch.ones(4)])
+    def __init__(self, gradient: float = 1.0) -> None:
+        super().__init__([torch.full((4,), gradient)])
         self.asked: set[str] = set()
 
     def value(self, name: str, default: float | None = None) -> float:
@@ -109,12 +111,22 @@ def numbers_are_declared(trigger: Trigger) -> None:
     expect(not missing, f"looks at {sorted(missing)}, which its facts' looks_at do not name")
 
 
+def slots_are_assigned(trigger: Trigger) -> None:
+    """A slot of those who vote changes by assignment."""
+    if isinstance(trigger, VotingTrigger):
+        state = Slots(trigger.init_vote(), repr(trigger))
+        for step in range(4):
+            with slots_assigned(state):
+                trigger.vote(context(step=step), state, _Watched(step + 1.0))
+
+
 def trigger_checks(trigger: Trigger) -> dict[str, Callable[[], None]]:
     """The checks of a trigger, by name."""
     checks = {
         "firing": firing_is_declared,
         "needs": needs_are_declared,
         "numbers": numbers_are_declared,
+        "slots": slots_are_assigned,
         "carried": slots_hold.trigger_slots,
     }
     return {name: partial(run, trigger) for name, run in checks.items()}

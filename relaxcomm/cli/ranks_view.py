@@ -12,6 +12,8 @@ from relaxcomm.system.quantities import data_size, duration, number
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60
+_LEFT_OUT = ("saved", "reduction", "LSSR", "sent/s", "exposed", "step")  # in this order, where it is narrow
+_GAP = 2
 _SLOW = 1.15  # times the median computing time
 
 
@@ -145,6 +147,26 @@ def table(rows: Sequence[Row], measures: Sequence[str] = ()) -> tuple[list[str],
     """
     headings = ["rank", "steps", "step", "exposed", "sent/s", "saved", "reduction", "LSSR"]
     return [*headings, *measures, "loss", ""], [_cells(row, measures) for row in rows]
+
+
+def fitting(columns: Sequence[tuple[str, ...]], width: int) -> tuple[list[tuple[str, ...]], int]:
+    """The columns for which there is room, none of them cut, and what is left of the width.
+
+    Args:
+        columns: each with its heading.
+        width: of a line.
+
+    Example:
+        >>> fitting([("rank", "0"), ("steps", "3416"), ("saved", "24 MB"), ("loss", "0.5012")], 24)
+        ([('rank', '0'), ('steps', '3416'), ('loss', '0.5012')], 3)
+    """
+    kept, left = list(columns), 0
+    for name in (None, *_LEFT_OUT):
+        kept = [column for column in kept if column[0] != name]
+        left = width - sum(max(map(len, column)) + _GAP for column in kept)
+        if left >= 0:
+            break
+    return kept, left
 
 
 def _cells(row: Row, measures: Sequence[str]) -> list[str]:

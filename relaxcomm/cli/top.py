@@ -14,7 +14,7 @@ from rich.text import Text
 
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import Traceback
-from relaxcomm.cli.ranks_view import History, Row, sparkline, table
+from relaxcomm.cli.ranks_view import History, Row, fitting, sparkline, table
 from relaxcomm.monitoring.metrics_settings import DEFAULT_PORT
 from relaxcomm.monitoring.scraping import Reader
 from relaxcomm.system.telling import tell
@@ -109,12 +109,12 @@ class Watch:
             heading.append(f"  {name} {measure:#.4g}")
         drawn = Table(box=None, pad_edge=False, header_style="dim")
         headings, made = table(self.rows)
-        for name in headings:
+        columns, left = fitting(list(zip(headings, *made, strict=True)), width)
+        for name, *_ in columns:
             drawn.add_column(name, justify="right", no_wrap=True)
         drawn.add_column("", no_wrap=True)
-        taken = sum(max(map(len, column)) + 2 for column in zip(headings, *made, strict=True))
-        for row, texts in zip(self.rows, made, strict=True):
-            losses = row.losses[taken - width :] if width > taken else ()
+        for row, texts in zip(self.rows, list(zip(*columns, strict=True))[1:], strict=True):
+            losses = row.losses[-left:] if left > 0 else ()
             drawn.add_row(*texts, sparkline(losses), style=_STYLES.get(row.note, ""))
         last = Text("Ctrl-C ends", style="dim")
         if self.silence is not None:

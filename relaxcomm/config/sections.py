@@ -143,8 +143,9 @@ class MembershipConfig(Section):
     Args:
         elastic: others go on without those that are lost, and more may join; else the run ends.
         quorum: the least number of workers that go on.
-        grace_seconds: how long a worker that is late is waited for before the others go on without it, in the
-            place of timeout_seconds. One that comes later joins again.
+        grace_seconds: how long a worker that is late is waited for before the step is given up, in the place
+            of timeout_seconds; and as long again before the others go on without it, since those who compute
+            meanwhile hear of it only at their next exchange. One that comes later joins again.
         secret: where each worker finds the secret that all share; with None whoever reaches the store may
             join.
 

@@ -12,8 +12,9 @@ from relaxcomm.carry.slots import Carrier, declared, is_in_parts, is_of_part
 from relaxcomm.errors import ConfigError
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Task
-from relaxcomm.step.state import Place, Slots
+from relaxcomm.step.state import Place
 from relaxcomm.tensors.shards import shard_sizes
 
 Rests: TypeAlias = Mapping[Place, Mapping[str, Tensor]]

@@ -91,13 +91,20 @@ class Elastic:
         """This rank takes part no more."""
         self._generations.leave(status)
 
-    def say(self, step: int) -> None:
-        """Say who was lost and who has joined, and how many go on."""
+    def say(self, step: int, *, in_order: bool) -> None:
+        """Say who was lost and who has joined, and how many go on.
+
+        Args:
+            step: from which they go on.
+            in_order: whether nothing that was under way was given up.
+        """
         now = self.generation
         changes = [f"rank {rank} {how}" for rank, how in now.lost.items()]
         changes += [f"worker {worker} joins" for worker in now.joined]
-        if not changes:  # who has asked has ended before it joined
+        if not changes and in_order:  # who has asked has ended before it joined
             return
+        if not changes:
+            changes = ["a rank was late, so what was under way is given up, but none is lost"]
         size = len(now.workers)
         ranks = "1 rank goes" if size == 1 else f"{size} ranks go"
         tell(f"{'; '.join(changes)}: {ranks} on from step {step}")

@@ -138,7 +138,8 @@ class Reconfiguration:
         self._go_on_with(gone)
         bound = gone.step.bound
         if bound.world.rank == 0:  # the clock is that of the algorithm, which may have begun later
-            elastic.say(bound.world.statistics.steps + gone.resumes_at - bound.clock.step)
+            step = bound.world.statistics.steps + gone.resumes_at - bound.clock.step
+            elastic.say(step, in_order=in_order)
         return gone.is_behind
 
     def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:

@@ -13,8 +13,9 @@ from relaxcomm.engine.state_schema import EngineState, Layout
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Plan, Task
-from relaxcomm.step.state import Place, RuleState, Slots
+from relaxcomm.step.state import Place, RuleState
 from relaxcomm.tensors.buckets import Strides, are_dense
 
 _REMEDIES = {
@@ -121,7 +122,8 @@ def _check_votes(saved: EngineState, algorithm: Algorithm) -> None:
     if len(saved.votes.slots) != len(triggers):
         raise _damaged(f"votes on {len(saved.votes.slots)} triggers, and {len(triggers)} vote")
     for index, (trigger, found) in enumerate(zip(triggers, saved.votes.slots, strict=True)):
-        _check_same(f"votes.slots.{index}", _kinds(found), _kinds(Slots(trigger.init_vote()).export()))
+        expected = Slots(trigger.init_vote(), repr(trigger)).export()
+        _check_same(f"votes.slots.{index}", _kinds(found), _kinds(expected))
     if any(index >= len(triggers) for index, _, _ in saved.votes.answers):
         raise _damaged("an answer to a trigger that is not there")
 

@@ -14,8 +14,8 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import Broadcast, Label
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Task
-from relaxcomm.step.state import Slots
 from relaxcomm.step.world import World
 from relaxcomm.tensors.digest import digest
 

@@ -16,6 +16,7 @@ from relaxcomm.network.liveness import Missing, Peers, without_frames
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.meetings import Apart
 from relaxcomm.network.operations import Label
+from relaxcomm.network.processes import ENDED
 from relaxcomm.network.service_messages import RefusedError
 from relaxcomm.network.status import State, Status
 from relaxcomm.network.trail import Trail
@@ -24,6 +25,7 @@ _SLICE_SECONDS = 1.0
 _SHORT_SLICE_SECONDS = 0.2
 _ELASTIC_SLICE_SECONDS = 0.1
 _GRACE_SECONDS = 1.0  # in which those that see a peer end say so
+_HINT = "; if Gloo aborted it, for messages of other sizes than its own, set debug: true, which names them"
 
 T = TypeVar("T")
 
@@ -173,7 +175,8 @@ class Waiting:
     def failure(self, at: object, cause: Missing) -> CommunicationError:
         """The error of this rank, which is told to the others."""
         kind = RankLostError if cause.lost else CommunicationError
-        found = kind(f"rank {self._place.membership.rank} at {at}: {without_frames(cause.words)}")
+        hint = _HINT if ENDED in cause.words else ""
+        found = kind(f"rank {self._place.membership.rank} at {at}: {without_frames(cause.words)}{hint}")
         self.error = found
         self.announce(f"failed: {kind.__name__}: {found}")
         return found

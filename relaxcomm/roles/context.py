@@ -20,9 +20,10 @@ from relaxcomm.topology import Topology, complete
 
 State: TypeAlias = MutableMapping[str, Tensor]
 """Slots of one primitive for one bucket. Assign a new tensor to change a slot, never write into the
-old one: the engine keeps an assignment only if the whole window is finite on all ranks. A slot whose
-name begins with `_` is a buffer of no meaning: it may be written into, and no checkpoint holds it. One
-that is called `residual` holds what is still to be sent; its norm is among the metrics."""
+old one: the engine keeps an assignment only if the whole window is finite on all ranks. The new tensor has
+the shape and dtype that `init` made, so that what is saved can be loaded. A slot whose name begins with `_`
+is a buffer of no meaning: it may be written into, and no checkpoint holds it. One that is called `residual`
+holds what is still to be sent; its norm is among the metrics."""
 
 
 def is_buffer(slot: str) -> bool:

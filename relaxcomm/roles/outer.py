@@ -65,6 +65,7 @@ def applied(
 ) -> Tensor:
     """What `apply` returns.
 
-    Raises: PluginError unless that is as `entries` wants it.
+    Raises: PluginError unless that is as `entries` wants it, with the dtype of a base.
     """
-    return entries(outer.apply(cx, bucket, state, result, base), len(result), "apply", outer)
+    value = outer.apply(cx, bucket, state, result, base)
+    return entries(value, len(result), "apply", outer, dtype=None if base is None else base.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from relaxcomm.errors import PluginError
@@ -35,7 +36,9 @@ def error(value: object, wanted: str, method: str, *primitives: Primitive) -> Pl
     return PluginError(f"{name} of {whose} {how or 'returned'} {got}; {wanted}")
 
 
-def entries(value: object, numel: int, method: str, *primitives: Primitive) -> Tensor:
+def entries(
+    value: object, numel: int, method: str, *primitives: Primitive, dtype: torch.dtype | None = None
+) -> Tensor:
     """What a method has returned, contiguous: those who make views of it count on that.
 
     Args:
@@ -43,17 +46,20 @@ def entries(value: object, numel: int, method: str, *primitives: Primitive) -> T
         numel: how many entries it should have.
         method: its name.
         primitives: whose, and what it worked with.
+        dtype: that it should have; by default any of floating-point numbers.
 
-    Raises: PluginError unless it is `[numel]`, floating point.
+    Raises: PluginError unless it is such.
     """
     if (
         isinstance(value, Tensor)
         and value.ndim == 1
         and value.numel() == numel
         and (value.is_floating_point() or value.is_complex())
+        and dtype in (None, value.dtype)
     ):
         return value.contiguous()
-    raise error(value, f"return {_WANTED[method]} = [{numel}], floating point", method, *primitives)
+    kind = "floating point" if dtype is None else dtype
+    raise error(value, f"return {_WANTED[method]} = [{numel}], {kind}", method, *primitives)
 
 
 def added(total: Tensor | None, value: object, method: str, primitive: Primitive) -> Tensor:

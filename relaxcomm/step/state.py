@@ -2,63 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles import Context, is_buffer
 from relaxcomm.roles.exchange import slots_in_run
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
-
-
-class Slots(MutableMapping[str, Tensor]):
-    """The slots of one primitive for one bucket; assignments wait for `commit`."""
-
-    def __init__(self, values: Mapping[str, Tensor]) -> None:
-        self._kept = dict(values)
-        self._staged: dict[str, Tensor] = {}
-
-    def __getitem__(self, slot: str) -> Tensor:
-        return self._staged[slot] if slot in self._staged else self._kept[slot]
-
-    def __setitem__(self, slot: str, value: Tensor) -> None:
-        if slot not in self._kept:
-            raise KeyError(f"slot {slot!r} was not made by init, which made {sorted(self._kept)}")
-        self._staged[slot] = value
-
-    def __delitem__(self, slot: str) -> None:
-        raise TypeError("slots live as long as the rule")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def export(self) -> dict[str, Tensor]:
-        """A copy of every slot."""
-        return {slot: self[slot].clone() for slot in self if not is_buffer(slot)}
-
-    def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Put exported values back."""
-        for slot, value in saved.items():
-            self[slot] = value.to(self[slot].device).clone()
-        self.commit(True)
-
-    def commit(self, good: bool | Tensor) -> None:
-        """Keep what was assigned if `good`; a tensor decides on its device, without waiting for it."""
-        for slot, value in self._staged.items():
-            if isinstance(good, Tensor):
-                self._kept[slot] = torch.where(good, value, self._kept[slot])
-            elif good:
-                self._kept[slot] = value
-        self._staged.clear()
 
 
 class RuleState(dict[str, Slots]):
@@ -74,8 +30,9 @@ class RuleState(dict[str, Slots]):
         others = {r: made for r, made in rule.primitives.items() if r not in ("compressor", "exchange")}
         if rule.exchange.facts.applies_outer:  # whose slots its services keep
             del others["outer"]
-        super().__init__({role: Slots(made.init(bucket)) for role, made in others.items()})
-        self["compressor"] = Slots(slots_in_run(rule.exchange, bucket, rule.compressor, membership))
+        super().__init__({role: Slots(made.init(bucket), repr(made)) for role, made in others.items()})
+        coding = slots_in_run(rule.exchange, bucket, rule.compressor, membership)
+        self["compressor"] = Slots(coding, f"{rule.exchange!r} with {rule.compressor!r}")
         self._slotted = [slots for slots in self.values() if slots]  # what can be assigned at all
 
     def commit(self, good: bool | Tensor) -> None:
@@ -143,8 +100,8 @@ class State:
             return self.slots[task.place]
         made = RuleState(task.rule, task.bucket, self._world.membership)
         weights = [state["payload"] for (index, _), state in self.slots.items() if index == task.index]
-        for name in made["payload"]:
-            made["payload"][name] = weights[0][name]
+        for name, slot in made["payload"].items():
+            made["payload"][name] = weights[0][name].to(slot.dtype)
         return made
 
     def next_round(self, task: Task) -> int:

@@ -19,7 +19,7 @@ from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.agreements import Agreements, Answer
 from relaxcomm.step.backward_errors import second_vote_error
 from relaxcomm.step.finite import GRADIENT, non_finite_error
-from relaxcomm.step.state import Slots
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.world import World
 from relaxcomm.tensors.finiteness import is_finite
 
@@ -59,7 +59,7 @@ class Votes:
         self, triggers: Sequence[VotingTrigger], replica: Replica, world: World, agreements: Agreements
     ) -> None:
         self._replica, self._world, self._agreements = replica, world, agreements
-        self.slots = {trigger: Slots(trigger.init_vote()) for trigger in triggers}
+        self.slots = {trigger: Slots(trigger.init_vote(), repr(trigger)) for trigger in triggers}
         self._out: deque[_Ballot] = deque()
         self._answers: dict[tuple[VotingTrigger, int], bool] = {}  # by the step of the votes
         self._last: int | None = None  # step in which votes were cast

@@ -234,6 +234,115 @@ def test_there_is_a_lie_for_every_field():
         assert {one.name for one in fields(role.declares)} - told == set()
 
 
+class adagrad(Outer):
+    facts = replace(sgd(lr=0.5).facts, averages=False, needs_base=True, slots={"squares": "equal"})
+
+    def init(self, bucket):
+        return {"squares": bucket.zeros()}
+
+
+@frozen
+class slot_written(adagrad):
+    facts = adagrad.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        state["squares"].add_(result.square())
+        return base - result
+
+
+@frozen
+class slot_written_and_assigned(adagrad):
+    facts = adagrad.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        state["squares"] = state["squares"].add_(result.square())
+        return base - result
+
+
+@frozen
+class base_written(adagrad):
+    facts = adagrad.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        return base.sub_(result)
+
+
+@frozen
+class slot_of_another_form(adagrad):
+    facts = adagrad.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        state["squares"] = 1.5
+        return base - result
+
+
+@frozen
+class anchor_written(deltas):
+    facts = deltas.facts
+
+    def write(self, cx, bucket, state, value, snapshot):
+        state["anchor"].copy_(value)
+        bucket.scatter(value)
+
+
+@frozen
+class count_written(all_gather):
+    facts = replace(all_gather.facts, slots={"count": "equal"})
+
+    def init(self, bucket):
+        return {"count": bucket.zeros()[:1]}
+
+    def run(self, cx, tensor, compressor, state):
+        state["count"].add_(1)
+        return (yield from all_gather.run(self, cx, tensor, compressor, state))
+
+
+@frozen
+class votes_written(VotingTrigger):
+    agree: str = "any"
+    facts = replace(relative_gradient_change.facts, slots={"votes": "equal"})
+
+    def init_vote(self):
+        return {"votes": torch.tensor(0)}
+
+    def vote(self, cx, state, observation):
+        state["votes"] += 1
+        return True
+
+
+@frozen
+class residual_written(Compressor):
+    facts = replace(identity.facts, slots={"last": "equal"})
+
+    def init(self, bucket):
+        return {"last": bucket.zeros()}
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        state["last"].copy_(tensor)
+        return (yield from identity().encode_decode(cx, tensor, state, keep_sent=keep_sent))
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+
+@pytest.mark.parametrize(
+    ("primitive", "said"),
+    [
+        (slot_written(), "its slots ['squares'] in place"),
+        (slot_written_and_assigned(), "its slots ['squares'] in place"),
+        (base_written(), "writes into the base in place"),
+        (slot_of_another_form(), "set its slot 'squares' to 1.5, and init made [12] torch.float32"),
+        (anchor_written(), "its slots ['anchor'] in place"),
+        (count_written(), "its slots ['count'] in place"),
+        (votes_written(), "its slots ['votes'] in place"),
+        (residual_written(), "its slots ['last'] in place"),
+    ],
+    ids=shown,
+)
+def test_what_is_written_in_place_is_found(primitive, said):
+    assert said in found(primitive, "slots")
+
+
 @frozen
 class half(Compressor):
     """Sends the first half of the entries, and does not say so."""

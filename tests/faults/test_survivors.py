@@ -12,8 +12,11 @@ from tests.ranks import free_port, launch_script
 pytestmark = pytest.mark.ranks
 
 SIZE, STEPS, LOST_AT = 4, 40, 14
+GRACE_SECONDS, LATE_SECONDS = 3, 4.5
 
-SCRIPT = """
+SCRIPT = (
+    f"LATE_SECONDS = {LATE_SECONDS}"
+    + """
 import json, os, signal, sys, threading, time, torch, relaxcomm
 
 CONFIG, LOST, HOW, PORT, DEVICE = json.loads(sys.argv[1])
@@ -35,6 +38,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
 torch.manual_seed(1 + rank)
 
 def lose():
+    if HOW == "late":
+        return time.sleep(LATE_SECONDS)
     if HOW == "raise":
         raise KeyError("mine")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -69,6 +74,7 @@ flat = torch.cat([p.detach().flatten() for p in model.parameters()])
 print(json.dumps({"steps": steps, "ranks": copies, "first": first, "last": last, "longest": longest,
                   "hidden": hidden, "serving": serving, "sum": flat.double().sum().item()}))
 """
+)
 
 ALGORITHMS = {
     "bsp": {"algorithm": "bsp"},
@@ -90,11 +96,11 @@ ALGORITHMS = {
 SERVED = ("ssp", "async_model_average", "ad_psgd", "decoupled_diloco", "heloco")
 
 
-def lose(name: str, *, lost: int = 1, how: str = "step", device: str = "cpu"):
+def lose(name: str, *, lost: int = 1, how: str = "step", device: str = "cpu", **membership: float):
     """What the ranks that are left print, and what all of them say on their way."""
     port = free_port()
     store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
-    more = {"membership": {"elastic": True}, "bucket_bytes": 8_000, "timeout_seconds": 30}
+    more = {"membership": {"elastic": True, **membership}, "bucket_bytes": 8_000, "timeout_seconds": 30}
     config = {**ALGORITHMS[name], **more, "drift_guard": {"every_steps": 3}}
     settings = json.dumps([config, lost, how, port, device])
     done = launch_script(SCRIPT, SIZE, 100, arguments=[settings, str(STEPS), str(LOST_AT)])
@@ -140,6 +146,18 @@ def test_a_rank_that_raises_is_left_behind():
 def test_ranks_with_gpus_go_on():
     """Over NCCL and on GPUs that are pretended: the host waits, so that nothing broken is applied."""
     check(*lose("bsp", how="backward", device="cuda"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ["bsp", "diloco"])
+def test_a_late_rank_is_not_lost_but_its_step_which_is_told(name):
+    found, errors = lose(name, how="late", grace_seconds=GRACE_SECONDS)
+    assert [one["ranks"] for one in found] == [SIZE] * (SIZE - 1)
+    assert len({one["sum"] for one in found}) == 1
+    told = (
+        "relaxcomm: a rank was late, so what was under way is given up, but none is lost: 4 ranks go on from"
+    )
+    assert errors.count(told) == 1
 
 
 @pytest.mark.faults

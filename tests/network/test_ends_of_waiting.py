@@ -62,6 +62,25 @@ try:
 finally:
     print(f"waited {time.monotonic() - begin:.1f}", file=sys.stderr)
 """
+UNEQUAL = """
+from dataclasses import replace
+from relaxcomm import Algorithm, Rule
+from relaxcomm.plugin import Compressor, Dense, frozen
+from relaxcomm.primitives import all_reduce, gradients, identity
+
+@frozen
+class shorter_by_rank(Compressor):
+    facts = replace(identity.facts, linear=False, unbiased=False)
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        parts = yield Dense(tensor[: tensor.numel() - cx.membership.rank].clone())
+        return tensor, tensor
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+train(Algorithm((Rule(payload=gradients(), compressor=shorter_by_rank(), exchange=all_reduce()),)), 5)
+"""
 FOREIGN = """
 if rank == 1:
     model.named_buffers = None  # attach itself stumbles over it
@@ -93,3 +112,10 @@ def test_any_error_in_attach_ends_the_others():
     assert "TypeError" in done[1].stderr
     for one in (done[0], done[2]):
         assert "CommunicationError: rank 1: TypeError" in one.stderr
+
+
+def test_those_whose_peer_gloo_aborts_are_told_how_to_learn_why():
+    done = launch_script(BEGIN + UNEQUAL, 3)
+    left = [one.stderr for one in done if "EnforceNotMet" not in one.stderr]
+    assert 0 < len(left) < 3
+    assert all("has ended without a message" in said and "set debug: true" in said for said in left), left

@@ -41,6 +41,7 @@ FORMS = {
     "short": lambda x: x[:1],
     "matrix": lambda x: x.view(1, -1),
     "int": lambda x: x.int(),
+    "double": torch.Tensor.double,
     "bool": lambda x: x > 0,
     "none": lambda x: None,
 }
@@ -152,9 +153,15 @@ def test_strides_are_heeded(role, form, same):
 @pytest.mark.parametrize("form", ["short", "matrix", "int", "bool", "none"])
 def test_another_form_is_refused_by_name(role, form):
     whose, wanted = SAID[role]
-    said = re.escape(whose.format(form)) + ".*" + re.escape(f"; return {wanted}, floating point")
+    kind = "torch.float32" if role == "apply" else "floating point"
+    said = re.escape(whose.format(form)) + ".*" + re.escape(f"; return {wanted}, {kind}")
     with pytest.raises(PluginError, match=said):
         trained(RULES[role](form))
+
+
+def test_an_outer_keeps_the_dtype_of_its_base():
+    with pytest.raises(PluginError, match=r"apply of .* returned \[3\] of torch.float64; .* torch.float32"):
+        trained(RULES["apply"]("double"))
 
 
 def test_a_gradient_is_what_read_returns_wherever_it_lies():

@@ -1,0 +1,75 @@
+"""The slots of one primitive: what it assigns is kept only if the whole window is good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+
+import torch
+from torch import Tensor
+
+from relaxcomm.errors import PluginError
+from relaxcomm.roles import is_buffer
+
+
+class Slots(MutableMapping[str, Tensor]):
+    """The slots of one primitive for one bucket; assignments wait for `commit`.
+
+    Args:
+        values: what `init` made.
+        owner: whose they are, for errors.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor], owner: str) -> None:
+        self._kept, self._owner = dict(values), owner
+        for slot, value in self._kept.items():
+            if not isinstance(value, Tensor):
+                raise PluginError(f"init of {owner} made {value!r} as the slot {slot!r}; make a tensor")
+        self._staged: dict[str, Tensor] = {}
+
+    def __getitem__(self, slot: str) -> Tensor:
+        return self._staged[slot] if slot in self._staged else self._kept[slot]
+
+    def __setitem__(self, slot: str, value: Tensor) -> None:
+        if slot not in self._kept:
+            raise KeyError(f"slot {slot!r} was not made by init, which made {sorted(self._kept)}")
+        made = self._kept[slot]
+        is_like = isinstance(value, Tensor) and value.shape == made.shape and value.dtype == made.dtype
+        if not is_like and not is_buffer(slot):  # a checkpoint of it could not be loaded
+            got = _form(value) if isinstance(value, Tensor) else repr(value)
+            raise PluginError(
+                f"{self._owner} set its slot {slot!r} to {got}, and init made {_form(made)}; a slot keeps "
+                "its shape and dtype, so make it in init as it will be, or convert what is assigned"
+            )
+        self._staged[slot] = value
+
+    def __delitem__(self, slot: str) -> None:
+        raise TypeError("slots live as long as the rule")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def export(self) -> dict[str, Tensor]:
+        """A copy of every slot."""
+        return {slot: self[slot].clone() for slot in self if not is_buffer(slot)}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Put exported values back."""
+        for slot, value in saved.items():
+            self[slot] = value.to(self[slot].device).clone()
+        self.commit(True)
+
+    def commit(self, good: bool | Tensor) -> None:
+        """Keep what was assigned if `good`; a tensor decides on its device, without waiting for it."""
+        for slot, value in self._staged.items():
+            if isinstance(good, Tensor):
+                self._kept[slot] = torch.where(good, value, self._kept[slot])
+            elif good:
+                self._kept[slot] = value
+        self._staged.clear()
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} {tensor.dtype}"
