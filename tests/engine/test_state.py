@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -86,10 +87,15 @@ def interrupted(world: World, algorithm, stop: int, folder: str, optimizer_name=
     return [*history, values(model)], counted
 
 
+@cache
+def without_interruption(network, name):
+    return network(uninterrupted, 3, CONFIGS[name])
+
+
 @pytest.mark.parametrize("stop", [1, 6, 9])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_resumed_run_is_bit_identical(network, name, stop, tmp_path):
-    whole = network(uninterrupted, 3, CONFIGS[name])
+    whole = without_interruption(network, name)
     resumed = network(interrupted, 3, CONFIGS[name], stop, str(tmp_path))
     for rank, ((expected, counts), (found, resumed_counts)) in enumerate(zip(whole, resumed, strict=True)):
         assert resumed_counts == counts
