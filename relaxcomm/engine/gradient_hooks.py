@@ -31,7 +31,7 @@ class GradientHooks:
         self._tells = uncompiled(self._arrives)
         self._each = partial(self._tells)  # what all parameters call; redirected between the two above
         self._tells_collected = uncompiled(self._awaited_arrives)
-        self._handles = [_hang(parameter, self._each) for parameter in self._parameters]
+        self._handles = [hang(parameter, self._each) for parameter in self._parameters]
         self._awaited: dict[int, RemovableHandle] = {}
 
     def collect(self) -> None:
@@ -47,7 +47,7 @@ class GradientHooks:
         """Tell of these as soon as they are there, also while gradients are collected."""
         for index in indices:
             if index not in self._awaited:
-                self._awaited[index] = _hang(self._parameters[index], self._tells_collected)
+                self._awaited[index] = hang(self._parameters[index], self._tells_collected)
 
     def remove(self) -> None:
         """Remove all."""
@@ -74,7 +74,11 @@ class GradientHooks:
             self._tell(indices)
 
 
-def _hang(parameter: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
+def hang(parameter: Tensor, hook: Callable[[Tensor], object]) -> RemovableHandle:
+    """Have a parameter call `hook` when it has its gradient, also one that is frozen until later."""
+    is_trained = parameter.requires_grad
+    parameter.requires_grad_()  # torch lets a frozen one have no new hook, and leaves it those that it has
     # torch leaves this method without types
     handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    parameter.requires_grad_(is_trained)
     return handle

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from relaxcomm.engine.end_of_backward import EndOfBackward
-from relaxcomm.engine.gradient_hooks import GradientHooks
+from relaxcomm.engine.gradient_hooks import GradientHooks, hang
 from relaxcomm.engine.optimizer_turns import OptimizerTurns
 from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
@@ -131,11 +131,7 @@ class Hooks:
         for part in parts:
             self._of_parts.append(part.register_forward_pre_hook(Hook(self._part_begins), prepend=True))
         for item in self._parameters:
-            if not item.parameter.requires_grad:
-                continue  # frozen since attach, and torch lets none be registered
-            hook = Hook(self._part_gradient_arrives)
-            # torch leaves this method without types
-            self._of_parts.append(item.parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+            self._of_parts.append(hang(item.parameter, Hook(self._part_gradient_arrives)))
 
     def unwatch_parts(self) -> None:
         """Follow them no more: the model is called."""

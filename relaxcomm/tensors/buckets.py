@@ -126,8 +126,7 @@ class Bucket:
         self._held = [item.tensor for item in self.items]
         # Asked for once: an exchange makes views many times.
         now = [one.stride() if are_dense(one.stride(), one.shape) else None for one in self._held]
-        given = None if strides is None else [None if one is None else tuple(one) for one in strides]
-        self.strides: list[Strides] = now if given is None else given
+        self.strides: list[Strides] = now if strides is None else list(strides)
         self._scratch: Tensor | None = None
         self._scratch_views: list[Tensor] = []
 

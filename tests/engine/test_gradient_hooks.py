@@ -45,6 +45,20 @@ def test_each_is_told_of_until_they_are_collected():
     assert hooks.tell_each() == []
 
 
+def test_one_that_is_frozen_tells_when_it_is_trained_again():
+    model, told = chain(), []
+    parameters = trainable(model)
+    model[2].requires_grad_(False)
+    hooks = GradientHooks(parameters, told.append)
+    assert not model[2].weight.requires_grad
+    for trained, expected in ((False, [[0], [2], [3]]), (True, [[0], [1], [2], [3]])):
+        model[2].requires_grad_(trained)
+        model(torch.ones(1, 2)).sum().backward()
+        assert told == expected
+        told.clear()
+    hooks.remove()
+
+
 def test_the_awaited_come_at_once_with_those_before_them():
     model, told = chain(), []
     hooks = hooks_on(model, told)
