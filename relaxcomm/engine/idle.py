@@ -44,12 +44,12 @@ def warn_of_left_round(bound: Bound) -> None:
 
 
 def warn_of_lost_load(bound: Bound) -> None:
-    """At the end: weights were loaded since the last step, and the model becomes what servers hold."""
-    if bound.replica.loaded.changed() and hold_model(bound):
+    """At the end, also before a switch: weights were loaded, and the model becomes what servers hold."""
+    if hold_model(bound):
         LOGGER.warning(
-            f"relaxcomm: load_state_dict() has changed weights before close(), but under "
-            f"{bound.algorithm.name} the run ends with the model that the servers hold; close the engine "
-            "first, then load"
+            "relaxcomm: load_state_dict() has changed weights since the last step, but "
+            f"{bound.algorithm.name} ends with the model that the servers hold; close the engine first, then "
+            "load"
         )
 
 

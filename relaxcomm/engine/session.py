@@ -209,7 +209,6 @@ class Session:
         bound = self.bound
         if bound.plan.keeps_step:
             bound.meet("close()")
-        idle.warn_of_lost_load(bound)
         switching.come_to_rest(self.step)
         if not bound.plan.keeps_step:  # those that finish early have served the others until now
             bound.meet("close()")

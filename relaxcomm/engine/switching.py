@@ -13,6 +13,7 @@ import torch
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config
+from relaxcomm.engine import idle
 from relaxcomm.engine.carry_over import Kept, carried_over
 from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.loop import Loop
@@ -84,8 +85,10 @@ def come_to_rest(step: Step) -> None:
     bound = step.bound
     bound.flags.raise_if_bad()
     bound.votes.drain()
-    # What is late is of other weights than those that were loaded since.
-    with replicas.kept(bound) if bound.replica.loaded.changed() else nullcontext():
+    is_loaded = bool(bound.replica.loaded.changed())
+    if is_loaded:
+        idle.warn_of_lost_load(bound)
+    with replicas.kept(bound) if is_loaded else nullcontext():  # what is late is of other weights
         served.step_aside(bound, step.parameters.asked())
         step.parameters.drain()
         bound.world.transport.leave()

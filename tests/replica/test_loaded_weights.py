@@ -197,12 +197,16 @@ def test_what_is_loaded_before_the_end_is_what_all_end_with(algorithm):
     assert relaxcomm.simulate(rank, 3) == [True] * 3
 
 
-def test_where_servers_hold_the_model_a_load_before_the_end_is_told_to_be_lost(caplog):
+@pytest.mark.parametrize(
+    "ends", [lambda engine: None, lambda engine: engine.switch("bsp")], ids=["end", "switch"]
+)
+def test_where_servers_hold_the_model_a_load_before_the_end_is_told_to_be_lost(ends, caplog):
     model, optimizer = make()
-    with relaxcomm.attach(model, optimizer, {"algorithm": "ssp"}):
+    with relaxcomm.attach(model, optimizer, {"algorithm": "ssp"}) as engine:
         train(model, optimizer, 2)
         model.load_state_dict(other(model))
-    assert "the run ends with the model that the servers hold; close the engine first" in caplog.text
+        ends(engine)
+    assert caplog.text.count("ssp ends with the model that the servers hold; close the engine first") == 1
 
 
 def test_what_is_put_back_after_a_change_in_place_trains_on():
