@@ -17,7 +17,7 @@ from relaxcomm.replica.buffers import is_statistic, with_means
 from relaxcomm.replica.grad_scaler import is_scaled
 from relaxcomm.replica.loaded_weights import LoadedWeights
 from relaxcomm.replica.named_parameters import param_groups
-from relaxcomm.replica.sharding import as_held, held, is_sharded_model, moment_like, reshard
+from relaxcomm.replica.sharding import as_held, held, is_sharded_model, loaded, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item, local
@@ -228,6 +228,6 @@ def _placed(values: Mapping[str, Any], parameter: Tensor, group: Mapping[str, An
             return copy.deepcopy(value)
         if key == "step" and not counts_there:
             return value.to("cpu", copy=True)
-        return moment_like(parameter, value.to(parameter.device, copy=True))
+        return loaded(parameter, value.to(parameter.device, copy=True))
 
     return {key: placed(key, value) for key, value in values.items()}

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.system.torch_classes import derives_from
 from relaxcomm.tensors.buckets import Item, local
+from relaxcomm.tensors.memory_order import laid_out_like
 
 _MOVES_NO_SHARDS = "2.10"  # pytorch/pytorch#163130; where it is in, `.float()` may follow attach as before
 
@@ -86,6 +87,11 @@ def moment_like(parameter: Tensor, values: Tensor) -> Tensor:
     return like(parameter, values) if values.shape == local(parameter).shape and values.dim() else values
 
 
+def loaded(parameter: Tensor, values: Tensor) -> Tensor:
+    """The same of what was saved, where the parameter may have lain in memory in another order."""
+    return moment_like(parameter, laid_out_like(local(parameter), values))
+
+
 def held(state: Any) -> Any:
     """A state, however nested, with what this rank holds in the place of each sharded tensor."""
     if isinstance(state, Tensor):
@@ -110,7 +116,7 @@ def load_held(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     by_place = dict(zip(places, parameters, strict=True))
     state = {
         place: {
-            name: moment_like(by_place[place], value) if isinstance(value, Tensor) else value
+            name: loaded(by_place[place], value) if isinstance(value, Tensor) else value
             for name, value in values.items()
         }
         for place, values in saved["state"].items()

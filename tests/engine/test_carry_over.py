@@ -43,6 +43,17 @@ def test_an_equal_bucket_takes_over_the_memory():
     assert found == {"p0", "p1"}
 
 
+def test_entries_that_lie_in_another_order_by_now_stay_those_of_their_parameters():
+    weight = torch.zeros(2, 3)
+    item = Item("weight", weight)
+    before = [(Bucket(0, [item]), {"residual": torch.arange(6.0)})]
+    weight.data = weight.t().contiguous().t()  # as `.to(memory_format=torch.channels_last)` does
+    bucket = Bucket(0, [item])
+    slot, found = carried_over("residual", torch.zeros(6), bucket, before)
+    assert (slot.tolist(), found) == ([0, 3, 1, 4, 2, 5], {"weight"})
+    assert bucket.views(slot)[0].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
 def test_another_precision_is_converted():
     both = items(2, 3)
     before = [(Bucket(0, both), {"residual": torch.arange(5.0)})]
