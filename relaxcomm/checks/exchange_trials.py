@@ -112,7 +112,7 @@ def exchanged(
                 try:
                     operation = running.send(received)
                 except StopIteration as stop:
-                    tensor = entries(stop.value, NUMEL, "run", exchange, compressor)
+                    tensor = entries(stop.value, len(tensor), "run", exchange, compressor)
                     break
         transport.leave()
         rest = None if served is None else served.service.rest()
