@@ -117,7 +117,7 @@ def exchanged(
                 try:
                     operation = running.send(received)
                 except StopIteration as stop:
-                    tensor = entries(stop.value, NUMEL, "run", exchange, compressor)
+                    tensor = entries(stop.value, len(tensor), "run", exchange, compressor)
                     break
             written += held.written()
         transport.leave()
