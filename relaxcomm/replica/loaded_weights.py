@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter, ne, or_
+from operator import attrgetter, sub
 
 import torch
 from torch import Tensor
@@ -37,19 +37,19 @@ class LoadedWeights:
         self._tensors = [item.tensor for item in parameters]
         self._before: list[Tensor | None] | None = None  # checksums, from the first load since a step on
         self._versions: list[int] | None = None  # after that step
-        self._is_written = [False] * len(self._tensors)  # in place by the loop, as to clip them
+        self._usual = [0] * len(self._tensors)  # how often the loop itself writes in place between two steps
         self._ignores = self._is_restored = False
 
     def note(self) -> None:
         """A load is about to begin, into the model or a part of it.
 
-        What has changed in place since the step, as for an evaluation, is not known, and not compared, unless
-        the loop writes to it in training, too.
+        What was put there in place since the step, as for an evaluation, is not compared: the load may take
+        it away. What the loop writes there for training, such as clipped weights, is.
         """
         is_known = self._ignores or self._is_restored or self._before is not None
         if not (is_known or self._is_evaluated()):
-            pairs = zip(self._checksums(), self._have_changed(), self._is_written, strict=True)
-            self._before = [None if changed and not written else one for one, changed, written in pairs]
+            writes = zip(self._checksums(), self._written(), self._usual, strict=True)
+            self._before = [checksum if times in (0, usual) else None for checksum, times, usual in writes]
 
     def check(self, algorithm: Algorithm, step: int) -> None:
         """Before the engine changes parameters: look at what was loaded since it last did.
@@ -58,8 +58,8 @@ class LoadedWeights:
         """
         moves = any(rule.payload.facts.has_base and rule.is_active(step) for rule in algorithm.rules)
         changed = self.changed() if moves else []
-        if moves and self._before is None:
-            self._is_written = list(map(or_, self._is_written, self._have_changed()))
+        if self._before is None and not self._is_restored and any(written := self._written()):
+            self._usual = written
         self._before = None
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
@@ -90,24 +90,24 @@ class LoadedWeights:
     def ignored(self) -> Iterator[None]:
         """Notice no loads inside, whose end puts everything back."""
         before, self._ignores = self._ignores, True
-        is_known = self._versions == self._versions_now()
+        written = self._written()
         try:
             yield
         finally:
             self._ignores = before
-            self._versions = self._versions_now() if is_known else self._versions
+            self._versions = list(map(sub, self._versions_now(), written))
 
     def _is_evaluated(self) -> bool:
         """Whether a schedule-free optimizer holds other parameters there than those that are trained."""
         return any(not group.get("train_mode", True) for group in param_groups(self._optimizers))
 
+    def _written(self) -> list[int]:
+        """How often each parameter was written in place since the step."""
+        now = self._versions_now()
+        return list(map(sub, now, self._versions or now))
+
     def _versions_now(self) -> list[int]:
         return list(map(_version, self._tensors))
-
-    def _have_changed(self) -> list[bool]:
-        """Whether each was written to in place since the last step."""
-        now = self._versions_now()
-        return list(map(ne, now, self._versions or now))
 
     def _checksums(self) -> list[Tensor]:
         self._reshard()

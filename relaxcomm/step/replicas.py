@@ -229,13 +229,13 @@ def kept(bound: Bound) -> Iterator[None]:
     Others may have given this rank what they have instead, see `RejoinedError`.
     """
     before = _gathered([*mean_buckets(bound), *bound.replica.pack(bound.replica.maybe_buffers())])
-    try:
-        with bound.replica.loaded.ignored():
+    with bound.replica.loaded.ignored():
+        try:
             yield
-    except RejoinedError:
-        before = []
-        raise
-    finally:
-        bound.replica.reshard()
-        for bucket, flat in before:
-            bucket.scatter(flat)
+        except RejoinedError:
+            before = []
+            raise
+        finally:
+            bound.replica.reshard()
+            for bucket, flat in before:
+                bucket.scatter(flat)
