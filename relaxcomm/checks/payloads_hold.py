@@ -132,8 +132,7 @@ def slots_are_assigned(payload: Payload) -> None:
     for step in range(4):
         with slots_assigned(trial.state):
             result = trial.moved(0.5).read(float(step))
-            value = payload.finalize(trial.cx, trial.bucket, trial.state, result)[:_NUMEL]
-            payload.write(trial.cx, trial.bucket, trial.state, value, None)
+            payload.write(trial.cx, trial.bucket, trial.state, trial.finalize(result), None)
 
 
 def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
