@@ -68,7 +68,7 @@ def _restore(step: Step, saved: Mapping[str, Any]) -> None:
     elif (buckets := bound.plan.buckets) is None:
         return
     else:  # as it was before its first backward
-        bound.state.begin_anew()
         bound.lay_out_like(buckets)
+        bound.state.begin_anew(bound.plan, bound.clock.context)
     step.backward.restore(saved["late_gradients"])
     step.parameters.restore(saved["late_parameters"])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.transport import Membership, Service
-from relaxcomm.roles import Context, is_buffer
+from relaxcomm.roles import Context, Served, is_buffer
 from relaxcomm.roles.exchange import slots_in_run
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Plan, Task
@@ -78,20 +78,22 @@ class State:
     def set_up(self, plan: Plan, context: Callable[[Rule], Context]) -> None:
         """Make the slots of every task anew, and its service if there is none."""
         for task in (one for tasks in plan.tasks for one in tasks):
-            rule, bucket, place = task.rule, task.bucket, task.place
-            self.slots[place] = RuleState(rule, bucket, self._world.membership)
+            place = task.place
+            self.slots[place] = RuleState(task.rule, task.bucket, self._world.membership)
             self.rounds.setdefault(place, 0)
             self._counted.setdefault(place, self._world.statistics.trained_on)
-            served = rule.exchange.serve(context(rule), bucket, rule.compressor, rule.outer)
-            if served is not None and place not in self.services:
+            if place not in self.services and (served := _served(task, context)) is not None:
                 self.services[place] = served.service
-                where = str(task.index), bucket.index
+                where = str(task.index), task.bucket.index
                 self._world.transport.serve(where, served.service, served.request, served.reply)
 
-    def begin_anew(self) -> None:
-        """Nothing was exchanged yet, but with services, which count rounds themselves."""
-        self.rounds = {place: count for place, count in self.rounds.items() if place in self.services}
-        self._counted, self._exchanged_before = {}, frozenset()
+    def begin_anew(self, plan: Plan, context: Callable[[Rule], Context]) -> None:
+        """After `set_up`: as if nothing had been exchanged, and nobody had asked a service."""
+        self._exchanged_before = frozenset()
+        for task in (one for tasks in plan.tasks for one in tasks):
+            self.rounds[task.place], self._counted[task.place] = 0, self._world.statistics.trained_on
+            if (served := _served(task, context)) is not None:
+                self.services[task.place].restore(served.service.export())
 
     def of(self, task: Task) -> RuleState:
         """The slots of a task; buffers are averaged without a memory, by the weight of the rule that they
@@ -169,3 +171,9 @@ class State:
             self._counted[rule, unit] = self._world.statistics.trained_on - samples
         for rule, unit, service in saved["services"]:
             self.services[rule, unit].restore(service)
+
+
+def _served(task: Task, context: Callable[[Rule], Context]) -> Served | None:
+    """What its exchange has ranks answer to each other, made anew."""
+    rule = task.rule
+    return rule.exchange.serve(context(rule), task.bucket, rule.compressor, rule.outer)

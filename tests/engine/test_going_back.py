@@ -241,10 +241,18 @@ def again(world: World, algorithm, begin: int):
 
 
 @pytest.mark.parametrize("begin", [0, 2])
-@pytest.mark.parametrize("name", ["topk_sgd", "delayed_sgd", "qsgd", "async_model_average", "ssp"])
-def test_what_was_kept_or_on_its_way_is_gone(name, begin):
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *("topk_sgd", "delayed_sgd", "async_model_average", "ssp"),
+        "qsgd",  # draws by the number of the round
+        {"rules": [{"payload": "gradients", "exchange": "averaging_server"}]},  # whose services count rounds
+    ],
+    ids=str,
+)
+def test_what_was_kept_or_on_its_way_is_gone(algorithm, begin):
     """Also where the state is from before the first backward; servers no longer wait for what was asked."""
-    for first, second in in_process(again, SIZE, name, begin):
+    for first, second in in_process(again, SIZE, algorithm, begin):
         assert np.array_equal(first, second)
 
 
