@@ -33,6 +33,8 @@ class GradientHooks:
         self._tells_collected = uncompiled(self._awaited_arrives)
         self._handles = [hang(parameter, self._each) for parameter in self._parameters]
         self._awaited: dict[int, RemovableHandle] = {}
+        # One is always awaited, and tells of a backward that comes after one that has failed.
+        self.await_also(range(len(self._parameters))[:1])
 
     def collect(self) -> None:
         """Tell only of gradients that are awaited from now on, with all that arrived before them."""

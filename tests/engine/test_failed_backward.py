@@ -69,6 +69,7 @@ ALGORITHMS = [
     "topk_sgd",
     "delayed_sgd",
     {"name": "selsync", "threshold": 0.1, "aggregate": "gradients"},
+    "selsync",
 ]
 
 
@@ -90,10 +91,11 @@ def test_a_state_that_all_load_lets_the_run_go_on_on_gloo():
         assert ended == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.parametrize("fails_at", [0, 3])
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
-def test_one_worker_alone_goes_on_as_without_an_engine(algorithm, how):
-    found = in_process(failing, 1, algorithm, False, how)
+def test_one_worker_alone_goes_on_as_without_an_engine(algorithm, how, fails_at):
+    found = in_process(failing, 1, algorithm, False, how, fails_at)
     assert found == in_process(failing, 1, algorithm, False, how, None)
 
 
