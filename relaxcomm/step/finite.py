@@ -86,10 +86,10 @@ def local_error(names: Sequence[str], rank: int, step: int, so: str) -> NonFinit
 
 
 def _error(text: str, *, on_all_ranks: bool = False) -> NonFiniteError:
+    # Without a scaler that attach knows; one that it knows leaves such gradients out, and nothing is said.
+    scaler = "; if a GradScaler is used, pass it: attach(..., scaler=scaler)" if "gradient" in text else ""
     return NonFiniteError(
-        f"{text}. Lower the learning rate or clip gradients; if a GradScaler is used, pass it: "
-        "attach(..., scaler=scaler)",
-        on_all_ranks=on_all_ranks,
+        f"{text}. Lower the learning rate or clip gradients{scaler}", on_all_ranks=on_all_ranks
     )
 
 

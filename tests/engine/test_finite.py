@@ -73,6 +73,7 @@ def test_a_gradient_is_named_with_its_rank(name):
     algorithm, settings = OF_GRADIENTS[name]
     text = told_to_all(trained(algorithm, "gradient", **settings))
     assert "the gradient of 2.bias on rank 1;" in text
+    assert "pass it: attach(..., scaler=scaler)" in text
     assert text.startswith("step ")
 
 
@@ -218,6 +219,7 @@ ENDS = [
 def test_close_and_averaged_look_before_they_write(algorithm, what, expected, how):
     for text, is_free in in_process(closing, 3, algorithm, what, how):
         assert expected in text
+        assert "GradScaler" not in text, "it looks at gradients"
         assert is_free
 
 
