@@ -1,6 +1,7 @@
 """The command line: one file for each command."""
 
 import gc
+import os
 
 
 def main() -> None:
@@ -9,6 +10,8 @@ def main() -> None:
     What imports make is there to stay: to look through it for garbage meanwhile takes a sixth of the time
     until a command begins.
     """
+    # Errors here say what becomes of a store that ends; torch, which reads this once, adds pages of its frames.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     gc.disable()
     try:
         from relaxcomm.cli.app import main as run

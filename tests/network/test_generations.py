@@ -93,3 +93,13 @@ def test_who_is_not_admitted_hears_why():
     ranks.leave("closed at step 12")
     with pytest.raises(CommunicationError, match="has ended before"):
         late.wait_for_admission(60)
+
+
+def test_where_the_store_has_ended_so_may_the_run():
+    holds = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    reads = dist.TCPStore("127.0.0.1", holds.port, None, False, wait_for_workers=False)
+    stays = generations(reads, 1, 60)
+    stays.newest()
+    del holds
+    with pytest.raises(CommunicationError, match="rank 1 cannot go on: .* the run has ended, or was interrupted"):
+        stays.follow()
