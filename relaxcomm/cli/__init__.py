@@ -10,7 +10,7 @@ def main() -> None:
     What imports make is there to stay: to look through it for garbage meanwhile takes a sixth of the time
     until a command begins.
     """
-    # Errors here say what becomes of a store that ends; torch, which reads this once, adds pages of its frames.
+    # Errors here say what becomes of a store that ends; torch, which reads this once, adds pages of frames.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     gc.disable()
     try:
