@@ -60,7 +60,8 @@ def restore(session: Session, state: Mapping[str, Any]) -> None:
     """Go on from a state that was checked; every rank calls it."""
     session.loop.leave_step()
     _meet(session)  # else services would take what was asked before for what is asked after
-    with replicas.kept(session.bound):  # they were loaded; a switch would average them
+    session.replica.loaded.forget()  # the weights belong to the state
+    with replicas.kept(session.bound):  # a switch would average them
         session.schedule.resume(state)
     step_state.restore(session.step, state)
     session.loaders.restore(state["loaders"])

@@ -162,6 +162,7 @@ class Run:
             tell(str(error).partition(";")[0])
             self.clock.start()
             self._take_part()
+        self._follow_ranks()  # some may have been lost meanwhile
 
     def _follow_ranks(self) -> None:
         """Take note of ranks that are lost or have joined."""

@@ -72,9 +72,9 @@ def make(seed: int, what: str = "nothing", rank: int = 1, epochs: int = 2, pause
         return task.loss(model, batch)
 
     def evaluate(model):
-        if os.environ.get("RANK") == str(rank) and what == "sleep in evaluation" and 5 < len(calls) < 40:
+        if os.environ.get("RANK") == str(rank) and 5 < len(calls) < 40 and what.endswith(" in evaluation"):
             calls.extend([1] * 40)
-            sleep()
+            {"sleep in evaluation": sleep, "die in evaluation": die}[what]()
         return task.evaluate(model)
 
     return replace(task, loss=loss, evaluate=evaluate)

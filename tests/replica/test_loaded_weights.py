@@ -209,6 +209,21 @@ def test_where_servers_hold_the_model_a_load_before_the_end_is_told_to_be_lost(e
     assert caplog.text.count("ssp ends with the model that the servers hold; close the engine first") == 1
 
 
+def test_a_load_that_goes_back_before_a_switch_is_told_nothing(caplog):
+    model, optimizer = make()
+    phases = [{"after_steps": 2, "algorithm": "ssp"}, {"after_steps": 4, "algorithm": "bsp"}]
+    config = {"algorithm": "bsp", "phases": phases}
+    with relaxcomm.attach(model, optimizer, config) as engine:
+        train(model, optimizer, 5)
+        saved = copy.deepcopy(engine.run_state_dict())
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, config) as engine:
+        train(model, optimizer, 3)
+        engine.load_run_state_dict(saved)
+        train(model, optimizer)
+    assert "servers hold" not in caplog.text
+
+
 def test_what_is_put_back_after_a_change_in_place_trains_on():
     model, optimizer = make()
     with relaxcomm.attach(model, optimizer, {"algorithm": "diloco"}):
