@@ -25,7 +25,9 @@ class EndOfBackward:
         self._is_awaited = False
 
     def await_it(self) -> None:
-        """Tell of the end of the backward that is under way."""
+        """Tell of the end of the backward that is under way, once."""
+        if self.is_awaited:
+            return
         self._is_awaited = True
         queue = Variable._execution_engine.queue_callback
         end = partial(self._tell)  # autograd lets go of it, also where the backward fails

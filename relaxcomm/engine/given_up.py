@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from relaxcomm.engine.end_of_backward import EndOfBackward
 from relaxcomm.engine.listeners import Survivors
 from relaxcomm.errors import RankLostError
@@ -27,15 +25,6 @@ class GivenUpSteps:
     def include_this(self) -> bool:
         """Whether this step exchanges nothing more."""
         return self._is_behind or self._lost is not None
-
-    def attempt(self, work: Callable[[], None]) -> None:
-        """Do something together with others unless this step is given up, and give it up if one is lost."""
-        if self.include_this:
-            return
-        try:
-            work()
-        except RankLostError as error:
-            self.add(error)
 
     def add(self, error: RankLostError) -> bool:
         """Exchange no more in this step; whether `go_on` is to be called at the end of a backward.

@@ -40,8 +40,7 @@ class Loop:
         self.step = step
         """What is done in a step."""
         self._between: Between | None = None
-        self._paused = False
-        self._unsynchronised = False  # a backward of this step ran under no_sync
+        self._paused = self._unsynchronised = False  # under no_sync now; a backward of this step was
         self._begun = self._arrived = False  # a backward that reaches parameters is under way; it has
         self._called = False  # the model itself was, in this step
         self.turns = OptimizerTurns(step.bound.replica)
@@ -126,8 +125,7 @@ class Loop:
 
     def backward_begins(self) -> None:
         """A backward has reached the model's output, or a parameter."""
-        if not self._hooks.end_of_backward.is_awaited:
-            self._hooks.end_of_backward.await_it()
+        self._hooks.end_of_backward.await_it()
 
     @callback
     def gradients_arrive(self, indices: list[int]) -> None:
@@ -150,7 +148,7 @@ class Loop:
             bound.replica.remember_scale()
         if self._begun:
             self._begun = False
-            self._given_up.attempt(self.step.end_backward)
+            self._attempt(self.step.end_backward)
         self._given_up.go_on()
         self._hooks.gradients.await_also(self.step.backward.awaited)
         if self._given_up.include_this:
@@ -232,11 +230,19 @@ class Loop:
         """Close the step by `finish`, and tell who may switch."""
         self._called = self._unsynchronised = False
         self.turns.begin_anew()
-        self._given_up.attempt(finish)
+        self._attempt(finish)
         self._given_up.close(self.step)
         if self._between is not None:
             self._between.step_ends()
         self._survivors.step_ends()
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        """Do something together with others, unless this step is given up."""
+        if not self._given_up.include_this:
+            try:
+                work()
+            except RankLostError as error:
+                self.give_up_step(error)
 
     def give_up_step(self, error: RankLostError) -> None:
         """Go on without lost ranks, and exchange no more in this step; raises the error if that cannot be."""
