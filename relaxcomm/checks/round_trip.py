@@ -9,7 +9,6 @@ from torch import Tensor
 
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Compressor, Context, State
-from relaxcomm.roles.returned import decoded, yielded
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
@@ -67,13 +66,13 @@ def encode_decode(
     coding = compressor.encode_decode(
         context(step=step, layout=layout), tensor.clone(), state, keep_sent=True
     )
-    message = yielded(next(coding), Message, compressor)
+    message = next(coding)
     while True:
         messages.append(message)
         try:
-            message = yielded(coding.send([(1.0, message)]), Message, compressor)
+            message = coding.send([(1.0, message)])
         except StopIteration as stop:
-            result, sent = decoded(stop.value, compressor), stop.value[1]
+            result, sent = stop.value
             return messages, result, as_dense(sent, tensor)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
-from typing import ClassVar, TypeAlias
+from collections.abc import Callable, Generator, Sequence
+from functools import wraps
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.facts import CompressorFacts
+from relaxcomm.roles.returned import decoded, error, yielded
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
 
@@ -47,6 +49,11 @@ class Compressor(Primitive):
 
     role: ClassVar[str] = "compressor"
     declares: ClassVar[type[CompressorFacts]] = CompressorFacts
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "encode_decode" in vars(cls):
+            cls.encode_decode = _looked_at(cls.encode_decode)  # type: ignore[method-assign]
 
     @property
     @abstractmethod
@@ -102,3 +109,22 @@ class Compressor(Primitive):
     def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
         """The same for tensors that lie one behind the other and that may be coded apart."""
         return self.message_bytes(layout.numel, element_bytes)
+
+
+def _looked_at(encode_decode: Callable[..., object]) -> Callable[..., Coding]:
+    """The same, but what it yields and returns is looked at, whichever exchange asks for it."""
+
+    @wraps(encode_decode)
+    def coding(self: Compressor, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
+        numel, running = tensor.numel(), encode_decode(self, cx, tensor, state, keep_sent=keep_sent)
+        if not isinstance(running, Generator):
+            wanted = "yield a message, be sent what came back, and return the pair (result, sent)"
+            raise error(running, wanted, "encode_decode", self)
+        try:
+            message = next(running)
+            while True:
+                message = running.send((yield yielded(message, self.facts.kinds, self)))
+        except StopIteration as stop:
+            return decoded(stop.value, numel, self, keep_sent=keep_sent)
+
+    return coding

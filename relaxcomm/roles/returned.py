@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.errors import PluginError
 from relaxcomm.roles.context import Primitive
-from relaxcomm.tensors.messages import Message
+from relaxcomm.tensors.messages import Message, Sparse
 
 _WANTED = {
     "read": "what is exchanged, [numel + extra_entries]",
-    "run": "the combined result, which encode_decode returns first of a pair, [numel]",
+    "run": "the combined result, [numel]",
+    "encode_decode": "the pair (result, sent), the first of which is what was decoded, [numel]",
     "finalize": "the payload's result, [numel]",
     "apply": "the new value, [numel]",
 }
-_Kind = TypeVar("_Kind", bound=Message)
 
 
 def error(value: object, wanted: str, method: str, *primitives: Primitive) -> PluginError:
@@ -100,24 +99,27 @@ def written(value: object, controller: Primitive) -> Mapping[str, float]:
     return value
 
 
-def yielded(value: object, kind: type[_Kind], compressor: Primitive) -> _Kind:
+def yielded(value: object, kinds: frozenset[str], compressor: Primitive) -> Message:
     """What `encode_decode` has yielded.
 
-    Raises: PluginError unless it is a message of that kind.
+    Raises: PluginError unless it is a message of one of these kinds.
     """
-    if not isinstance(value, kind):
-        raise error(
-            value, f"yield a message of the class {kind.__name__}", "encode_decode yielded", compressor
-        )
-    return value
+    if isinstance(value, Message) and value.kind in kinds:
+        return value
+    wanted = f"yield a message that is {' or '.join(sorted(kinds))}, as its facts say"
+    raise error(value, wanted, "encode_decode yielded", compressor)
 
 
-def decoded(value: object, compressor: Primitive) -> Tensor:
-    """The result, first of the pair that `encode_decode` has returned.
+def decoded(
+    value: object, numel: int, compressor: Primitive, *, keep_sent: bool
+) -> tuple[Tensor, Tensor | Sparse | None]:
+    """The pair that `encode_decode` has returned.
 
-    Raises: PluginError if that is no pair.
+    Raises: PluginError if that is no pair, or if the result, its first, is not as `entries` wants it.
     """
-    if not isinstance(value, tuple) or len(value) != 2:
-        raise error(value, "return the pair (result, sent)", "encode_decode", compressor)
-    result: Tensor = value[0]
-    return result
+    kind = Tensor | Sparse if keep_sent else object
+    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], kind):
+        what_was_sent = ", of which the second is what was sent, as keep_sent asks" if keep_sent else ""
+        raise error(value, f"return the pair (result, sent){what_was_sent}", "encode_decode", compressor)
+    result, sent = value
+    return entries(result, numel, "encode_decode", compressor), sent

@@ -16,6 +16,7 @@ from relaxcomm.plugin import (
     Dense,
     Exchange,
     Outer,
+    SharedSupport,
     VotingTrigger,
     finish,
     frozen,
@@ -23,12 +24,19 @@ from relaxcomm.plugin import (
 from relaxcomm.primitives import (
     all_gather,
     all_reduce,
+    averaging_server,
+    choco_gossip,
+    coordinate_median,
     deltas,
+    gossip,
     gradients,
+    hierarchical_all_reduce,
     identity,
     norm_test,
     parameters,
+    push_sum,
     relative_gradient_change,
+    scatter_gather,
     sgd,
 )
 
@@ -112,18 +120,18 @@ RULES = {
     "finalize": lambda form: Rule(payload=taken(form=form), exchange=all_reduce()),
     "apply": lambda form: Rule(payload=deltas(), exchange=all_reduce(), outer=moved(form=form)),
 }
-COMBINED = "the combined result, which encode_decode returns first of a pair, [numel] = "
+DECODED = "the pair (result, sent), the first of which is what was decoded, [numel] = "
 SAID = {
-    "coder": ("run of all_reduce() with coder(form='{}') returned ", COMBINED + "[3]"),
-    "coder of gradients": ("run of all_reduce() with coder(form='{}') returned ", COMBINED + "[5]"),
-    "run": ("run of mean(form='{}') with identity() returned ", COMBINED + "[3]"),
+    "coder": ("encode_decode of coder(form='{}') returned ", DECODED + "[3]"),
+    "coder of gradients": ("encode_decode of coder(form='{}') returned ", DECODED + "[5]"),
+    "run": ("run of mean(form='{}') with identity() returned ", "the combined result, [numel] = [3]"),
     "read": ("read of put_in(form='{}') returned ", "what is exchanged, [numel + extra_entries] = [3]"),
     "finalize": ("finalize of taken(form='{}') returned ", "the payload's result, [numel] = [3]"),
     "apply": ("apply of moved(form='{}') returned ", "the new value, [numel] = [3]"),
 }
 
 
-def trained(rule, *controllers):
+def trained(rule, *controllers, **configured):
     """The parameters of three ranks, in two buckets, after two steps."""
 
     def rank(group):
@@ -132,8 +140,8 @@ def trained(rule, *controllers):
             for place, parameter in enumerate(model.parameters()):
                 parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) + place)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        algorithm = {"algorithm": Algorithm((rule,), controllers=controllers), "bucket_bytes": 12}
-        with attach(model, optimizer, algorithm, process_group=group):
+        config = {"algorithm": Algorithm((rule,), controllers=controllers), "bucket_bytes": 12}
+        with attach(model, optimizer, config | configured, process_group=group):
             for step in range(2):
                 optimizer.zero_grad()
                 model(torch.ones(1, 2) * (group.rank() + step)).square().sum().backward()
@@ -259,29 +267,69 @@ def test_a_vote_is_yes_or_no(form):
         trained(rule)
 
 
-@pytest.mark.parametrize("exchange", [all_reduce(), all_gather()], ids=repr)
-def test_a_coder_that_yields_or_returns_something_else_is_named(exchange):
-    @frozen
-    class bare(coder):
-        facts = identity.facts
+@frozen
+class talking(coder):
+    facts = identity.facts
 
-        def encode_decode(self, cx, tensor, state, *, keep_sent):
-            yield tensor
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        return TALKS[self.form](Dense(tensor.clone()))
 
-    @frozen
-    class alone(coder):
-        facts = identity.facts
 
-        def encode_decode(self, cx, tensor, state, *, keep_sent):
-            yield Dense(tensor)
-            return tensor
+def yields_a_tensor(message):
+    yield message.tensor
 
-    for compressor, said in (
-        (bare(form="itself"), r"encode_decode of bare.* yielded \[\d\] of .*; yield a message of the class"),
-        (alone(form="itself"), r"encode_decode of alone.* returned \[\d\] of .*; return the pair"),
-    ):
-        with pytest.raises(PluginError, match=said):
-            trained(Rule(payload=gradients(), compressor=compressor, exchange=exchange))
+
+def returns_a_tensor(message):
+    yield message
+    return message.tensor
+
+
+def returns_no_tensor(message):
+    yield message
+    return None, message.tensor
+
+
+def yields_another_kind(message):
+    yield SharedSupport(message.tensor)
+
+
+TALKS = {
+    "bare": yields_a_tensor,
+    "alone": returns_a_tensor,
+    "empty": returns_no_tensor,
+    "other": yields_another_kind,
+    "mute": lambda message: (message.tensor, None),
+}
+TALKS_SAID = {
+    "bare": r"yielded \[\d+\] of torch.float32; yield a message that is dense, as its facts say",
+    "alone": r"returned \[\d+\] of torch.float32; return the pair \(result, sent\)",
+    "empty": r"returned None; return the pair \(result, sent\), the first of which is what was decoded",
+    "other": r"yielded SharedSupport.*; yield a message that is dense, as its facts say",
+    "mute": r"returned \(tensor.*; yield a message, be sent what came back, and return the pair",
+}
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        all_reduce(),
+        all_gather(),
+        coordinate_median(),
+        scatter_gather(),
+        gossip(),
+        choco_gossip(gamma=0.5),
+        push_sum(),
+        hierarchical_all_reduce(),
+        averaging_server(),
+    ],
+    ids=lambda exchange: type(exchange).__name__,
+)
+@pytest.mark.parametrize("form", TALKS)
+def test_a_coder_that_does_not_talk_is_named(exchange, form):
+    groups = {"topology": {"hierarchical": {"sizes": [2, 1]}}}
+    configured = groups if exchange.facts.topology == "groups" else {}
+    with pytest.raises(PluginError, match=f"encode_decode of talking.*{TALKS_SAID[form]}"):
+        trained(Rule(payload=parameters(), compressor=talking(form=form), exchange=exchange), **configured)
 
 
 def test_an_exchange_that_yields_no_operation_is_named():

@@ -9,8 +9,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
-from relaxcomm.roles.returned import decoded, yielded
-from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM, Message
+from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM
 from relaxcomm.topology import Topology
 
 
@@ -56,14 +55,15 @@ class all_gather(Exchange):
         weight = 1 / cx.membership.world_size
         coding = compressor.encode_decode(cx.at(out=tensor), tensor, state, keep_sent=False)
         try:
-            message = yielded(next(coding), Message, compressor)
+            message = next(coding)
             while True:
                 rows = yield AllGather(message.pack())
                 assert isinstance(rows, Tensor)
                 parts = [(weight, message.unpack(row)) for row in rows]
-                message = yielded(coding.send(parts), Message, compressor)
+                message = coding.send(parts)
         except StopIteration as stop:
-            return decoded(stop.value, compressor)
+            result: Tensor = stop.value[0]
+            return result
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return (world_size - 1) * message_bytes

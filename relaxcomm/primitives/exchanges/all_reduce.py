@@ -12,8 +12,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather, AllReduce, AllToAll
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Parts, State
-from relaxcomm.roles.returned import decoded, yielded
-from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum
+from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum, Message
 from relaxcomm.tensors.precision import HALVES, wide
 from relaxcomm.tensors.shards import shard_sizes, stacked
 from relaxcomm.topology import Topology
@@ -57,8 +56,9 @@ class all_reduce(Exchange):
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
         try:
-            message = yielded(next(coding), Dense, compressor)
+            message: Message = next(coding)
             while True:
+                assert isinstance(message, Dense), "no others are accepted"
                 if isinstance(message, Maximum):
                     received = yield AllReduce(message.ordered(), "max")
                     assert isinstance(received, Tensor)
@@ -66,9 +66,10 @@ class all_reduce(Exchange):
                     received = yield from _mean(cx, message.tensor)
                 in_place = received is message.tensor
                 parts: Parts = ((1.0, message if in_place else replace(message, tensor=received)),)
-                message = yielded(coding.send(parts), Dense, compressor)
+                message = coding.send(parts)
         except StopIteration as stop:
-            return decoded(stop.value, compressor)
+            result: Tensor = stop.value[0]
+            return result
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes

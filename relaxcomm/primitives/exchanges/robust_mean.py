@@ -14,7 +14,6 @@ from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Count, frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
-from relaxcomm.roles.returned import decoded, yielded
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.messages import SUMMABLE, Dense
 from relaxcomm.tensors.precision import wide
@@ -51,7 +50,8 @@ class RobustMean(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
-        message = yielded(next(coding), Dense, compressor)
+        message = next(coding)
+        assert isinstance(message, Dense), "no others are accepted"
         rows = yield AllGather(message.pack())
         assert isinstance(rows, Tensor)
         values = [message.unpack(row).tensor for row in rows]
@@ -59,7 +59,8 @@ class RobustMean(Exchange):
         try:
             coding.send([(1.0, replace(message, tensor=middle))])
         except StopIteration as stop:
-            return decoded(stop.value, compressor)
+            result: Tensor = stop.value[0]
+            return result
         raise AssertionError("compressors of several messages are refused when a rule is built")
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
