@@ -17,7 +17,7 @@ from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.listeners import Between, Survivors
 from relaxcomm.engine.optimizer_turns import OptimizerTurns
 from relaxcomm.errors import RankLostError
-from relaxcomm.replica.fused_gradients import lay_gradients_as_parameters
+from relaxcomm.replica.fused_optimizers import lay_out_as_parameters
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
 
@@ -172,7 +172,7 @@ class Loop:
             if not self._given_up.include_this:
                 loop_checks.check_exchanged(self.step, unsynchronised=self._unsynchronised)
                 self.step.before_step()
-        lay_gradients_as_parameters(optimizer)
+        lay_out_as_parameters(optimizer)
 
     @callback
     def step_ends(self, optimizer: Optimizer) -> None:
@@ -187,28 +187,27 @@ class Loop:
         if self._paused:
             loop_checks.check_not_exchanged(self.step)
             self._unsynchronised = True
-        elif not self._given_up.include_this:
-            try:
-                if not self._begun:
-                    self._begin()
-                self.step.ready(indices)
-            except RankLostError as error:
-                self.give_up_step(error)
+        elif self._given_up.include_this:
+            self.backward_begins()  # at whose end they are discarded
+        else:
+            self._attempt(lambda: self._hand_in(indices))
 
     def _take_rest(self) -> None:
         """Gradients that were collected when the backward ended."""
         if rest := self._hooks.gradients.tell_each():
             self._take_gradients(rest)
 
-    def _begin(self) -> None:
-        """A backward that reaches parameters; `autograd.grad` does not come here."""
-        loop_checks.check_no_graph()
-        self.backward_begins()
-        if not self._called:
-            self._begin_uncalled()
-        self.step.bound.replica.remember_scale()
-        self.step.begin_backward()
-        self._begun = True
+    def _hand_in(self, indices: list[int]) -> None:
+        """Those of a backward that reaches parameters; `autograd.grad` does not come here."""
+        if not self._begun:
+            loop_checks.check_no_graph()
+            self.backward_begins()
+            if not self._called:
+                self._begin_uncalled()
+            self.step.bound.replica.remember_scale()
+            self.step.begin_backward()
+            self._begun = True
+        self.step.ready(indices)
 
     def _begin_uncalled(self) -> None:
         """The training loop calls parts of the model, or methods other than its forward."""

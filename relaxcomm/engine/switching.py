@@ -19,7 +19,7 @@ from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
 from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
-from relaxcomm.replica.fused_gradients import lay_gradients_as_parameters
+from relaxcomm.replica.fused_optimizers import lay_out_as_parameters
 from relaxcomm.roles import Payload, is_buffer
 from relaxcomm.step import replicas, served
 from relaxcomm.step.bound import Bound
@@ -97,7 +97,7 @@ def come_to_rest(step: Step) -> None:
         bound.replica.forget_scale()  # no GradScaler unscales what is late
         while step.backward.drain():
             for optimizer in bound.replica.optimizers:
-                lay_gradients_as_parameters(optimizer)
+                lay_out_as_parameters(optimizer)
                 optimizer.step()
 
 

@@ -67,7 +67,8 @@ class LoadedWeights:
                 f"load_state_dict() has changed {changed[0]}{more} before step {step}, and {algorithm.name}, "
                 "which moves parameters from where they were, would take it for what this rank has trained. "
                 "Close the engine, load, and attach again; to go on with a saved run use "
-                "engine.load_run_state_dict() or relaxcomm.checkpoint.load(), or load the engine's state, too"
+                "engine.load_run_state_dict() or relaxcomm.checkpoint.load(), or load the engine's state; "
+                "to evaluate other weights, put them in by load_state_dict(), too"
             )
 
     def changed(self) -> list[str]:

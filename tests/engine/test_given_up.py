@@ -102,3 +102,23 @@ def failing(world):
 
 def test_a_backward_that_fails_then_is_refused_as_any_that_fails():
     assert in_process(failing, 2) == [[]] * 2
+
+
+def giving_up(world, by_parts):
+    """How far a step moves that is given up in the first of its two backwards."""
+    rank = Losing(world)
+    forward = rank.model.forward if by_parts else rank.model
+    step, ready = rank.loop.step, rank.loop.step.ready
+    for backward in range(2):
+        step.ready = ready if backward else rank.lose
+        forward(torch.ones(2, 4)).square().mean().backward()
+    before = values(rank.model)
+    rank.optimizer.step()
+    moved = abs(values(rank.model) - before).max()
+    rank.engine.close(average=False)
+    return moved
+
+
+@pytest.mark.parametrize("by_parts", [False, True])
+def test_later_backwards_of_the_step_move_nothing_either(by_parts):
+    assert in_process(giving_up, 2, by_parts) == [0.0] * 2

@@ -130,3 +130,32 @@ def test_a_switch_carries_residuals_over_from_the_other_format():
     first, last = (simulate(lambda group, one=one: rank(group, one), 3) for one in (FIRST, LAST))
     for one, other in zip(first, last, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+
+
+def test_moments_that_are_older_than_the_format_are_saved_as_they_are_read():
+    """Fused Adagrad makes its sums when it is made, here before the model is converted."""
+
+    def rank(group, restarts):
+        def attached():
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(128, 1))
+            optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1, fused=True)
+            model.to(memory_format=LAST)
+            return model, optimizer, attach(model, optimizer, "bsp", process_group=group)
+
+        model, optimizer, engine = attached()
+        for step in range(6):
+            if restarts and step == 3:
+                state = engine.run_state_dict()
+                engine.close()
+                model, optimizer, engine = attached()
+                engine.load_run_state_dict(state)
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            model(torch.randn(2, 3, 6, 6)).square().mean().backward()
+            optimizer.step()
+        engine.close()
+        return torch.cat([one.detach().flatten() for one in model.parameters()])
+
+    whole, restarted = (simulate(partial(rank, restarts=restarts), 1)[0] for restarts in (False, True))
+    torch.testing.assert_close(restarted, whole, rtol=0, atol=0)

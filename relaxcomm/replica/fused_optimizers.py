@@ -1,0 +1,34 @@
+"""Gradients and moments that lie in memory as fused optimizers take for granted."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from relaxcomm.replica.sharding import like
+from relaxcomm.tensors.buckets import local
+from relaxcomm.tensors.memory_order import laid_out_like
+
+
+def lay_out_as_parameters(optimizer: Optimizer) -> None:
+    """Give gradients and moments the strides of their parameters, where an optimizer's groups are fused.
+
+    A view into a flat buffer lies as the parameter did when the buffer was laid out, maybe in another memory
+    format; so does a moment that was made before the model was converted.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("fused") else ():
+            if parameter.grad is None:
+                continue
+            parameter.grad = _laid_out(parameter, parameter.grad)
+            if not local(parameter).is_contiguous():  # seldom, so that moments are not looked at in each step
+                kept = optimizer.state.get(parameter, {})
+                tensors = {name: value for name, value in kept.items() if isinstance(value, Tensor)}
+                kept.update({name: _laid_out(parameter, value) for name, value in tensors.items()})
+
+
+def _laid_out(parameter: Tensor, values: Tensor) -> Tensor:
+    """The same, unless they lie in another order."""
+    held = local(values)
+    laid_out = laid_out_like(local(parameter), held)
+    return values if laid_out is held else like(parameter, laid_out)
