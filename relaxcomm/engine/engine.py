@@ -147,7 +147,7 @@ class Engine(Batching, Restorable):
 
         Args:
             average: whether to end with the mean model, or the server's; by default if the algorithm lets
-                replicas differ or the model has floating-point buffers.
+                replicas differ or the model has buffers that are averaged.
 
         Raises: NonFiniteError on every rank if what is averaged, or comes late, holds NaN or infinity on one;
             models stay as they are, and the engine is closed all the same.

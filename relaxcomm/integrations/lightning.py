@@ -216,12 +216,11 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         return None if is_interrupted else self.engine
 
     def _hold_mean(self) -> None:
-        if self._averaged is None and (engine := self._open_engine()) is not None:
-            has_buffers = any(buffer.is_floating_point() for buffer in self.lightning_module.buffers())
-            if has_buffers or engine.algorithm.lets_replicas_differ:
-                averaged = engine.averaged()
-                averaged.__enter__()
-                self._averaged = averaged
+        engine = self._open_engine()
+        if self._averaged is None and engine is not None and engine.replicas_may_differ:
+            averaged = engine.averaged()
+            averaged.__enter__()
+            self._averaged = averaged
 
     def _let_go(self) -> None:
         if self._averaged is not None:
