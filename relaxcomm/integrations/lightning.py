@@ -79,13 +79,13 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         if trainer.state.fn != TrainerFn.FITTING:
             return
         check_optimizers(self.optimizers)
-        check_callbacks(trainer.callbacks)
         scaler = getattr(self.precision_plugin, "scaler", None)
         with ExitStack() as undo:
             engine = undo.enter_context(
                 attach(self.lightning_module, self.optimizers, self.config, scaler=scaler)
             )
             check_config(engine.settings)
+            check_callbacks(trainer.callbacks, engine.settings)
             undo.pop_all()
         self.engine = engine
         if self._even not in trainer.callbacks:
