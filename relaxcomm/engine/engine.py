@@ -10,14 +10,11 @@ from typing import Any, Literal, TypeVar
 import torch.distributed as dist
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine import switching
+from relaxcomm.engine import evaluation, switching
 from relaxcomm.engine.batching import Batching
 from relaxcomm.engine.restorable import Restorable
 from relaxcomm.engine.session import Session
 from relaxcomm.errors import UsageError
-from relaxcomm.network.byte_counters import EVALUATION
-from relaxcomm.replica.modes import evaluated
-from relaxcomm.step import replicas, served
 
 T = TypeVar("T")
 
@@ -52,7 +49,8 @@ class Engine(Batching, Restorable):
     def averaged(self) -> Iterator[None]:
         """Hold the mean model inside, or the server's (`ssp`), to evaluate or save it; every rank must enter.
 
-        Parameters and floating-point buffers come back bit for bit.
+        Parameters and floating-point buffers come back bit for bit, but for what is written into a buffer
+        inside, such as a best loss, which stays. BatchNorm's statistics, as weights, always come back.
 
         Raises: NonFiniteError on every rank if those of one hold NaN or infinity.
 
@@ -73,15 +71,7 @@ class Engine(Batching, Restorable):
             [(-2.0, -4.0), (-6.0, -4.0)]
         """
         self._check_open()
-        self._session.loop.close_skipped_step()
-        session = self._session
-        with (
-            self.statistics.evaluating(),
-            session.loop.turns.uncounted(),
-            replicas.kept(session.bound),
-            evaluated(session.replica.optimizers, keeps=True),
-        ):
-            session.together(self._average)
+        with evaluation.averaged(self._session):
             yield
 
     def switch(
@@ -157,7 +147,7 @@ class Engine(Batching, Restorable):
 
         Args:
             average: whether to end with the mean model, or the server's; by default if the algorithm lets
-                replicas differ or the model has floating-point buffers.
+                replicas differ or the model has buffers that are averaged.
 
         Raises: NonFiniteError on every rank if what is averaged, or comes late, holds NaN or infinity on one;
             models stay as they are, and the engine is closed all the same.
@@ -228,15 +218,6 @@ class Engine(Batching, Restorable):
         world = self._session.world
         place = f"rank {world.rank} of {world.size}, step {self._session.bound.clock.step}"
         return f"Engine({self.algorithm!r}, {place})"
-
-    def _average(self) -> None:
-        bound, asked = self._session.bound, self._session.step.parameters.asked()
-        if bound.plan.keeps_step:
-            bound.meet("averaged()")
-        served.meet(bound, asked, evaluates=True)
-        if not bound.plan.keeps_step:  # whoever is early is asked by the others until they come
-            bound.meet("averaged()")
-        replicas.average(bound, EVALUATION, asked)
 
     def _fail(self, error: BaseException) -> None:
         self._closed = True

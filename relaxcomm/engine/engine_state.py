@@ -13,7 +13,8 @@ from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import parse
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.network.transport import Membership
-from relaxcomm.step import replicas, served
+from relaxcomm.step import served
+from relaxcomm.step.kept_replica import kept
 
 
 def export(session: Session) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def restore(session: Session, state: Mapping[str, Any]) -> None:
     session.loop.leave_step()
     _meet(session)  # else services would take what was asked before for what is asked after
     session.replica.loaded.forget()  # the weights belong to the state
-    with replicas.kept(session.bound):  # a switch would average them
+    with kept(session.bound):  # a switch would average them
         session.schedule.resume(state)
     step_state.restore(session.step, state)
     session.loaders.restore(state["loaders"])

@@ -40,6 +40,21 @@ class Readable:
         return self._session.bound.algorithm
 
     @property
+    def replicas_may_differ(self) -> bool:
+        """Whether `averaged` is of use: the algorithm lets replicas differ, or there are buffers to average.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> for layer in torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2):
+            ...     with attach(layer, None, "bsp") as engine:
+            ...         engine.replicas_may_differ
+            False
+            True
+        """
+        return self._session.bound.replicas_may_differ
+
+    @property
     def step(self) -> int:
         """Steps of the run so far, the same on all ranks; of one that has joined, too.
 

@@ -212,8 +212,7 @@ class Session:
         switching.come_to_rest(self.step)
         if not bound.plan.keeps_step:  # those that finish early have served the others until now
             bound.meet("close()")
-        has_buffers = any(True for _ in self.replica.model.buffers())
-        if average or (average is None and (self.bound.algorithm.lets_replicas_differ or has_buffers)):
+        if average or (average is None and bound.replicas_may_differ):
             with self.world.statistics.evaluating(), evaluated(self.replica.optimizers, keeps=False):
                 replicas.average(self.bound, EVALUATION)
             requantize(self.replica.model)

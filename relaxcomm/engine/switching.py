@@ -21,7 +21,7 @@ from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
 from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
 from relaxcomm.replica.fused_optimizers import lay_out_as_parameters
 from relaxcomm.roles import Payload, is_buffer
-from relaxcomm.step import replicas, served
+from relaxcomm.step import kept_replica, replicas, served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 
@@ -89,7 +89,7 @@ def come_to_rest(step: Step) -> None:
     is_loaded = bool(bound.replica.loaded.changed())
     if is_loaded:
         idle.warn_of_lost_load(bound)
-    with replicas.kept(bound) if is_loaded else nullcontext():  # what is late is of other weights
+    with kept_replica.kept(bound) if is_loaded else nullcontext():  # what is late is of other weights
         served.step_aside(bound, step.parameters.asked())
         step.parameters.drain()
         bound.world.transport.leave()

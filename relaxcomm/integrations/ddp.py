@@ -48,6 +48,7 @@ def ddp_hook(
     one place alone, so schemes of several rounds work on Gloo with any number of buckets. Where a
     compressor looks at the whole model, and in the first backward, they go out at its end. Residuals follow
     their parameters when DDP rebuilds its buckets; what has no entry for each parameter begins anew.
+    A checkpoint has none of them: a run that goes on from one begins with none.
 
     Args:
         compressor: how gradients are coded.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from relaxcomm.config import Config
 from relaxcomm.engine import Engine
 from relaxcomm.engine.attach import attach
 from relaxcomm.errors import ConfigError
-from relaxcomm.integrations.lightning_averages import Averages
+from relaxcomm.integrations.lightning_averages import Averages, check_swapped_back, follow_swaps
 from relaxcomm.integrations.lightning_checks import (
     EvenEpochs,
     check_batches,
@@ -31,6 +31,7 @@ from relaxcomm.integrations.lightning_checks import (
     check_optimizers,
     folder_of_ranks,
 )
+from relaxcomm.integrations.lightning_mean import MeanModel
 
 _OPTIONS = {
     *inspect.signature(ParallelStrategy).parameters,
@@ -66,7 +67,7 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         self.config = config
         self.engine: Engine | None = None
         """The engine of the latest `fit`; its statistics stay readable when that has ended."""
-        self._averaged: AbstractContextManager[None] | None = None  # while it is entered
+        self._mean = MeanModel(self._open_engine)
         self._loaded_from: str | Path = ""
         self._even = EvenEpochs(self._open_engine)
 
@@ -79,17 +80,18 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         if trainer.state.fn != TrainerFn.FITTING:
             return
         check_optimizers(self.optimizers)
-        check_callbacks(trainer.callbacks)
         scaler = getattr(self.precision_plugin, "scaler", None)
         with ExitStack() as undo:
             engine = undo.enter_context(
                 attach(self.lightning_module, self.optimizers, self.config, scaler=scaler)
             )
             check_config(engine.settings)
+            check_callbacks(trainer.callbacks, engine.settings)
             undo.pop_all()
         self.engine = engine
         if self._even not in trainer.callbacks:
             trainer.callbacks.insert(0, self._even)
+        follow_swaps(trainer.callbacks)
         if engine.algorithm.lets_replicas_differ and (names := self._averages().names):
             rank_zero_warn(
                 f"{', '.join(names)}: each rank averages its own replica and validates its own average, and "
@@ -128,26 +130,26 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
 
     def on_validation_start(self) -> None:
         """Validate the mean model, where replicas differ."""
-        self._hold_mean()
+        self._mean.hold()
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         """One batch; a checkpoint in the middle of a validation has let go of the mean model."""
-        self._hold_mean()
+        self._mean.hold()
         return super().validation_step(*args, **kwargs)
 
     def on_validation_end(self) -> None:
         """Go on with this rank's own replica."""
-        self._let_go()
+        self._mean.let_go()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The model as a checkpoint has it: the mean of all replicas, which was validated, too."""
-        was_held = self._averaged is not None
-        self._hold_mean()
+        was_held = self._mean.is_held
+        self._mean.hold()
         state: dict[str, Any] = super().lightning_module_state_dict()
-        if self._averaged is not None:  # in the replica's memory, which becomes the replica again
+        if self._mean.is_held:  # in the replica's memory, which becomes the replica again
             state = {name: v.clone() if isinstance(v, Tensor) else v for name, v in state.items()}
         if not was_held:
-            self._let_go()
+            self._mean.let_go()
         return state
 
     def save_checkpoint(
@@ -155,7 +157,8 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
     ) -> None:
         """Save what Lightning does, and beside it all ranks' own states, which `fit(ckpt_path=…)` needs."""
         if (engine := self._open_engine()) is not None and "optimizer_states" in checkpoint:
-            self._let_go()
+            check_swapped_back(self.lightning_module.trainer.callbacks)
+            self._mean.let_go()
             averages = self._averages()
             others: dict[str, Any] = {"averages": averages} if averages.names else {}
             checkpoint[_KEY] = checkpoints.save(engine, folder_of_ranks(filepath), **others).name
@@ -194,7 +197,7 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
 
     def on_exception(self, exception: BaseException) -> None:
         """Let the other ranks know, and restore model and optimizers."""
-        self._let_go()
+        self._mean.let_go()
         if self.engine is not None:
             self.engine.__exit__(type(exception), exception, exception.__traceback__)
         super().on_exception(exception)
@@ -214,19 +217,6 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
             return None
         is_interrupted = self.lightning_module.trainer.state.status == TrainerStatus.INTERRUPTED
         return None if is_interrupted else self.engine
-
-    def _hold_mean(self) -> None:
-        if self._averaged is None and (engine := self._open_engine()) is not None:
-            has_buffers = any(buffer.is_floating_point() for buffer in self.lightning_module.buffers())
-            if has_buffers or engine.algorithm.lets_replicas_differ:
-                averaged = engine.averaged()
-                averaged.__enter__()
-                self._averaged = averaged
-
-    def _let_go(self) -> None:
-        if self._averaged is not None:
-            self._averaged.__exit__(None, None, None)
-            self._averaged = None
 
 
 class LogStatistics(pl.Callback):  # type: ignore[misc]  # as above

@@ -10,6 +10,8 @@ import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from torch import Tensor, nn
 
+from relaxcomm.errors import UsageError
+
 
 class Averages:
     """What a rank saves of them: a checkpoint of Lightning's has rank 0's alone.
@@ -41,6 +43,56 @@ class Averages:
             key: {name: _mean([one[key][name] for one in state_dicts]) for name in first}
             for key, first in state_dicts[0].items()
         }
+
+
+class _Swap(pl.Callback):  # type: ignore[misc]  # it is Any where Lightning is missing
+    """Right after a callback that swaps its average and the model while that is validated: whether it has.
+
+    Args:
+        owner: the callback.
+    """
+
+    def __init__(self, owner: WeightAveraging) -> None:
+        self.owner = owner
+        self.is_on = False
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """An earlier validation may have failed."""
+        self.is_on = False
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """It has swapped them."""
+        self.is_on = True
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """It has swapped them back."""
+        self.is_on = False
+
+
+def follow_swaps(callbacks: list[pl.Callback]) -> None:
+    """Have `check_swapped_back` know what these callbacks swap.
+
+    Args:
+        callbacks: of the Trainer, to which others are added.
+    """
+    followed = [one.owner for one in callbacks if isinstance(one, _Swap)]
+    for one in [one for one in callbacks if isinstance(one, WeightAveraging) and one not in followed]:
+        callbacks.insert(callbacks.index(one) + 1, _Swap(one))
+
+
+def check_swapped_back(callbacks: Sequence[pl.Callback]) -> None:
+    """Refuse a checkpoint that would have an average of weights for the replica, and the replica for it.
+
+    Raises: UsageError.
+    """
+    for one in callbacks:
+        if isinstance(one, _Swap) and one.is_on:
+            raise UsageError(
+                f"{type(one.owner).__name__} has its average and the model swapped until the end of "
+                "the validation, so that a checkpoint would take one for the other; save in "
+                "on_validation_end, as ModelCheckpoint does, or the average alone by "
+                "save_checkpoint(…, weights_only=True)"
+            )
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:

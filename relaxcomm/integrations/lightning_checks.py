@@ -10,7 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
-from lightning.pytorch.callbacks import BaseFinetuning
+from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning
 from torch.optim import Optimizer
 
 from relaxcomm.config import Config
@@ -50,11 +50,14 @@ def check_config(settings: Config) -> None:
         )
 
 
-def check_callbacks(callbacks: Sequence[pl.Callback]) -> None:
-    """Refuse callbacks that freeze parameters before the engine is attached, and let them train later.
+def check_callbacks(callbacks: Sequence[pl.Callback], settings: Config) -> None:
+    """Refuse callbacks that have parameters train which the engine does not know, or replicas part.
 
     Raises: UsageError.
     """
+    differing = [
+        one.name for one in settings.algorithms if one.lets_replicas_differ or one.planner is not None
+    ]
     for callback in callbacks:
         if isinstance(callback, BaseFinetuning):
             raise UsageError(
@@ -62,6 +65,12 @@ def check_callbacks(callbacks: Sequence[pl.Callback]) -> None:
                 "nothing would exchange them when they train later; give the optimizer all parameters, "
                 "freeze in on_train_start and unfreeze in on_train_epoch_start, or call fit once with them "
                 "frozen and once without"
+            )
+        if isinstance(callback, ModelPruning) and differing:
+            raise UsageError(
+                f"{type(callback).__name__} masks each rank's own replica, and with {differing[0]} replicas "
+                "may differ, so that masks would; name bsp or another algorithm that keeps replicas "
+                "equal, or prune by torch.nn.utils.prune inside `with trainer.strategy.engine.averaged():`"
             )
 
 

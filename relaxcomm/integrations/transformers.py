@@ -133,14 +133,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # it is Any where Tr
     def _mean_model(self) -> AbstractContextManager[None]:
         """Where the model is what all ranks have trained together."""
         engine = self._attached
-        if engine is None or not _may_differ(engine, self.model):
+        if engine is None or not engine.replicas_may_differ:
             return nullcontext()
         return engine.averaged()
-
-
-def _may_differ(engine: Engine, model: nn.Module) -> bool:
-    has_statistics = any(buffer.is_floating_point() for buffer in model.buffers())
-    return engine.algorithm.lets_replicas_differ or has_statistics
 
 
 def _check_batches(engine: Engine) -> None:

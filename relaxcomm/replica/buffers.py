@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from relaxcomm.system.torch_classes import derives_from
 
 _FAKE_QUANTIZER = "FakeQuantizeBase"
+_NORM = "_NormBase"
 
 
 def can_be_copied(buffer: Tensor) -> bool:
@@ -23,12 +25,7 @@ def can_be_copied(buffer: Tensor) -> bool:
 
 def with_means(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that are averaged, now or later: floats of the model's state whose mean says something."""
-    left_out = {
-        f"{place}.{name}" if place else name
-        for place, module in model.named_modules()
-        for name in module._buffers
-        if _stays_local(module, name)
-    }
+    left_out = {whole for whole, module, name in _named(model) if _stays_local(module, name)}
     return {
         name: buffer for name, buffer in model.named_buffers() if name not in left_out and _has_means(buffer)
     }
@@ -43,6 +40,11 @@ def is_statistic(buffer: Tensor) -> bool:
     return bool((buffer.abs() <= torch.finfo(buffer.dtype).max / 4).all())
 
 
+def moved_by_forwards(model: nn.Module) -> set[str]:
+    """Names of the running statistics, as of BatchNorm, that forwards in train mode move."""
+    return {whole for whole, module, _ in _named(model) if derives_from(type(module), _NORM)}
+
+
 def requantize(model: nn.Module) -> None:
     """Have fake quantizers take scale and zero point from what their observers hold, which is a mean now."""
     for module in model.modules():
@@ -52,6 +54,13 @@ def requantize(model: nn.Module) -> None:
                 held = module._buffers.get(name)  # one that is learnt is a parameter
                 if held is not None and held.shape == value.shape:
                     held.copy_(value)
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Of each buffer its name in the model, the module that has it, and its name there."""
+    for place, module in model.named_modules():
+        for name in module._buffers:
+            yield f"{place}.{name}" if place else name, module, name
 
 
 def _stays_local(module: nn.Module, name: str) -> bool:

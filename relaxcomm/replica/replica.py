@@ -82,6 +82,11 @@ class Replica:
         """Raise UsageError if a parameter was unfrozen after attach."""
         self._trained.check_frozen()
 
+    @property
+    def has_means(self) -> bool:
+        """Whether there are buffers that are averaged, or may be later: the same on all ranks."""
+        return bool(self._buffers)
+
     def buffers(self) -> list[Item]:
         """Those that are averaged (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
         found = self._named(self._averaged)

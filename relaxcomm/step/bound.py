@@ -70,6 +70,11 @@ class Bound:
         """What the primitives of a rule may know now, by its index."""
         return self.clock.context(self.algorithm.rules[index])
 
+    @property
+    def replicas_may_differ(self) -> bool:
+        """Whether an average may change what ranks hold."""
+        return self.algorithm.lets_replicas_differ or self.replica.has_means
+
     def meet(self, event: str) -> None:
         """Go on when all ranks have come to an event, in the same step where they keep step.
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.errors import RejoinedError
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.network.transport import Transport
 from relaxcomm.replica.buffers import can_be_copied, is_statistic
@@ -220,22 +218,3 @@ def mean_buckets(bound: Bound, without: Collection[str] = ()) -> list[Bucket]:
         *bound.replica.buffers(),
     ]
     return bound.replica.pack(items)
-
-
-@contextmanager
-def kept(bound: Bound) -> Iterator[None]:
-    """Have afterwards what was there before, bit for bit, of what an average replaces.
-
-    Others may have given this rank what they have instead, see `RejoinedError`.
-    """
-    before = _gathered([*mean_buckets(bound), *bound.replica.pack(bound.replica.maybe_buffers())])
-    with bound.replica.loaded.ignored():
-        try:
-            yield
-        except RejoinedError:
-            before = []
-            raise
-        finally:
-            bound.replica.reshard()
-            for bucket, flat in before:
-                bucket.scatter(flat)

@@ -168,6 +168,26 @@ def test_a_cache_may_grow_on_one_rank(algorithm):
     assert lengths == [8, 12]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "persistent", "differ"),
+    [("bsp", False, False), ("bsp", True, True), ("local_sgd", False, True)],
+)
+def test_a_cache_is_no_reason_to_exchange_replicas_that_are_equal(algorithm, persistent, differ):
+    """As of rotary models, whose only buffer of floats is one."""
+
+    def rank(group):
+        model = Cached(persistent=persistent)
+        model.register_buffer("places", torch.arange(8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
+            model(torch.ones(6, 4)).square().mean().backward()
+            optimizer.step()
+            may_differ = engine.replicas_may_differ
+        return may_differ, engine.statistics["evaluation_bytes_sent"] > 0
+
+    assert simulate(rank, 2) == [(differ, differ)] * 2
+
+
 @pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=str)
 def test_a_buffer_of_the_state_that_has_grown_is_named(algorithm):
     words = r"buffer cos_cached is averaged.* shape \[8, 4\].*now it has \[12, 4\].*persistent=False"

@@ -37,6 +37,7 @@ class Net(pl.LightningModule):
         torch.manual_seed(0)
         middle = nn.BatchNorm1d(16) if norm else nn.Tanh()
         self.net = nn.Sequential(nn.Linear(8, 16), middle, nn.Dropout(dropout), nn.Linear(16, 1))
+        self.register_buffer("frequencies", torch.ones(4), persistent=False)  # a cache, as of rotary models
         self.history: list[Tensor] = []
         self.validated: list[Tensor] = []
 

@@ -51,6 +51,7 @@ def test_bsp_is_ddp_and_local_sgd_parts_and_meets():
     for ours, theirs, statistics, _, _ in results:
         torch.testing.assert_close(torch.stack(ours), torch.stack(theirs), rtol=1e-5, atol=1e-5)
         assert statistics["synchronisations"] == statistics["steps"] == len(ours) == STEPS
+        assert not statistics["evaluation_bytes_sent"]  # validated, and equal on all ranks
     local, ends = [history for *_, history, _ in results], [end for *_, end in results]
     for step in range(4):
         assert not torch.equal(local[0][step], local[1][step])

@@ -233,6 +233,41 @@ def test_a_run_that_fails_is_saved_without_the_other_ranks(tmp_path):
     assert on_ranks(interrupted, str(tmp_path)) == [(True, False)] * SIZE
 
 
+class SavingLast(pl.Callback):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_validation_epoch_end(self, trainer, *args):
+        trainer.save_checkpoint(f"{self.folder}/saved.ckpt")
+
+
+def swapped(rank, folder, algorithm, saving):
+    ema = EMAWeightAveraging(decay=0.8)
+    net, plain = Net(), Net()
+    callbacks = [SavingLast(folder), ema] if saving == "first" else [ema, SavingLast(folder)]
+    if saving == "weights_only":
+        callbacks = [ema, Saving(folder, True)]
+    fit(net, algorithm, callbacks=callbacks)
+    fit(plain, algorithm, callbacks=[EMAWeightAveraging(decay=0.8)])
+    return net.history, plain.history, net.validated, plain.validated
+
+
+@pytest.mark.parametrize("saving", ["weights_only", "last"])
+@pytest.mark.parametrize("algorithm", [{"name": "bsp"}, {"name": "local_sgd", "steps": 5}], ids=str)
+def test_saving_where_an_average_of_weights_is_validated_leaves_it(algorithm, saving, tmp_path):
+    for history, plain, validated, undisturbed in on_ranks(swapped, str(tmp_path), algorithm, saving):
+        assert torch.equal(torch.stack(history), torch.stack(plain))
+        assert torch.equal(torch.stack(validated), torch.stack(undisturbed))
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "bsp"}, {"name": "local_sgd", "steps": 5}], ids=str)
+def test_saving_while_an_average_of_weights_is_swapped_in_is_refused(algorithm, tmp_path):
+    with pytest.raises(RankError) as error:
+        on_ranks(swapped, str(tmp_path), algorithm, "first")
+    assert len(error.value.errors) == SIZE
+    assert all("save in on_validation_end" in text for _, text in error.value.errors.values())
+
+
 def averaging(rank, kind, algorithm, folder, epochs, ckpt_path=None):
     """With an average of the weights, of which nobody sees the parts."""
     average = {

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("lightning")
 
 import torch
-from lightning.pytorch.callbacks import BackboneFinetuning
+from lightning.pytorch.callbacks import BackboneFinetuning, ModelPruning
 from torch.utils.data import DataLoader
 
 from tests.integrations.lightning_runs import SIZE, Net, fit, flat, on_ranks, samples
@@ -105,6 +105,26 @@ def unfreezing(rank):
 def test_a_callback_that_unfreezes_is_refused_at_once():
     texts = errors_of(finetuning)
     assert all("freeze in on_train_start and unfreeze in on_train_epoch_start" in text for text in texts)
+
+
+def pruning(rank, algorithm):
+    net = Net()
+    pruned = ModelPruning("l1_unstructured", [(net.net[0], "weight")], amount=0.3)
+    fit(net, algorithm, callbacks=[pruned])
+    return net.net[0].weight == 0
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "auto"])
+def test_masks_of_replicas_that_may_differ_are_refused(name):
+    texts = errors_of(pruning, {"name": name})
+    assert all(f"with {name} replicas may differ, so that masks would" in text for text in texts)
+
+
+def test_masks_of_equal_replicas_are_equal():
+    results = on_ranks(pruning, {"name": "bsp"})
+    for zeros in results:
+        assert zeros.any()
+        assert torch.equal(zeros, results[0])
 
 
 def test_freezing_as_the_refusal_advises():

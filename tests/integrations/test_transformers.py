@@ -35,7 +35,9 @@ def make_model(dropout=0.0):
     config = transformers.GPT2Config(
         vocab_size=17, n_positions=12, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0, **rates
     )
-    return transformers.GPT2LMHeadModel(config)
+    model = transformers.GPT2LMHeadModel(config)
+    model.register_buffer("frequencies", torch.ones(4), persistent=False)  # a cache, as of rotary models
+    return model
 
 
 def make_data(size):
@@ -108,8 +110,9 @@ def norms(found):
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_bsp_equals_distributed_data_parallel(accumulate, tmp_path):
-    found = on_gloo(train, RANKS, "bsp", str(tmp_path), {"accumulate": accumulate})
-    expected = on_gloo(train, RANKS, None, str(tmp_path), {"accumulate": accumulate})
+    options = {"accumulate": accumulate, "eval_strategy": "steps", "eval_steps": 3}
+    found = on_gloo(train, RANKS, "bsp", str(tmp_path), options)
+    expected = on_gloo(train, RANKS, None, str(tmp_path), options)
     assert_same(found, expected)
     np.testing.assert_allclose(norms(found), norms(expected), rtol=1e-4)  # of the averaged gradients
     assert min(norms(found)[0]) > 0.5  # all were clipped
@@ -117,6 +120,7 @@ def test_bsp_equals_distributed_data_parallel(accumulate, tmp_path):
     for _, counts, _ in found:
         assert counts["synchronisations"] == counts["steps"] == STEPS
         assert counts["bytes_sent"] < 2.5 * STEPS * per_step  # not once for each micro-batch
+        assert not counts["evaluation_bytes_sent"]  # replicas are equal
 
 
 @pytest.mark.parametrize(

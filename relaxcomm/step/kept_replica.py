@@ -1,0 +1,82 @@
+"""What an average replaces is put back afterwards, but for what others have written meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from relaxcomm.errors import RejoinedError
+from relaxcomm.replica.buffers import moved_by_forwards
+from relaxcomm.replica.replica import Replica
+from relaxcomm.step.bound import Bound
+
+
+@contextmanager
+def kept(bound: Bound) -> Iterator[Callable[[], None]]:
+    """Have afterwards what was there before, bit for bit, of what an average replaces.
+
+    Others may have given this rank what they have instead, see `RejoinedError`.
+
+    Yields: what to call once the average is there: what others write into buffers from then on stays, but for
+        statistics that forwards move.
+    """
+    own = _Own(bound.replica)
+    with bound.replica.loaded.ignored():
+        try:
+            yield own.leave_written
+        except RejoinedError:
+            bound.replica.reshard()
+            raise
+        except BaseException:
+            own.put_back()
+            raise
+        else:
+            own.put_back()
+
+
+class _Own:
+    """A copy of what an average replaces, as this rank has it.
+
+    Args:
+        replica: whose.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        buckets = replica.pack(replica.parameters)
+        self._parameters = [(bucket, bucket.gather(bucket.empty())) for bucket in buckets]
+        self._buffers = _buffers(replica)
+        self._shown: dict[str, Tensor] = {}  # of the average, what others may write into
+
+    def leave_written(self) -> None:
+        """Do not put back buffers that others write into from now on, but for statistics that forwards move.
+
+        Those go with weights, which are always put back. Contents are compared, since versions miss
+        `.data.copy_()`, and take for written what was swapped out and in again, as for an average of weights.
+        """
+        moved = moved_by_forwards(self._replica.model)
+        self._shown = {name: one for name, one in _buffers(self._replica).items() if name not in moved}
+
+    def put_back(self) -> None:
+        """Write it where it was; the host waits for no GPU."""
+        self._replica.reshard()
+        for bucket, flat in self._parameters:
+            bucket.scatter(flat)
+        held = dict(self._replica.model.named_buffers())  # `.to()` replaces them
+        for name, own in self._buffers.items():
+            if name in held and _form(held[name]) == _form(own):
+                buffer, shown = held[name].detach(), self._shown.get(name)
+                buffer.copy_(own if shown is None else own.where((buffer == shown).all(), buffer))
+
+
+def _buffers(replica: Replica) -> dict[str, Tensor]:
+    """Copies of the buffers that an average replaces, or may."""
+    return {
+        item.name: item.tensor.detach().clone() for item in (*replica.buffers(), *replica.maybe_buffers())
+    }
+
+
+def _form(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.device

@@ -1,0 +1,126 @@
+"""What is put back when the mean model was evaluated, and what others have written meanwhile, which stays."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from relaxcomm import attach, simulate
+
+LOCAL = {"name": "local_sgd", "steps": 4}
+
+
+class Recorded(nn.Module):
+    """Has statistics of a forward and of its own, a best loss that begins high, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.register_buffer("level", torch.zeros(()))
+        self.register_buffer("best", torch.tensor(1e9))
+        self.register_buffer("least", torch.tensor(float("inf")))
+        self.register_buffer("evaluations", torch.zeros(()))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+
+def trained(group, algorithm, evaluate):
+    """What the model holds before, inside before and after `evaluate`, and afterwards."""
+    torch.manual_seed(0)
+    model = Recorded()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    config = {"algorithm": algorithm, "bucket_bytes": 32}
+    with attach(model, optimizer, config, process_group=group) as engine:
+        for step in range(2):
+            generator = torch.Generator().manual_seed(10 * step + group.rank())
+            model(torch.randn(8, 3, generator=generator)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.level.fill_(group.rank() + 1.0)
+        found = [contents(model)]
+        with engine.averaged():
+            found.append(contents(model))
+            evaluate(model, engine)
+            found.append(contents(model))
+        return [*found, contents(model)]
+
+
+def contents(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def assert_equal(found, wanted):
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=0, msg=name)
+
+
+def record(model, engine):
+    model.best.copy_(torch.minimum(model.best, torch.tensor(0.25)))
+    model.least.data.copy_(torch.tensor(0.5))
+    model.evaluations = model.evaluations + 1
+    model.count += 1
+    model.level.add_(1.0)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", LOCAL], ids=["bsp", "local_sgd"])
+def test_what_is_written_into_a_buffer_stays_and_all_else_comes_back(algorithm):
+    written = ("best", "least", "evaluations", "count", "level")
+    for before, _, last, after in simulate(partial(trained, algorithm=algorithm, evaluate=record), 3):
+        assert_equal(after, {name: last[name] for name in written})
+        assert_equal(after, {name: one for name, one in before.items() if name not in written})
+        assert [after[name].item() for name in written] == [0.25, 0.5, 1, 1, 3]
+
+
+def train_again(model, engine):
+    """A throw-away optimizer trains the mean model."""
+    with engine.no_sync():
+        model(torch.randn(8, 3)).square().sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    model.zero_grad()
+
+
+def swap_out_and_in(model, engine):
+    """An average of weights and buffers is evaluated in the model's place, as Lightning does."""
+    shown = contents(model)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.copy_(torch.zeros_like(tensor))
+    for tensor, one in zip(model.state_dict().values(), shown.values(), strict=True):
+        tensor.data.copy_(one)
+
+
+def convert(model, engine):
+    """As to save it from the host: every buffer is another tensor afterwards."""
+    model.double().float()
+
+
+def nest(model, engine):
+    with engine.averaged():
+        pass
+
+
+@pytest.mark.parametrize("evaluate", [train_again, swap_out_and_in, convert, nest])
+def test_a_replica_comes_back(evaluate):
+    for before, inside, last, after in simulate(partial(trained, algorithm=LOCAL, evaluate=evaluate), 3):
+        assert not torch.equal(inside["norm.running_mean"], before["norm.running_mean"])
+        trains = evaluate is train_again
+        assert torch.equal(inside["norm.running_mean"], last["norm.running_mean"]) != trains
+        count = {"norm.num_batches_tracked": before["norm.num_batches_tracked"] + trains}
+        assert_equal(after, before | count)
+
+
+def test_it_comes_back_after_an_error():
+    def rank(group):
+        model = Recorded()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with attach(model, optimizer, {"algorithm": LOCAL}, process_group=group) as engine:
+            model.level.fill_(group.rank())
+            with pytest.raises(ZeroDivisionError), engine.averaged():
+                1 / model.best.fill_(0.0).int().item()
+            return model.level.item(), model.best.item()
+
+    assert simulate(rank, 3) == [(rank, 0.0) for rank in range(3)]
