@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -20,7 +21,8 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import restart_count
 
 _MARGIN_SECONDS = 2.0  # torch gives up so much later than the engine, which says more
-_numbers = itertools.count()
+# Of the places where the same ranks meet, one after the other: some may have met others meanwhile.
+_numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class MeetingPlace:
         ranks = tuple(dist.get_process_group_ranks(process_group or dist.group.WORLD))
         # The store may be the one of the attempt before.
         # It stands in each key, which every rank asks for of every other: as short for a thousand ranks.
-        name = f"relaxcomm/{restart_count()}/{_digest(ranks)}/{next(_numbers)}"
+        name = f"relaxcomm/{restart_count()}/{_digest(ranks)}/{next(_numbers[ranks])}"
         # The store of the default group has no public accessor.
         store = signed(dist.distributed_c10d._get_default_store(), secret)
         mine = Membership(ranks.index(dist.get_rank()), len(ranks))

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import relaxcomm
@@ -16,7 +17,7 @@ from relaxcomm.engine.consistency import compare, elastic_facts
 from tests.engine.by_hand import ALGORITHMS, Hand, NoEngine, values
 from tests.engine.harness import World, in_process, on_gloo
 from tests.models import CASES, Case, regression
-from tests.ranks import free_port, launch_script
+from tests.ranks import free_port, launch_script, run_ranks
 
 STEPS, SIZE = 7, 3
 GENERATOR = Case(
@@ -224,3 +225,26 @@ def test_both_go_on_where_a_rank_is_lost(where):
     left = [json.loads(one.stdout) for rank, one in enumerate(done) if rank != 1]
     assert [found for found, _ in left] == [[[40, 3], [40, 3]]] * 3, done[0].stderr
     assert len({total for _, total in left}) == 1
+
+
+def after_one_alone(rank):
+    """The sum of a model's weights that all train, after rank 0 has trained another one alone."""
+    alone = dist.new_group([0])
+    found = 0.0
+    for group in [alone, None] if rank == 0 else [None]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        config = {"algorithm": "bsp", "bucket_bytes": 48, "timeout_seconds": 30}
+        with relaxcomm.attach(model, optimizer, config, process_group=group):
+            for step in range(3):
+                optimizer.zero_grad()
+                model(torch.full((2, 3), float(rank + step))).square().mean().backward()
+                optimizer.step()
+        found = sum(one.sum().item() for one in model.parameters())
+    return found
+
+
+@pytest.mark.ranks
+def test_some_ranks_have_trained_another_model_before_without_the_others():
+    assert len(set(run_ranks(after_one_alone, 3))) == 1
