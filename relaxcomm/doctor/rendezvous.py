@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from relaxcomm.doctor import interfaces, link_speed, machine
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
-from relaxcomm.system.environment import restart_count
+from relaxcomm.system.environment import attempt_in_store, launcher_holds_store
 from relaxcomm.system.tcp import connect_within
 from relaxcomm.system.time_limit import within
 
@@ -32,7 +32,7 @@ def findings(local: Sequence[Finding], timeout_seconds: float) -> list[Finding]:
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    by_agent = launcher_holds_store()
     hosts_store = rank == 0 and not by_agent
     if not hosts_store and not _answers(host, port, timeout_seconds):
         text = f"rank {rank} cannot reach {host}:{port} within {timeout_seconds:g} s"
@@ -60,7 +60,7 @@ def _store(host: str, port: int, *, hosts: bool, seconds: float) -> Any:
     store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, though not exported by name
         host, port, None, hosts, timeout=limit, wait_for_workers=False, multi_tenant=True
     )
-    return dist.distributed_c10d.PrefixStore(f"relaxcomm-doctor/{restart_count()}", store)
+    return dist.distributed_c10d.PrefixStore(f"relaxcomm-doctor/{attempt_in_store()}", store)
 
 
 def _meet(

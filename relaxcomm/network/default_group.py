@@ -21,7 +21,13 @@ from relaxcomm.network.signed_store import signed
 from relaxcomm.network.store_client import await_store
 from relaxcomm.network.store_server import serve_store
 from relaxcomm.network.transport import Membership
-from relaxcomm.system.environment import address_towards, check_rendezvous, launched, restart_count
+from relaxcomm.system.environment import (
+    address_towards,
+    attempt_in_store,
+    check_rendezvous,
+    launched,
+    launcher_holds_store,
+)
 from relaxcomm.system.network_interface import use_interface_of
 from relaxcomm.system.slurm import follow_srun
 
@@ -49,7 +55,7 @@ def _find_store(seconds: float) -> None:
     Raises: CommunicationError if it cannot.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    is_held = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    is_held = launcher_holds_store()
     if launched().rank > 0 or is_held:
         await_store(
             host,
@@ -96,7 +102,7 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
             _met.append(next(iter(rendezvous("env://", timeout=limit))))
         store, own, size = _met[0]
         store.set_timeout(limit)
-        name = f"relaxcomm/{restart_count()}/{next(_numbers)}"
+        name = f"relaxcomm/{attempt_in_store()}/{next(_numbers)}"
         checked = signed(store, secret)
         _signed.append(checked)
         agree(checked, name, Membership(own, size), secret, limit)

@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore
 
+from relaxcomm.errors import ConfigError
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import SignedStore, signed
 from relaxcomm.network.transport import Membership
-from relaxcomm.system.environment import restart_count
+from relaxcomm.system.environment import attempt_in_store
 
 _MARGIN_SECONDS = 2.0  # torch gives up so much later than the engine, which says more
 # Of the places where the same ranks meet, one after the other: some may have met others meanwhile.
@@ -66,9 +67,13 @@ class MeetingPlace:
             elastic: whether others may come who know nothing of the group.
         """
         ranks = tuple(dist.get_process_group_ranks(process_group or dist.group.WORLD))
-        # The store may be the one of the attempt before.
+        if dist.get_rank() not in ranks:
+            raise ConfigError(
+                f"rank {dist.get_rank()} is not in this process_group, which has the ranks "
+                f"{', '.join(map(str, ranks))}; call attach on those alone"
+            )
         # It stands in each key, which every rank asks for of every other: as short for a thousand ranks.
-        name = f"relaxcomm/{restart_count()}/{_digest(ranks)}/{next(_numbers[ranks])}"
+        name = f"relaxcomm/{attempt_in_store()}/{_digest(ranks)}/{next(_numbers[ranks])}"
         # The store of the default group has no public accessor.
         store = signed(dist.distributed_c10d._get_default_store(), secret)
         mine = Membership(ranks.index(dist.get_rank()), len(ranks))

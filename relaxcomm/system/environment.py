@@ -104,11 +104,26 @@ def address_to_join() -> str | None:
 
 
 def restart_count() -> int:
-    """How often torchrun has started this job again.
+    """How often torchrun has started this host's workers again.
 
     Raises: ConfigError for a variable that no launcher has set so.
     """
     return whole_number("TORCHELASTIC_RESTART_COUNT", 0)
+
+
+def launcher_holds_store() -> bool:
+    """Whether the launcher holds the store of a job, and not rank 0."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+
+
+def attempt_in_store() -> int:
+    """Tells apart attempts of torchrun's that share a store; 0 where each has a store of its own.
+
+    There hosts may have counted differently: one whose workers have not failed does not count.
+
+    Raises: ConfigError for a variable that no launcher has set so.
+    """
+    return restart_count() if launcher_holds_store() else 0
 
 
 def whole_number(name: str, default: int, *, least: int = 0, most: int = 10**_MOST_DIGITS - 1) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 
 import numpy as np
@@ -228,8 +229,15 @@ def test_both_go_on_where_a_rank_is_lost(where):
 
 
 def after_one_alone(rank):
-    """The sum of a model's weights that all train, after rank 0 has trained another one alone."""
+    """The sum of a model's weights that all train, after rank 0 has trained another one alone.
+
+    The launcher of rank 1's host has started its workers again once, the others' have not.
+    """
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(int(rank == 1))
     alone = dist.new_group([0])
+    if rank == 2:
+        with pytest.raises(ConfigError, match="rank 2 is not in this process_group, which has the ranks 0;"):
+            relaxcomm.attach(nn.Linear(1, 1), None, "bsp", process_group=alone)
     found = 0.0
     for group in [alone, None] if rank == 0 else [None]:
         torch.manual_seed(0)
@@ -242,6 +250,7 @@ def after_one_alone(rank):
                 model(torch.full((2, 3), float(rank + step))).square().mean().backward()
                 optimizer.step()
         found = sum(one.sum().item() for one in model.parameters())
+    del os.environ["TORCHELASTIC_RESTART_COUNT"]
     return found
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from relaxcomm import ConfigError
-from relaxcomm.system.environment import check_rendezvous, launched
+from relaxcomm.system.environment import attempt_in_store, check_rendezvous, launched
 
 TOGETHER = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"}
 
@@ -13,6 +13,7 @@ def started(monkeypatch):
     def start(**changes):
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
         for name, value in {**TOGETHER, **changes}.items():
             if value is not None:
                 monkeypatch.setenv(name, value)
@@ -55,3 +56,10 @@ def test_a_bad_start_is_refused(started, changes, says):
         check_rendezvous()
     assert says in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(("holds", "attempt"), [("True", 2), ("False", 0), (None, 0)])
+def test_attempts_are_told_apart_only_where_they_share_a_store(started, holds, attempt):
+    """Hosts count their own workers' failures, so that ranks of one attempt may have other counts."""
+    started(TORCHELASTIC_RESTART_COUNT="2", TORCHELASTIC_USE_AGENT_STORE=holds)
+    assert attempt_in_store() == attempt
