@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -104,6 +106,8 @@ def _nothing_whole(path: Path, folders: Sequence[Path], damages: Sequence[str]) 
 def _newest_first(path: Path) -> list[Path]:
     if is_checkpoint(path):
         return [path]
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     return [one.folder for one in reversed(checkpoints(path))]
 
 

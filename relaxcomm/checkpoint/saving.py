@@ -130,6 +130,11 @@ class Saving:
             share(world.transport, write.wait(), None, event)
         except RankLostError:
             raise  # it may be complete, see above
+        except CheckpointError:  # every rank has ended its part
+            self._write = None
+            if world.process.rank == 0:
+                write.discard()
+            raise
         except BaseException:
             self._write = None
             raise

@@ -112,6 +112,10 @@ class Write:
             partial.rename(left)
         return self.place.folder.exists()
 
+    def discard(self) -> None:
+        """Free what was written of it, which may have filled the disk."""
+        shutil.rmtree(self.place.partial, ignore_errors=True)
+
     def _run(self) -> None:
         try:
             self._write()

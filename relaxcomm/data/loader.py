@@ -61,7 +61,9 @@ class _Loader(DataLoader[Any]):
     def _begin(self) -> tuple[Iterator[Any], Reading]:
         """The batches of the next epoch, or of the rest of one."""
         reading = self._reader.reading = self.progress.begin()
-        seed = np.random.SeedSequence([*self._seed, reading.epoch]).generate_state(1)[0]
+        # Else loading processes draw in the rest of an epoch what they have drawn at its beginning.
+        read_before = [reading.place.batches] if reading.place.batches else []
+        seed = np.random.SeedSequence([*self._seed, reading.epoch, *read_before]).generate_state(1)[0]
         self.generator.manual_seed(int(seed))
         batches = super().__iter__()  # takes the reading
         self._reader.reading = None

@@ -118,6 +118,12 @@ def test_what_nobody_can_read_counts_for_nothing_when_old_ones_go(tmp_path):
     assert all(found == tmp_path / "step-00000001-2" for found, _ in in_process(loaded, 2, tmp_path))
 
 
+def test_a_file_is_no_folder_without_any(tmp_path):
+    path = tmp_path / "file"
+    path.touch()
+    assert all("cannot read" in str(error) for error, _ in in_process(loaded, 2, path))
+
+
 def test_other_folders_are_no_checkpoints(tmp_path):
     in_process(saved, 1, tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / "mine")

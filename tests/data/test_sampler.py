@@ -75,6 +75,31 @@ def test_epoch_advances_at_each_iter_and_is_deterministic(num_workers):
     assert [batch.tolist() for batch in second] == history[1]
 
 
+class Drawn:
+    """Samples of random numbers, as an augmentation draws them in a loading process."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.rand(())
+
+
+def test_the_rest_of_an_epoch_is_not_loaded_with_the_numbers_of_its_beginning():
+    stopped, resumed = (
+        make_loader(Drawn(), batch_size=2, membership=Membership(0, 1), seed=5, num_workers=1)
+        for _ in range(2)
+    )
+    batches = iter(stopped)
+    begins = [next(batches).tolist() for _ in range(2)]
+    resumed.progress.restore(stopped.progress.export())
+    rest = [batch.tolist() for batch in resumed]
+    assert len(rest) == 2
+    assert not {number for batch in begins for number in batch} & {
+        number for batch in rest for number in batch
+    }
+
+
 def test_seed_changes_the_order():
     orders = [samplers({"size": 30, "batch_size": 30}, 1, seed=seed)[0].share(0) for seed in (0, 1)]
     assert orders[0] != orders[1]
