@@ -27,12 +27,9 @@ def kept(bound: Bound) -> Iterator[Callable[[], None]]:
         try:
             yield own.leave_written
         except RejoinedError:
-            bound.replica.reshard()
+            own.drop()
             raise
-        except BaseException:
-            own.put_back()
-            raise
-        else:
+        finally:
             own.put_back()
 
 
@@ -58,6 +55,10 @@ class _Own:
         """
         moved = moved_by_forwards(self._replica.model)
         self._shown = {name: one for name, one in _buffers(self._replica).items() if name not in moved}
+
+    def drop(self) -> None:
+        """Put nothing back."""
+        self._parameters, self._buffers = [], {}
 
     def put_back(self) -> None:
         """Write it where it was; the host waits for no GPU."""
