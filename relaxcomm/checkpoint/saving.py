@@ -130,13 +130,10 @@ class Saving:
             share(world.transport, write.wait(), None, event)
         except RankLostError:
             raise  # it may be complete, see above
-        except CheckpointError:  # every rank has ended its part
+        except BaseException as error:
             self._write = None
-            if world.process.rank == 0:
+            if isinstance(error, CheckpointError) and world.process.rank == 0:  # all have ended
                 write.discard()
-            raise
-        except BaseException:
-            self._write = None
             raise
         self._write = None
         return write.place.folder

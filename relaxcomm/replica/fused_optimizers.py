@@ -20,7 +20,9 @@ def lay_out_as_parameters(optimizer: Optimizer) -> None:
         for parameter in group["params"] if group.get("fused") else ():
             if parameter.grad is None:
                 continue
-            parameter.grad = _laid_out(parameter, parameter.grad)
+            laid_out = _laid_out(parameter, parameter.grad)
+            if laid_out is not parameter.grad:
+                parameter.grad = laid_out
             if not local(parameter).is_contiguous():  # seldom, so that moments are not looked at in each step
                 kept = optimizer.state.get(parameter, {})
                 tensors = {name: value for name, value in kept.items() if isinstance(value, Tensor)}

@@ -35,6 +35,15 @@ class Masked(nn.Module):
         return self.norm(self.layer(x))
 
 
+def train(model, optimizer, rank, *, steps):
+    """On data of this rank's own."""
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(10 * step + rank)
+        model(torch.randn(8, 3, generator=generator)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def dense(buffer):
     return (buffer.to_dense() if buffer.layout != torch.strided else buffer).float()
 
@@ -50,11 +59,7 @@ def test_they_stay_as_they_are(algorithm):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         config = {"algorithm": algorithm, "bucket_bytes": 32}
         with attach(model, optimizer, config, process_group=group) as engine:
-            for step in range(4):
-                generator = torch.Generator().manual_seed(10 * step + group.rank())
-                model(torch.randn(8, 3, generator=generator)).square().sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+            train(model, optimizer, group.rank(), steps=4)
             own = model.norm.running_mean.clone()
             with engine.averaged():
                 averaged = model.norm.running_mean.clone()
@@ -92,11 +97,7 @@ def test_what_becomes_a_statistic_is_averaged_when_all_evaluate_and_at_the_end(a
         model = Ranged()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         with attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
-            for step in range(4):
-                generator = torch.Generator().manual_seed(10 * step + group.rank())
-                model(torch.randn(8, 3, generator=generator)).square().sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+            train(model, optimizer, group.rank(), steps=4)
             found = [(model.least.clone(), model.most.clone())]
             with engine.averaged():
                 found.append((model.least.clone(), model.most.clone()))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from relaxcomm import attach, simulate
+from tests.engine.test_kept_buffers import train
 
 LOCAL = {"name": "local_sgd", "steps": 4}
 
@@ -36,11 +37,7 @@ def trained(group, algorithm, evaluate):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     config = {"algorithm": algorithm, "bucket_bytes": 32}
     with attach(model, optimizer, config, process_group=group) as engine:
-        for step in range(2):
-            generator = torch.Generator().manual_seed(10 * step + group.rank())
-            model(torch.randn(8, 3, generator=generator)).square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        train(model, optimizer, group.rank(), steps=2)
         model.level.fill_(group.rank() + 1.0)
         found = [contents(model)]
         with engine.averaged():
