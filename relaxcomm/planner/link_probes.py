@@ -17,6 +17,7 @@ _EXCHANGES = 8  # of the model, beyond whose bytes a probe but the first one wou
 _SECONDS = 0.02  # that a probe takes at least: links let a burst pass faster than they can go on
 _LATENCIES = 3  # that it takes at least
 _HELD_UP = 0.1, 5  # seconds, and times the last probe, from which on a packet may have been lost
+_NOISE = 0.01  # of a probe's time, which nothing less can be told from
 _TINY_SECONDS = 1e-9
 
 
@@ -91,7 +92,7 @@ def bytes_per_second(probes: Sequence[Probe]) -> float:
     r"""A link's rate by what probes took, of which the first one waits only.
 
     $$r = \min\left(\max\left(\frac{s_n - s_{n-1}}{t_n - t_{n-1}}, \frac{s_n}{t_n}\right),
-    \frac{s_n}{t_n - t_0}\right)$$
+    \frac{s_n}{\max(t_n - t_0, 0.01\,t_n)}\right)$$
 
     On a long way latency adds to the transfer. Among processes that wait for a core it hides behind it,
     so that nothing may be taken off. What one more byte takes tells which, and noise is kept between both.
@@ -104,8 +105,8 @@ def bytes_per_second(probes: Sequence[Probe]) -> float:
         return math.inf
     added = (last.sent_bytes - before.sent_bytes) / max(last.seconds - before.seconds, _TINY_SECONDS)
     with_all = last.sent_bytes / max(last.seconds, _TINY_SECONDS)
-    without_latency = last.sent_bytes / max(last.seconds - first.seconds, _TINY_SECONDS)
-    return min(max(added, with_all), without_latency)
+    transfer = max(last.seconds - first.seconds, _NOISE * last.seconds, _TINY_SECONDS)
+    return min(max(added, with_all), last.sent_bytes / transfer)
 
 
 def now(bound: Bound) -> float:

@@ -151,7 +151,7 @@ def measured(group, seconds_by_rank):
 
 @pytest.mark.parametrize(
     "link",
-    [LINK, Link(latency_seconds=0.03, bytes_per_second=1e9), Link(latency_seconds=0, bytes_per_second=3e3)],
+    [LINK, Link(latency_seconds=0.03, bytes_per_second=1e8), Link(latency_seconds=0, bytes_per_second=3e3)],
 )
 def test_what_is_measured_is_the_link_and_the_slowest_workers_step(link):
     found = relaxcomm.simulate(lambda group: measured(group, (0.002, 0.007, 0.003)), 3, link=link)

@@ -38,6 +38,11 @@ def test_noise_cannot_make_a_link_faster_than_without_its_latency():
     assert bytes_per_second(probes) == pytest.approx(400_000 / 0.031)
 
 
+@pytest.mark.parametrize("seconds", [0.009, 0.010, 0.01001])
+def test_a_transfer_that_noise_hides_takes_a_hundredth_of_its_probe(seconds):
+    assert bytes_per_second([Probe(32, 0.010), Probe(175_000, seconds)]) == pytest.approx(17.5e6 / seconds)
+
+
 def test_a_probe_that_was_held_up_cannot_make_it_slower_than_the_last_one():
     probes = [Probe(32, 0.001), Probe(200_000, 0.9), Probe(400_000, 0.040)]
     assert 400_000 / 0.040 <= bytes_per_second(probes) <= 400_000 / 0.039
