@@ -83,6 +83,8 @@ class Checkpoints:
         self._saving.settle()
 
     def _save_if_due(self, steps: int) -> None:
+        if self._engine.is_behind:  # the others wait for it, at the step to which they have come
+            return
         again = self._is_among_others and self._must_save_again()
         if again or (steps >= self._due and self._is_time(steps)):
             self.save()

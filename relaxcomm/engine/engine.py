@@ -14,12 +14,13 @@ from relaxcomm.engine import evaluation, switching
 from relaxcomm.engine.batching import Batching
 from relaxcomm.engine.restorable import Restorable
 from relaxcomm.engine.session import Session
+from relaxcomm.engine.telemetry import Telemetry
 from relaxcomm.errors import UsageError
 
 T = TypeVar("T")
 
 
-class Engine(Batching, Restorable):
+class Engine(Batching, Restorable, Telemetry):
     """Runs an algorithm's rules inside an ordinary training loop; made by `relaxcomm.attach`.
 
     Optimizer state (momentum, Adam's moments) stays local, but see `switch`. Floating-point buffers

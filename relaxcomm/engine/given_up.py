@@ -19,12 +19,13 @@ class GivenUpSteps:
     def __init__(self, survivors: Survivors, end_of_backward: EndOfBackward) -> None:
         self._survivors, self._end_of_backward = survivors, end_of_backward
         self._lost: RankLostError | None = None  # in the backward under way
-        self._is_behind, self._resumes_at = False, 0
+        self.is_behind, self._resumes_at = False, 0
+        """Whether others have made steps that this rank has yet to make."""
 
     @property
     def include_this(self) -> bool:
         """Whether this step exchanges nothing more."""
-        return self._is_behind or self._lost is not None
+        return self.is_behind or self._lost is not None
 
     def add(self, error: RankLostError) -> bool:
         """Exchange no more in this step; whether `go_on` is to be called at the end of a backward.
@@ -47,10 +48,10 @@ class GivenUpSteps:
     def go_on_with(self, step: Step, resumes_at: int) -> None:
         """Be among other ranks, who give up all steps before `resumes_at`."""
         self._lost, self._resumes_at = None, resumes_at
-        self._is_behind = step.bound.clock.step < resumes_at
+        self.is_behind = step.bound.clock.step < resumes_at
 
     def close(self, step: Step) -> None:
         """Close the step if it is given up."""
         if self.include_this:
             step.tick()
-            self._is_behind = step.bound.clock.step < self._resumes_at
+            self.is_behind = step.bound.clock.step < self._resumes_at

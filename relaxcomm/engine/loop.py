@@ -36,7 +36,8 @@ class Loop:
 
     def __init__(self, hooks: Hooks, step: Step, survivors: Survivors) -> None:
         self._hooks, self._survivors = hooks, survivors
-        self._given_up = GivenUpSteps(survivors, hooks.end_of_backward)
+        self.given_up = GivenUpSteps(survivors, hooks.end_of_backward)
+        """Steps that exchange nothing more."""
         self.step = step
         """What is done in a step."""
         self._between: Between | None = None
@@ -56,7 +57,7 @@ class Loop:
     def go_on_with(self, step: Step, resumes_at: int) -> None:
         """The same algorithm goes on among other ranks, who give up all steps before `resumes_at`."""
         self.step = step
-        self._given_up.go_on_with(step, resumes_at)
+        self.given_up.go_on_with(step, resumes_at)
 
     def leave(self) -> None:
         """Follow the training loop no more."""
@@ -149,9 +150,9 @@ class Loop:
         if self._begun:
             self._begun = False
             self._attempt(self.step.end_backward)
-        self._given_up.go_on()
+        self.given_up.go_on()
         self._hooks.gradients.await_also(self.step.backward.awaited)
-        if self._given_up.include_this:
+        if self.given_up.include_this:
             self.step.discard_gradients()
         arrived, self._arrived = self._arrived, False
         if arrived and not bound.replica.optimizers and not self._paused:
@@ -169,7 +170,7 @@ class Loop:
         if not self._opened:
             loop_checks.check_now_and_then(self.step)
             self._opened = True
-            if not self._given_up.include_this:
+            if not self.given_up.include_this:
                 loop_checks.check_exchanged(self.step, unsynchronised=self._unsynchronised)
                 self.step.before_step()
         lay_out_as_parameters(optimizer)
@@ -187,7 +188,7 @@ class Loop:
         if self._paused:
             loop_checks.check_not_exchanged(self.step)
             self._unsynchronised = True
-        elif self._given_up.include_this:
+        elif self.given_up.include_this:
             self.backward_begins()  # at whose end they are discarded
         else:
             self._attempt(lambda: self._hand_in(indices))
@@ -220,7 +221,7 @@ class Loop:
     def close_step(self) -> None:
         """Every optimizer has stepped, or a GradScaler has skipped those that have not."""
         scaler_sharing.take_turn(self.step.bound.replica.scaler, self)
-        if not (self._opened or self._given_up.include_this):
+        if not (self._opened or self.given_up.include_this):
             self.step.apply_due()
         self._opened = False
         self._end(self.step.after_step)
@@ -230,14 +231,14 @@ class Loop:
         self._called = self._unsynchronised = False
         self.turns.begin_anew()
         self._attempt(finish)
-        self._given_up.close(self.step)
+        self.given_up.close(self.step)
         if self._between is not None:
             self._between.step_ends()
         self._survivors.step_ends()
 
     def _attempt(self, work: Callable[[], None]) -> None:
         """Do something together with others, unless this step is given up."""
-        if not self._given_up.include_this:
+        if not self.given_up.include_this:
             try:
                 work()
             except RankLostError as error:
@@ -245,5 +246,5 @@ class Loop:
 
     def give_up_step(self, error: RankLostError) -> None:
         """Go on without lost ranks, and exchange no more in this step; raises the error if that cannot be."""
-        self._begun = self._given_up.add(error)  # a backward under way ends first
+        self._begun = self.given_up.add(error)  # a backward under way ends first
         self.step.discard_gradients()

@@ -1,22 +1,17 @@
-"""What an engine tells of its run, and is told of it."""
+"""What an engine tells of its run."""
 
 from __future__ import annotations
-
-from prometheus_client import CollectorRegistry
-from torch import Tensor
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.engine.session import Session
 from relaxcomm.errors import UsageError
-from relaxcomm.monitoring.snapshot import Snapshot
-from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network.generations import Generation
 from relaxcomm.step.world import World
 
 
 class Readable:
-    """The part of an `Engine` that can be read at any time, and the measures that a loop adds.
+    """The part of an `Engine` that can be read at any time.
 
     Args:
         session: that runs.
@@ -114,6 +109,21 @@ class Readable:
         return self._session.generation
 
     @property
+    def is_behind(self) -> bool:
+        """Whether other workers have made steps that this one is yet to make alone, since some were lost.
+
+        It exchanges nothing until then. What all do `together` when `generation` has changed waits for that.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+            ...     engine.is_behind  # nobody was lost
+            False
+        """
+        return self._session.loop.given_up.is_behind
+
+    @property
     def world(self) -> World:
         """The ranks of the run, for what is built on the engine.
 
@@ -140,107 +150,6 @@ class Readable:
             300.0
         """
         return self._session.settings
-
-    @property
-    def statistics(self) -> Statistics:
-        """Counts of this rank, see `Statistics`; readable after `close`.
-
-        Example:
-            >>> import torch
-            >>> from relaxcomm import attach
-            >>> model = torch.nn.Linear(2, 1)
-            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            >>> with attach(model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 2}}) as engine:
-            ...     for _ in range(5):
-            ...         model(torch.ones(1, 2)).sum().backward()
-            ...         optimizer.step()
-            >>> engine.statistics["steps"], engine.statistics["synchronisations"], engine.statistics["lssr"]
-            (5, 2, 0.6)
-        """
-        return self._session.world.statistics
-
-    @property
-    def metrics(self) -> CollectorRegistry:
-        """What the exporter shows; metrics registered here get the labels `rank` and `run`.
-
-        Example:
-            >>> import prometheus_client
-            >>> import torch
-            >>> from relaxcomm import attach
-            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
-            ...     retries = prometheus_client.Counter("retries", "Lost messages.", registry=engine.metrics)
-            ...     retries.inc(3)
-            ...     engine.metrics.get_sample_value("retries_total")
-            3.0
-        """
-        return self._session.metering.registry
-
-    @property
-    def metrics_url(self) -> str | None:
-        """Where this rank's metrics can be read, or None; rank 0's tells of all, see `relaxcomm top`.
-
-        Example:
-            >>> import torch
-            >>> from relaxcomm import attach
-            >>> config = {"algorithm": "bsp", "metrics": {"port": 0}}
-            >>> with attach(torch.nn.Linear(2, 1), None, config) as engine:
-            ...     engine.metrics_url.startswith("http://")
-            True
-        """
-        return self._session.metering.url
-
-    def snapshot(self) -> Snapshot:
-        """All that exporter and run log show, as it is now; also without either, and after `close`.
-
-        Example:
-            >>> import torch
-            >>> from relaxcomm import attach
-            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
-            ...     engine.snapshot().algorithm
-            'bsp'
-        """
-        return self._session.metering.snapshot()
-
-    def observe_evaluation(self, **measures: float | Tensor) -> None:
-        """Show the latest evaluation as `relaxcomm_evaluation{metric="NAME"}`, and in the run log.
-
-        Args:
-            measures: of held-out data, such as the accuracy of the model inside `averaged`; numbers, as
-                `observe` takes them.
-
-        Raises: UsageError for a value that is no number.
-
-        Example:
-            >>> import torch
-            >>> from relaxcomm import attach
-            >>> model = torch.nn.Linear(2, 1)
-            >>> with attach(model, None, "bsp") as engine:
-            ...     with engine.averaged():
-            ...         engine.observe_evaluation(accuracy=0.9)
-            ...     engine.snapshot().evaluations
-            {'accuracy': 0.9}
-        """
-        self._session.metering.observe_evaluation(measures)
-
-    def observe(self, **values: float | Tensor) -> None:
-        """Show the latest value of something as the metric `relaxcomm_NAME` and in the run log.
-
-        Args:
-            values: numbers, also NumPy's, or tensors of one element, which may lie on a GPU: nobody waits for
-                them here, and they are copied, so that they may change afterwards.
-
-        Raises: UsageError for a name that no metric can have, or that the engine uses itself, or a value that
-            is no number.
-
-        Example:
-            >>> import torch
-            >>> from relaxcomm import attach
-            >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
-            ...     engine.observe(loss=torch.tensor(0.5))
-            ...     engine.statistics.latest
-            {'loss': tensor(0.5000)}
-        """
-        self._session.metering.observe(values)
 
     def _check_open(self) -> None:
         if self._closed:

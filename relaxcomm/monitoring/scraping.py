@@ -158,12 +158,15 @@ def parse(rank: int, text: str, now: float) -> Reading:
     """
     try:
         families = list(text_string_to_metric_families(text))
+        found = [(family.type, sample) for family in families for sample in family.samples]
+        # A whole number may be too large for that.
+        samples = [(kind, sample._replace(value=float(sample.value))) for kind, sample in found]
     except Exception as error:  # the parser trusts what it reads
         raise ValueError(f"no metrics: {type(error).__name__}") from None
     values: dict[str, float] = {}
     facts: dict[str, Any] = {}
     evaluations: dict[str, float] = {}
-    for kind, sample in ((family.type, sample) for family in families for sample in family.samples):
+    for kind, sample in samples:
         name = sample.name.removeprefix(_PREFIX)
         if name == sample.name:  # the program's own
             continue

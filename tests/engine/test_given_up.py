@@ -43,7 +43,7 @@ class Losing:
         self.engine = world.attach(self.model, self.optimizer, {"algorithm": "bsp", "bucket_bytes": 80})
         self.loop = self.engine._session.loop
         self.end_of_backward = self.engine._session._hooks.end_of_backward
-        self.loop._given_up = GivenUpSteps(self, self.end_of_backward)
+        self.loop.given_up = GivenUpSteps(self, self.end_of_backward)
 
     def go_on(self, error: RankLostError, *, in_step: bool) -> None:
         if not self.can_go_on:
