@@ -110,7 +110,7 @@ class Engine(Batching, Restorable, Telemetry):
             >>> engine.statistics["synchronisations"]
             4
         """
-        self._check_open()
+        self._check_own("switch()")
         self._session.loop.close_skipped_step()  # or ranks that skipped their last step would be one behind
         switching.check_between_steps(self._session.loop, "the algorithm is switched", "switch")
         self._session.step.inputs.check_left()
@@ -168,6 +168,7 @@ class Engine(Batching, Restorable, Telemetry):
         """
         if self._closed:
             return
+        self._check_own("close()")
         if not self._finished:
             self.finish(average=average)
         elif average is not None:
@@ -194,7 +195,7 @@ class Engine(Batching, Restorable, Telemetry):
             ...     engine.together(lambda: engine.world.gather(engine.statistics["steps"], "the end"))
             [0]
         """
-        self._check_open()
+        self._check_own("finish()")
         if self._finished:
             raise UsageError("finish() was called before; it ends the run")
         self._finished = True
@@ -210,10 +211,15 @@ class Engine(Batching, Restorable, Telemetry):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.close()
-        elif not self._closed:
-            self._fail(error)
+        try:
+            if error is None:
+                self.close()
+        except UsageError as refused:
+            error = refused
+            raise
+        finally:
+            if error is not None and not self._closed:
+                self._fail(error)
 
     def __repr__(self) -> str:
         world = self._session.world

@@ -24,7 +24,8 @@ def averaged(session: Session) -> Iterator[None]:
     ):
         session.together(lambda: _average(session))
         leave_written()
-        yield
+        with session.replica.mean.held():
+            yield
 
 
 def _average(session: Session) -> None:

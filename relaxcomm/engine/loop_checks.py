@@ -48,7 +48,8 @@ def check_no_graph() -> None:
 
 
 def check_turn(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer], closure: object) -> None:
-    """Raise UsageError for a step that runs backward inside, or inside one, or for one that comes twice."""
+    """Raise UsageError for a step of the mean, one with or inside a backward, or one that comes twice."""
+    step.bound.replica.mean.check_left(f"{type(optimizer).__name__}.step()")
     if closure is not None:
         call = "call backward, then step()"
         if isinstance(optimizer, torch.optim.LBFGS):

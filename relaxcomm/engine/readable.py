@@ -154,3 +154,13 @@ class Readable:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
+
+    def _check_own(self, called: str, instead: str = "") -> None:
+        """Raise UsageError if it is closed, or `averaged` holds the mean where this rank's own replica was.
+
+        Args:
+            called: what changes or saves the run.
+            instead: what else to do.
+        """
+        self._check_open()
+        self._session.replica.mean.check_left(called, instead)

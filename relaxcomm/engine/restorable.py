@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from relaxcomm.engine import engine_state, run_state
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.run_state import Stateful
+from relaxcomm.replica.held_mean import SAVES_MEAN
 from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.finite import named
 
@@ -40,7 +41,7 @@ class Restorable(Readable):
             >>> state["step"]
             1
         """
-        self._check_open()
+        self._check_own("state_dict()", SAVES_MEAN)
         return {run_state.name_of(self.world.rank): (engine_state.export(self._session),)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -67,7 +68,7 @@ class Restorable(Readable):
             ...     engine.statistics["synchronisations"]
             1
         """
-        self._check_open()
+        self._check_own("load_state_dict()")
         mine = run_state.of_rank(self.world, state)
         engine_state.check(self._session, mine)
         engine_state.restore(self._session, mine)
@@ -90,7 +91,7 @@ class Restorable(Readable):
             ...     sorted(engine.run_state_dict())
             ['engine', 'model', 'optimizers', 'others', 'random', 'scaler']
         """
-        self._check_open()
+        self._check_own("run_state_dict() or checkpoint.save()", SAVES_MEAN)
         return run_state.export(self._session, others)
 
     def load_run_state_dict(self, state: Mapping[str, Any], **others: Stateful) -> None:
@@ -109,7 +110,7 @@ class Restorable(Readable):
             ...     torch.equal(torch.rand(()), drawn)
             True
         """
-        self._check_open()
+        self._check_own("load_run_state_dict() or checkpoint.load()")
         run_state.restore(self._session, state, others)
 
     def non_finite_parameters(self) -> list[str]:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.buffers import is_statistic, with_means
 from relaxcomm.replica.grad_scaler import is_scaled
+from relaxcomm.replica.held_mean import HeldMean
 from relaxcomm.replica.loaded_weights import LoadedWeights
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.sharding import as_held, held, is_sharded_model, loaded, reshard
@@ -47,6 +48,8 @@ class Replica:
         """What is trained, last registered first, as backward meets it."""
         self.loaded = LoadedWeights(self.parameters, self.optimizers, self.reshard)
         """What the training loop has loaded since the last step."""
+        self.mean = HeldMean()
+        """Whether the mean is in its place now."""
         means = with_means(model)
         self._buffers = {name: buffer.shape for name, buffer in means.items()}
         self._averaged = frozenset(name for name, buffer in means.items() if is_statistic(buffer))

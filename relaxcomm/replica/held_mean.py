@@ -1,0 +1,43 @@
+"""The mean model in the place of a replica, which nothing changes or saves meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from relaxcomm.errors import UsageError
+
+SAVES_MEAN = "; torch.save(model.state_dict(), …) saves the mean model"
+"""What may be wanted instead of what saves the run."""
+
+
+class HeldMean:
+    """Knows whether a replica's memory holds the mean now, and its own values come back later.
+
+    What changes the run would be undone in part then, and what saves it would take the mean for the replica.
+    """
+
+    def __init__(self) -> None:
+        self._is_held = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The mean is there inside, and maybe after it."""
+        before, self._is_held = self._is_held, True
+        try:
+            yield
+        finally:
+            self._is_held = before
+
+    def check_left(self, called: str, instead: str = "") -> None:
+        """Raise UsageError while the mean is held, which it is on every rank.
+
+        Args:
+            called: what may not be.
+            instead: what else to do.
+        """
+        if self._is_held:
+            raise UsageError(
+                f"{called} inside `with engine.averaged():`, which holds the mean model, and at whose end "
+                f"this rank's own comes back; leave averaged() first{instead}"
+            )
