@@ -114,10 +114,11 @@ class Loaders:
         return self._followed is not None and self._followed.progress.in_round
 
     def export(self) -> list[dict[str, Any]]:
-        """What a checkpoint keeps."""
-        return [
+        """What a checkpoint keeps, also of data sets that no loader was made for yet."""
+        known = [
             {"kind": list(data.kind), "anew": data.is_anew, **data.progress.export()} for data in self._known
         ]
+        return [*known, *map(dict, self._saved)]
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Go on from a checkpoint, also with loaders that are made later."""

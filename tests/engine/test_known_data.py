@@ -147,3 +147,30 @@ def test_data_made_anew_go_on_in_the_orders_of_a_whole_run(settings, stop):
     rests = ranks(stop, [saved for _, saved in parts])
     for (orders, _), (before, _), (after, _) in zip(whole, parts, rests, strict=True):
         assert [*before[:-1], before[-1] + after[0], *after[1:]] == orders
+
+
+def resumed(group, saved, reads):
+    """What is read of two data sets of different lengths, and what is saved then."""
+    with attach(group) as engine:
+        if saved is not None:
+            engine.load_run_state_dict(saved[group.rank()])
+        made = {name: engine.loader(range(samples), batch_size=2) for name, samples in reads.items()}
+        read = {name: [batch.tolist() for batch in loader] for name, loader in made.items()}
+        begun = iter(() if saved else made["other"])
+        next(begun, None)  # of its second epoch, which is not over
+        return read, engine.run_state_dict()
+
+
+def test_the_place_of_data_that_are_not_read_stays_from_restart_to_restart():
+    def ranks(saved, **reads):
+        read, states = zip(*relaxcomm.simulate(lambda group: resumed(group, saved, reads), 3), strict=True)
+        return read, states
+
+    _, saved = ranks(None, one=12, other=18)
+    expected, _ = ranks(saved, one=12, other=18)
+    for reads in ({}, {"one": 12}):
+        _, again = ranks(saved, **reads)
+        found, _ = ranks(again, other=18)
+        for rank, (read, whole) in enumerate(zip(found, expected, strict=True)):
+            assert read["other"] == whole["other"], (reads, rank)
+            assert len(read["other"]) == 2, "of 3 batches one was read"
