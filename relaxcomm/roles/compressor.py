@@ -52,7 +52,8 @@ class Compressor(Primitive):
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
-        if "encode_decode" in vars(cls):
+        owner = next(one for one in cls.__mro__ if "encode_decode" in vars(one))
+        if owner is cls or not issubclass(owner, Compressor):  # a mixin, say
             cls.encode_decode = _looked_at(cls.encode_decode)  # type: ignore[method-assign]
 
     @property
@@ -112,7 +113,10 @@ class Compressor(Primitive):
 
 
 def _looked_at(encode_decode: Callable[..., object]) -> Callable[..., Coding]:
-    """The same, but what it yields and returns is looked at, whichever exchange asks for it."""
+    """The same, but what it yields and returns is looked at, whichever exchange asks for it.
+
+    Where a subclass drives it, which may make other messages of what it yields, that one is looked at alone.
+    """
 
     @wraps(encode_decode)
     def coding(self: Compressor, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
@@ -120,6 +124,9 @@ def _looked_at(encode_decode: Callable[..., object]) -> Callable[..., Coding]:
         if not isinstance(running, Generator):
             wanted = "yield a message, be sent what came back, and return the pair (result, sent)"
             raise error(running, wanted, "encode_decode", self)
+        if type(self).encode_decode is not coding:
+            whole: tuple[Tensor, Tensor | Sparse | None] = yield from running
+            return whole
         try:
             message = next(running)
             while True:

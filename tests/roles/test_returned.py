@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relaxcomm import Algorithm, PluginError, Rule, attach, simulate
+from relaxcomm import Algorithm, PluginError, Rule, attach, round_trip, simulate
 from relaxcomm.plugin import (
     AllReduce,
     Compressor,
@@ -38,6 +38,7 @@ from relaxcomm.primitives import (
     relative_gradient_change,
     scatter_gather,
     sgd,
+    top_k,
 )
 
 FORMS = {
@@ -342,3 +343,43 @@ def test_an_exchange_that_yields_no_operation_is_named():
 
     with pytest.raises(PluginError, match=r"run of lost.* yielded \[\d\] of .*; yield an operation"):
         trained(Rule(payload=gradients(), exchange=lost(form="itself")))
+
+
+class Shortened:
+    """Coding that is shared among compressors, and is none itself."""
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        parts = yield Dense(tensor.clone())
+        return parts[0][1].tensor[:1], None
+
+
+class Unsaid:
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        yield tensor
+
+
+@pytest.mark.parametrize(("mixin", "said"), [(Shortened, r"returned \[1\]"), (Unsaid, r"yielded \[3\]")])
+def test_a_coder_that_codes_by_a_mixin_is_looked_at(mixin, said):
+    @frozen
+    class mixed(mixin, coder):
+        facts = identity.facts
+
+    with pytest.raises(PluginError, match=f"encode_decode of mixed.* {said}"):
+        trained(Rule(payload=parameters(), compressor=mixed(form="itself"), exchange=all_reduce()))
+
+
+def test_a_coder_may_make_another_kind_of_message_of_its_parents():
+    @frozen
+    class filled(top_k):
+        facts = replace(identity.facts, linear=False, unbiased=False)
+
+        def encode_decode(self, cx, tensor, state, *, keep_sent):
+            sparse = next(super().encode_decode(cx, tensor, state, keep_sent=False))
+            dense = torch.zeros_like(tensor).index_copy_(0, sparse.indices.long(), sparse.values)
+            parts = yield Dense(dense)
+            return sum(weight * part.tensor for weight, part in parts), dense.clone()
+
+        def message_bytes(self, numel, element_bytes):
+            return numel * element_bytes
+
+    assert round_trip(filled(density=0.5), [torch.tensor([0.5, 3.0, -2.0, 0.1])])[0].tolist() == [0, 3, -2, 0]
