@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # which torch knows only then
 from torch._C._distributed_c10d import HashStore, Store
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from relaxcomm.network import TorchTransport
 from relaxcomm.network.meeting_place import MeetingPlace
@@ -118,7 +118,7 @@ def measure(size: int) -> dict[str, float]:
 
 def _name(size: int) -> str:
     """What the meeting place of so many ranks is called."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    dist.init_process_group("fake", store=HashStore(), rank=0, world_size=size)
     try:
         return MeetingPlace.of(None, 60.0).name
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import itertools
 import os
 import socket
 from contextlib import suppress
@@ -15,6 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import without_frames
+from relaxcomm.network.meeting_place import next_name
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import signed
@@ -32,7 +32,6 @@ from relaxcomm.system.network_interface import use_interface_of
 from relaxcomm.system.slurm import follow_srun
 
 _FREE_PORT = "a MASTER_PORT at which nobody else listens"
-_numbers = itertools.count()
 _met: list[tuple[Any, int, int]] = []
 _served: list[Any] = []
 _signed: list[Any] = []  # torch holds a store of Python's, but not what is Python's of it
@@ -102,7 +101,7 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
             _met.append(next(iter(rendezvous("env://", timeout=limit))))
         store, own, size = _met[0]
         store.set_timeout(limit)
-        name = f"relaxcomm/{attempt_in_store()}/{next(_numbers)}"
+        name = next_name(store, f"relaxcomm/{attempt_in_store()}", own)
         checked = signed(store, secret)
         _signed.append(checked)
         agree(checked, name, Membership(own, size), secret, limit)

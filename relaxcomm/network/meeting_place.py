@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import secrets
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -22,8 +20,6 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import attempt_in_store
 
 _MARGIN_SECONDS = 2.0  # torch gives up so much later than the engine, which says more
-# Of the places where the same ranks meet, one after the other: some may have met others meanwhile.
-_numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
 
 @dataclass(frozen=True)
@@ -72,11 +68,12 @@ class MeetingPlace:
                 f"rank {dist.get_rank()} is not in this process_group, which has the ranks "
                 f"{', '.join(map(str, ranks))}; call attach on those alone"
             )
-        # It stands in each key, which every rank asks for of every other: as short for a thousand ranks.
-        name = f"relaxcomm/{attempt_in_store()}/{_digest(ranks)}/{next(_numbers[ranks])}"
-        # The store of the default group has no public accessor.
-        store = signed(dist.distributed_c10d._get_default_store(), secret)
         mine = Membership(ranks.index(dist.get_rank()), len(ranks))
+        # The store of the default group has no public accessor.
+        store = dist.distributed_c10d._get_default_store()
+        # It stands in each key, which every rank asks for of every other: as short for a thousand ranks.
+        name = next_name(store, f"relaxcomm/{attempt_in_store()}/{_digest(ranks)}", mine.rank)
+        store = signed(store, secret)
         if elastic:
             store, name = _without_prefix(store, f"{name}/name", secret, is_first=mine.rank == 0)
         limit = timedelta(seconds=timeout_seconds + _MARGIN_SECONDS)
@@ -103,6 +100,25 @@ class MeetingPlace:
         made = ProcessGroupGloo(store, self.membership.rank, self.membership.world_size, self.making)
         set_limit(made, self.limit)
         return made
+
+
+def next_name(store: Any, prefix: str, rank: int) -> str:
+    """Of the place where ranks meet next: the newest to which one of them has gone, or the one after it.
+
+    It is counted in the store: of the processes some may be new, and others may have given up some places
+    at which nobody else has come.
+
+    Args:
+        store: which all can reach; it need not sign, as those with another secret come to the same place.
+        prefix: of the names of all places where these ranks meet.
+        rank: of this one among them.
+    """
+    newest = f"{prefix}/newest"
+    number = int(store.get(newest)) if store.check([newest]) else 0
+    while store.add(f"{prefix}/{number}/came/{rank}", 1) > 1:
+        number += 1
+    store.set(newest, str(number))
+    return f"{prefix}/{number}"
 
 
 def set_limit(group: Any, limit: timedelta) -> None:

@@ -1,0 +1,68 @@
+"""Where ranks meet is counted in the store: new processes find it, and those that come late."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # noqa: F401  # which torch knows only then
+
+from relaxcomm.errors import ConfigError
+from relaxcomm.network import default_group
+from relaxcomm.network.meeting_place import MeetingPlace, next_name
+from relaxcomm.network.secret import Secret
+from relaxcomm.network.signed_store import SignedStore
+
+STORES = {
+    "hash": lambda folder: dist.HashStore(),
+    "file": lambda folder: dist.FileStore(str(folder / "store"), 3),
+    "prefix": lambda folder: dist.PrefixStore("some", dist.HashStore()),
+    "signed": lambda folder: SignedStore(dist.HashStore(), Secret(b"a" * 32)),
+}
+
+
+@pytest.mark.parametrize("make", STORES.values(), ids=STORES)
+def test_in_whatever_order_they_come_each_place_is_new(make, tmp_path):
+    store = make(tmp_path)
+    for number, order in enumerate([(0, 1, 2), (2, 0, 1), (1, 0, 2)]):
+        assert {next_name(store, "run", rank) for rank in order} == {f"run/{number}"}
+
+
+def test_who_comes_late_goes_where_another_one_tries_again():
+    store = dist.HashStore()
+    assert [next_name(store, "run", 0) for _ in range(3)] == ["run/0", "run/1", "run/2"]
+    assert next_name(store, "run", 1) == "run/2"
+    assert next_name(store, "run", 1) == "run/3", "it gives up in turn"
+    assert next_name(store, "run", 0) == "run/3"
+
+
+@pytest.mark.parametrize("secret", [None, Secret(b"a" * 32)], ids=["open", "secret"])
+def test_over_a_new_store_survivors_count_as_a_new_process_does(secret):
+    names = []
+    for _ in range(2):
+        dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=3)
+        try:
+            names.append([MeetingPlace.of(None, 60.0, secret).name for _ in range(2)])
+        finally:
+            dist.destroy_process_group()
+    assert names[0] == names[1]
+    assert len(set(names[0])) == 2
+
+
+def test_a_default_group_that_was_given_up_is_made_with_who_comes_late(monkeypatch):
+    names = {0: [], 1: []}
+
+    def agree(store, name, membership, secret, limit):
+        names[membership.rank].append(name)
+        raise ConfigError("nobody else is here")
+
+    store = dist.HashStore()
+    monkeypatch.setattr(default_group, "agree", agree)
+    monkeypatch.setattr(default_group, "check_rendezvous", lambda: None)
+    monkeypatch.setattr(default_group, "use_interface_of", lambda address: None)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    for rank in (0, 0, 1):
+        monkeypatch.setattr(default_group, "_met", [(store, rank, 2)])
+        with pytest.raises(ConfigError):
+            default_group.make_default_group(1.0)
+    assert names[0] == ["relaxcomm/0/0", "relaxcomm/0/1"]
+    assert names[1] == names[0][1:]
