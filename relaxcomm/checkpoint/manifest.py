@@ -119,7 +119,14 @@ def is_checkpoint(folder: Path) -> bool:
     """Whether a folder is a checkpoint, and not one that was never finished, or holds several."""
     if folder.name.endswith(PARTIAL):
         return False
-    return (folder / MANIFEST).exists() or bool(_NAME.fullmatch(folder.name) and _has_files(folder))
+    if (folder / MANIFEST).exists():
+        return True
+    return bool(_NAME.fullmatch(folder.name)) and (_has_files(folder) or leads_nowhere(folder))
+
+
+def leads_nowhere(path: Path) -> bool:
+    """Whether it is a link to what is not there, such as a disk that is not mounted."""
+    return path.is_symlink() and not path.exists()
 
 
 def _has_files(folder: Path) -> bool:
@@ -135,11 +142,11 @@ def unfinished(path: Path) -> list[Path]:
 def checkpoints(path: Path) -> list[Kept]:
     """The checkpoints that were saved to a folder, oldest first; what others keep there is left alone.
 
-    One with a damaged manifest is placed by its name.
+    One may lie elsewhere, and a link here. One with a damaged manifest is placed by its name.
     """
     found = []
     for folder in sorted(path.iterdir()) if path.is_dir() else ():
-        if folder.is_symlink() or not (_NAME.fullmatch(folder.name) and is_checkpoint(folder)):
+        if not (_NAME.fullmatch(folder.name) and is_checkpoint(folder)):
             continue
         try:
             found.append(Kept(folder, Manifest.read(folder)))
@@ -196,11 +203,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def keep_newest(path: Path, keep: int) -> None:
-    """Delete the oldest checkpoints of a folder, and those that nobody can read."""
-    readable = [one.folder for one in checkpoints(path) if one.manifest is not None]
+    """Delete the oldest checkpoints that lie in a folder, and those that nobody can read."""
+    found = [one for one in checkpoints(path) if not one.folder.is_symlink()]
+    readable = [one.folder for one in found if one.manifest is not None]
     if len(readable) < keep:
         return
-    for one in checkpoints(path):
+    for one in found:
         if one.folder not in readable[-keep:]:
             _remove(one.folder)
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from relaxcomm.checkpoint.manifest import Manifest, checkpoints, is_checkpoint, verify
+from relaxcomm.checkpoint.manifest import Manifest, checkpoints, is_checkpoint, leads_nowhere, verify
 from relaxcomm.checkpoint.plain_state import decode, join
 from relaxcomm.checkpoint.storage import METADATA, Reading
 from relaxcomm.checkpoint.writing import skeleton_of
@@ -106,6 +106,8 @@ def _nothing_whole(path: Path, folders: Sequence[Path], damages: Sequence[str]) 
 def _newest_first(path: Path) -> list[Path]:
     if is_checkpoint(path):
         return [path]
+    for link in filter(leads_nowhere, (path, *path.parents)):
+        raise FileNotFoundError(errno.ENOENT, f"{link} is a link, and {link.readlink()} is not there")
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     return [one.folder for one in reversed(checkpoints(path))]

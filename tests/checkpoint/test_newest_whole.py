@@ -124,6 +124,33 @@ def test_a_file_is_no_folder_without_any(tmp_path):
     assert all("cannot read" in str(error) for error, _ in in_process(loaded, 2, path))
 
 
+@pytest.mark.parametrize("inside", ["", "mine"])
+def test_a_link_to_what_is_not_there_is_not_taken_for_none(tmp_path, inside):
+    """A run whose disk is not mounted would begin anew."""
+    link, gone = tmp_path / "checkpoints", tmp_path / "unmounted"
+    link.symlink_to(gone)
+    path = link / inside
+    told = f"rank 0: cannot read {path}: {link} is a link, and {gone} is not there"
+    assert {str(error) for error, _ in in_process(loaded, 2, path)} == {told}
+
+
+def test_a_checkpoint_that_lies_elsewhere_is_found_by_its_link_and_not_deleted(tmp_path):
+    folder, disk = tmp_path / "run", tmp_path / "disk"
+    in_process(saved, 2, folder, 2)
+    newest = folder / "step-00000002"
+    newest.rename(disk)
+    newest.symlink_to(disk)
+    assert {found for found, _ in in_process(loaded, 2, folder)} == {newest}
+    in_process(saved, 2, folder, 3, 1)
+    assert {one.name for one in folder.iterdir()} == {"step-00000002", "step-00000003"}
+    assert {found for found, _ in in_process(loaded, 2, folder)} == {folder / "step-00000003"}
+    disk.rename(tmp_path / "elsewhere")
+    with pytest.warns(CheckpointWarning, match="step-00000002/manifest.json: No such file"):
+        shutil.rmtree(folder / "step-00000003")
+        in_process(saved, 2, folder, 1)
+        in_process(loaded, 2, folder)
+
+
 def test_other_folders_are_no_checkpoints(tmp_path):
     in_process(saved, 1, tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / "mine")
