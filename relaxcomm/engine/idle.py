@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import cast
 
 import torch
@@ -61,6 +61,16 @@ def warn_of_held_data(bound: Bound, kind: tuple[str, int]) -> None:
             "that is still held, and is taken for another one, with epochs of its own: loader.epoch begins "
             "at 0. If it is the same data made anew, make it once, before the loop over epochs; if not, make "
             "both loaders before the first is read"
+        )
+
+
+def warn_of_other_length(bound: Bound, kind: tuple[str, int], saved: Collection[int]) -> None:
+    """Data are read from their beginning, and a checkpoint has the place in such data of other lengths."""
+    if not bound.world.process.rank:
+        LOGGER.warning(
+            f"relaxcomm: a data set ({kind[0]}, {kind[1]} samples) begins at epoch 0: the checkpoint has no "
+            f"place for this length, but for {', '.join(map(str, sorted(saved)))} samples of this type. If "
+            "it is the same data with samples added or left out, set loader.epoch to go on in another epoch"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, ShareLoader
 from relaxcomm.data.clients import CLIENT, ROUND, ROUND_LEFT
-from relaxcomm.engine.idle import warn_of_held_data
+from relaxcomm.engine.idle import warn_of_held_data, warn_of_other_length
 from relaxcomm.engine.known_data import Data, finder, given_up, kind_of
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.replica import Replica
@@ -39,7 +39,7 @@ class Loaders:
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         """Those that may turn out to follow another one when they are read."""
-        self._has_warned = False
+        self._warned_of: set[str] = set()
         self._later: _Later | None = None
         self._bound: Bound | None = None  # the algorithm among the present ranks
 
@@ -155,9 +155,13 @@ class Loaders:
         if may_follow:
             if old := given_up(others):
                 self._take_over(old[0], data)
-            elif data.comes_late and not self._has_warned:
-                self._has_warned = True
+            elif data.comes_late and "held data" not in self._warned_of:
+                self._warned_of.add("held data")
                 warn_of_held_data(bound, data.kind)
+        lengths = {one["kind"][1] for one in self._saved if one["kind"][0] == data.kind[0]} - {data.kind[1]}
+        if lengths and not others and data.progress.is_at_begin and "other length" not in self._warned_of:
+            self._warned_of.add("other length")
+            warn_of_other_length(bound, data.kind, lengths)
         data.is_anew = data.comes_late or data.progress.order > 0
         data.progress.skip_orders(order)
 

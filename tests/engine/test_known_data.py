@@ -174,3 +174,20 @@ def test_the_place_of_data_that_are_not_read_stays_from_restart_to_restart():
         for rank, (read, whole) in enumerate(zip(found, expected, strict=True)):
             assert read["other"] == whole["other"], (reads, rank)
             assert len(read["other"]) == 2, "of 3 batches one was read"
+
+
+def test_data_of_another_length_than_before_a_restart_are_told_of_once(caplog):
+    def program(group, *reads):
+        saved = None
+        for lengths in reads:
+            _, state = resumed(group, saved, lengths)
+            saved = {group.rank(): state}
+
+    first, more = {"other": 18, "val": 12}, {"val": 12, "other": 18, "new": 30}
+    relaxcomm.simulate(lambda group: program(group, first, more), 2)
+    assert not caplog.messages, "each goes on, or is new"
+    other = {"val": 12, "other": 24, "new": 30}
+    relaxcomm.simulate(lambda group: program(group, first, other), 2)
+    (told,) = caplog.messages
+    assert "builtins.range, 24 samples) begins at epoch 0" in told
+    assert "but for 18 samples of this type" in told
