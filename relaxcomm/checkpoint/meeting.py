@@ -28,10 +28,16 @@ class Meeting:
         self._left = threading.Event()
 
     def tell(self, subject: str, message: bytes) -> None:
-        """Leave a message for the others."""
+        """Leave a message for the others.
+
+        Raises: CheckpointError if somebody has deleted the folder.
+        """
         place = self._place(subject, self._rank)
-        place.with_suffix(".new").write_bytes(message)
-        place.with_suffix(".new").rename(place.with_suffix(_DONE))
+        try:
+            place.with_suffix(".new").write_bytes(message)
+            place.with_suffix(".new").rename(place.with_suffix(_DONE))
+        except FileNotFoundError:
+            raise self._deleted() from None
 
     def fail(self) -> None:
         """Tell the others to wait no more; a full disk still takes an empty file."""
@@ -44,7 +50,8 @@ class Meeting:
     def hear(self, subject: str) -> list[bytes]:
         """Every rank's message, in rank order.
 
-        Raises: CheckpointError if another has failed or says nothing in time, or after `leave`.
+        Raises: CheckpointError if another has failed or says nothing in time, if somebody has deleted the
+            folder, or after `leave`.
         """
         deadline = time.monotonic() + self._timeout
         return [self._wait_for(subject, rank, deadline) for rank in range(self._size)]
@@ -58,6 +65,8 @@ class Meeting:
                 raise CheckpointError(f"rank {failed[0]} could not write its part")
             if self._left.is_set():
                 raise CheckpointError("it was given up")
+            if not self._folder.exists():
+                raise self._deleted()
             if time.monotonic() > deadline:
                 raise CheckpointError(
                     f"rank {rank} has not written its part of {self._folder.parent} after "
@@ -66,6 +75,12 @@ class Meeting:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_SECONDS)
         return message.read_bytes()
+
+    def _deleted(self) -> CheckpointError:
+        partial = self._folder.parent
+        return CheckpointError(
+            f"{partial} was deleted meanwhile; does another run save in {partial.parent}? Give each its own"
+        )
 
     def _place(self, subject: str, rank: int) -> Path:
         return self._folder / f"{subject}-{rank}"
