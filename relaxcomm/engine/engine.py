@@ -51,7 +51,8 @@ class Engine(Batching, Restorable, Telemetry):
         """Hold the mean model inside, or the server's (`ssp`), to evaluate or save it; every rank must enter.
 
         Parameters and floating-point buffers come back bit for bit, but for what is written into a buffer
-        inside, such as a best loss, which stays. BatchNorm's statistics, as weights, always come back.
+        inside, such as a best loss, which stays. BatchNorm's statistics, as weights, always come back. What
+        changes or saves the run is refused inside: an optimizer's step, `switch`, `close`, a state.
 
         Raises: NonFiniteError on every rank if those of one hold NaN or infinity.
 

@@ -41,8 +41,13 @@ def is_statistic(buffer: Tensor) -> bool:
 
 
 def moved_by_forwards(model: nn.Module) -> set[str]:
-    """Names of the running statistics, as of BatchNorm, that forwards in train mode move."""
-    return {whole for whole, module, _ in _named(model) if derives_from(type(module), _NORM)}
+    """Names of the running statistics, as of BatchNorm, that forwards in train mode move.
+
+    Another module may hold them, too, and name them first.
+    """
+    norms = [module for module in model.modules() if derives_from(type(module), _NORM)]
+    moved = {id(buffer) for norm in norms for buffer in norm.buffers()}
+    return {name for name, buffer in model.named_buffers() if id(buffer) in moved}
 
 
 def requantize(model: nn.Module) -> None:

@@ -48,7 +48,7 @@ class _Own:
         self._shown: dict[str, Tensor] = {}  # of the average, what others may write into
 
     def leave_written(self) -> None:
-        """Do not put back buffers that others write into from now on, but for statistics that forwards move.
+        """Do not put back what others write into buffers from now on, but for statistics that forwards move.
 
         Those go with weights, which are always put back. Contents are compared, since versions miss
         `.data.copy_()`, and take for written what was swapped out and in again, as for an average of weights.
@@ -69,7 +69,7 @@ class _Own:
         for name, own in self._buffers.items():
             if name in held and _form(held[name]) == _form(own):
                 buffer, shown = held[name].detach(), self._shown.get(name)
-                buffer.copy_(own if shown is None else own.where((buffer == shown).all(), buffer))
+                buffer.copy_(own if shown is None else own.where(buffer == shown, buffer))
 
 
 def _buffers(replica: Replica) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ class Recorded(nn.Module):
         self.register_buffer("least", torch.tensor(float("inf")))
         self.register_buffer("evaluations", torch.zeros(()))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("bests", torch.zeros(2))
 
     def forward(self, x):
         return self.norm(self.layer(x))
@@ -39,6 +40,7 @@ def trained(group, algorithm, evaluate):
     with attach(model, optimizer, config, process_group=group) as engine:
         train(model, optimizer, group.rank(), steps=2)
         model.level.fill_(group.rank() + 1.0)
+        model.bests.fill_(group.rank() + 1.0)
         found = [contents(model)]
         with engine.averaged():
             found.append(contents(model))
@@ -62,6 +64,7 @@ def record(model, engine):
     model.evaluations = model.evaluations + 1
     model.count += 1
     model.level.add_(1.0)
+    model.bests[1] = 0.5
 
 
 @pytest.mark.parametrize("algorithm", ["bsp", LOCAL], ids=["bsp", "local_sgd"])
@@ -69,7 +72,8 @@ def test_what_is_written_into_a_buffer_stays_and_all_else_comes_back(algorithm):
     written = ("best", "least", "evaluations", "count", "level")
     for before, _, last, after in simulate(partial(trained, algorithm=algorithm, evaluate=record), 3):
         assert_equal(after, {name: last[name] for name in written})
-        assert_equal(after, {name: one for name, one in before.items() if name not in written})
+        kept = {name: one for name, one in before.items() if name not in written}
+        assert_equal(after, kept | {"bests": torch.stack([before["level"], torch.tensor(0.5)])})
         assert [after[name].item() for name in written] == [0.25, 0.5, 1, 1, 3]
 
 
@@ -121,3 +125,31 @@ def test_it_comes_back_after_an_error():
             return model.level.item(), model.best.item()
 
     assert simulate(rank, 3) == [(rank, 0.0) for rank in range(3)]
+
+
+class Watched(nn.Module):
+    """Another module holds a norm's statistics, and the model names them by it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch = nn.Module()
+        self.norm = nn.BatchNorm1d(3)
+        self.watch.register_buffer("mean", self.norm.running_mean)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def test_statistics_come_back_by_whichever_name():
+    def rank(group):
+        model = Watched()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with attach(model, optimizer, {"algorithm": LOCAL}, process_group=group) as engine:
+            train(model, optimizer, group.rank(), steps=2)
+            before = contents(model)
+            with engine.averaged(), torch.no_grad():
+                model(torch.randn(8, 3))
+            before["norm.num_batches_tracked"] += 1
+            assert_equal(contents(model), before)
+
+    simulate(rank, 3)
