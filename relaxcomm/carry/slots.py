@@ -93,11 +93,12 @@ class Carrier:
 
         Raises: ConfigError if it cannot be carried.
         """
-        if how not in ("equal", "mean", "share", "sum"):
+        if how not in ("equal", "mean", "share", "mean of shares", "sum"):
             raise self._error(owner, slot, "its facts' slots do not say what becomes of it")
-        if how == "equal" and same_result and not all(same(other, held[0]) for other in held):
+        is_equal = how in ("equal", "mean of shares")
+        if is_equal and same_result and not all(same(other, held[0]) for other in held):
             raise self._error(owner, slot, "it differs between the ranks")
-        if how in ("equal", "mean"):
+        if is_equal or how == "mean":
             return mean(held)
         taken = mean(held, shares(self.before, self.membership))
         return taken if how == "share" else taken * (self.before / self.membership.world_size)

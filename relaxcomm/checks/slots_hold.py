@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.compressors.random_k import random_k
 from relaxcomm.primitives.outers.sgd import nesterov
 from relaxcomm.roles import Compressor, Exchange, Outer, Payload, State, Trigger, VotingTrigger, is_buffer
-from relaxcomm.roles.carried import Slots, nested
+from relaxcomm.roles.carried import Slots, nested, share_of
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.shards import shard_sizes
 
@@ -34,9 +34,17 @@ def _expect_stated(made: Iterable[str], declared: Collection[str], where: str = 
 
 def _expect_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor], declared: Slots) -> None:
     for slot in one:
-        if declared.get(slot) == "equal":
+        if declared.get(slot) in ("equal", "mean of shares"):
             same = torch.equal(one[slot], other[slot])
             expect(same, f"declares that all ranks hold the same {slot!r}, but they differ")
+
+
+def _expect_means(states: Sequence[Mapping[str, Tensor]], declared: Slots) -> None:
+    for slot in (one for one, how in declared.items() if how == "mean of shares"):
+        share = share_of(declared, slot)
+        mean = torch.stack([state[share] for state in states]).mean(0)
+        same = torch.allclose(states[0][slot], mean, atol=1e-5)
+        expect(same, f"declares {slot!r} to be the mean over the ranks of {share!r}, which it is not")
 
 
 def trigger_slots(trigger: Trigger) -> None:
@@ -76,6 +84,7 @@ def compressor_slots(compressor: Compressor) -> None:
     _expect_stated(begun, facts.slots)
     coded_beside(compressor, *tensors, *states)
     _expect_equal(states[0], states[1], facts.slots)
+    _expect_means(states, facts.slots)
     lost = [
         slot
         for slot, how in facts.slots.items()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.composition.rule import Rule
-from relaxcomm.network.operations import Broadcast, Label
+from relaxcomm.network.operations import AllReduce, Broadcast, Label
+from relaxcomm.roles.carried import share_of
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.kept_slots import Slots
@@ -98,10 +99,21 @@ def forget_moves(bound: Bound) -> None:
 
 
 def begin_anew(bound: Bound) -> None:
-    """Make replicas equal, and begin anew what rules keep of neighbours or sums that are gone."""
+    """Make replicas equal, and begin anew what rules keep of neighbours, sums or shares that are gone."""
     if any(_begins_anew(rule) and rule.exchange.facts.collective for rule in bound.algorithm.rules):
         replicas.equalise(bound, moments=())
         bound.state.set_up(bound.plan, bound.clock.context)
+    _take_means(bound)
+
+
+def _take_means(bound: Bound) -> None:
+    """Let means of shares be those over the ranks now: a lost rank's share has gone with it."""
+    for task in tasks_of(bound):
+        slots, known = bound.state.slots[task.place]["compressor"], policies(task, "compressor")
+        for mean in (one for one in sorted(slots) if known.get(one) == "mean of shares"):
+            total = AllReduce(slots[share_of(known, mean)].clone())
+            slots[mean] = bound.world.run(total, Label(0, RECOVERY, task.bucket.index))
+        slots.commit(True)
 
 
 def _begins_anew(rule: Rule) -> bool:

@@ -5,18 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-Carried: TypeAlias = Literal["equal", "mean", "share", "sum", "part", "fresh"]
+from relaxcomm.errors import PluginError
+
+Carried: TypeAlias = Literal["equal", "mean", "share", "mean of shares", "sum", "part", "fresh"]
 """What becomes of a slot when there is another number of ranks.
 
 "equal": ranks that are given the same results hold the same, so it is taken from one; those that should and
 do not are refused, and of those that are given different ones the mean is taken. "mean": all take the mean.
 "share": only the mean over the ranks counts, and stays, as with residuals; each takes the mean of some.
+"mean of shares": all hold the mean of the one "share" beside it, also when a rank is lost with its own.
 "sum": only the sum counts, and stays. "part": each holds its rank's part of one tensor, which is put together
 and cut anew. "fresh": it is made anew for the parameters.
 """
 
 Slots: TypeAlias = Mapping[str, Carried]
 """The slots that a primitive may keep, each with what becomes of it."""
+
+
+def share_of(slots: Slots, mean: str) -> str:
+    """The slot whose mean over the ranks another one is.
+
+    Raises: PluginError unless there is just one.
+
+    Example:
+        >>> share_of({"0.mine": "share", "0.mean": "mean of shares", "1.residual": "share"}, "0.mean")
+        '0.mine'
+    """
+    owner = mean.rpartition(".")[0]
+    shares = [one for one, how in slots.items() if how == "share" and one.rpartition(".")[0] == owner]
+    if len(shares) != 1:
+        raise PluginError(
+            f"the slot {mean!r} is declared as 'mean of shares', and beside it {shares} as 'share'; "
+            "declare just one"
+        )
+    return shares[0]
 
 
 def nested(index: int, slots: Slots) -> dict[str, Carried]:

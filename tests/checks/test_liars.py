@@ -108,6 +108,8 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (error_feedback(compressor=KEPT), {"slots": {"residual": "equal"}}, "carried"),
     (error_feedback(compressor=KEPT), {"slots": {"residual": "fresh"}}, "carried"),
     (error_feedback(compressor=random_k(density=0.1)), {"slots": {"residual": "share"}}, "carried"),
+    (ef21(compressor=KEPT), {"slots": {"estimate": "mean of shares", "mean_estimate": "share"}}, "carried"),
+    (ef21(compressor=KEPT), {"slots": {"estimate": "equal", "mean_estimate": "mean of shares"}}, "carried"),
     (push_sum(), {"slots": {}}, "carried"),
     (push_sum(), {"slots": {"sum": "share", "weight": "sum"}}, "carried"),
     (choco_gossip(gamma=0.4), {"coding": "whole"}, "carried"),

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+import relaxcomm
 from relaxcomm.engine import survival
+from relaxcomm.monitoring.statistics import Statistics
+from relaxcomm.step.world import World as RanksNow
 from tests.engine.harness import World, in_process
 
 
@@ -50,3 +53,45 @@ def test_one_sends_its_parameters_and_each_rank_keeps_its_statistics():
     assert len(set(alike)) == 2
     assert weights[0] == weights[1] == weights[2]
     assert len(set(map(tuple, statistics))) == 3
+
+
+def trained(world: World, algorithm):
+    """What is bound after some steps on data of each rank's own."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 40), nn.Linear(40, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(world.rank)
+    with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 600}) as engine:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 5, generator=draw) + world.rank).square().mean().backward()
+            optimizer.step()
+        return engine._session.bound
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_mean_of_estimates_is_that_of_the_ranks_who_are_there(size):
+    coder = {"ef21": {"quantize": {"bits": 2}}}  # bucket by bucket
+    rule = {"payload": "gradients", "compressor": coder, "exchange": "all_gather"}
+    olds = in_process(trained, 3, {"rules": [rule]})
+
+    def go_on(group):
+        transport = group.transport()
+        kept = olds[2 - min(group.rank(), 2)]  # where two are left, rank 0 is lost
+        new = survival.rebound(kept, RanksNow(transport, Statistics(transport.counters)))
+        if group.rank() > 2:  # it has joined
+            for slots in new.state.slots.values():
+                slots["compressor"]["estimate"] = torch.zeros_like(slots["compressor"]["estimate"])
+        survival.begin_anew(new)
+        return [new.state.slots[place]["compressor"] for place in sorted(new.state.slots)]
+
+    ranks = relaxcomm.simulate(go_on, size)
+    assert len(ranks[0]) > 1
+    for index, slots in enumerate(zip(*ranks, strict=True)):
+        mean = torch.stack([one["estimate"] for one in slots]).mean(0)
+        assert mean.any()
+        assert all(torch.equal(one["mean_estimate"], slots[0]["mean_estimate"]) for one in slots)
+        assert torch.allclose(slots[0]["mean_estimate"], mean, atol=1e-7)
+        if size > 2:  # none is lost, so it is what it was
+            before = olds[0].state.slots[0, index]["compressor"]["mean_estimate"]
+            assert torch.allclose(before, mean, atol=1e-6)

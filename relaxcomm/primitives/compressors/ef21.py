@@ -58,7 +58,7 @@ class ef21(Memory):
             memory="lossless",
             follows_results=True,
             keeps_finite=False,
-            slots={_ESTIMATE: "share", _MEAN: "equal", **self.inner_carried},
+            slots={_ESTIMATE: "share", _MEAN: "mean of shares", **self.inner_carried},
         )
 
     def __post_init__(self) -> None:
