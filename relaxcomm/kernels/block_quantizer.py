@@ -6,37 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import ROUNDED, code_lanes, is_one_layer, zero_code
-from relaxcomm.kernels.device_numbers import device_numbers
+from relaxcomm.kernels.code_lanes import code_lanes, is_one_layer
 from relaxcomm.kernels.dispatch import is_for_kernels, on_its_device, uses_numba, uses_triton
+from relaxcomm.kernels.levels import moves_to_zero
 from relaxcomm.kernels.philox import Key
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import digit_bits, pack_codes
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.segments import Segments
-
-
-def levels_between(
-    low: Tensor, high: Tensor, num_codes: int, *, symmetric: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Distance of evenly spaced levels, `(high - low) / (num_codes - 1)`, and the lowest.
-
-    Args:
-        low: least entries, `[count]`.
-        high: largest entries, likewise.
-        num_codes: levels.
-        symmetric: whether they lie around 0.
-
-    Example:
-        >>> import torch
-        >>> levels_between(torch.tensor([-1.0]), torch.tensor([2.0]), num_codes=4)
-        (tensor([1.]), tensor([-1.]))
-    """
-    if symmetric:
-        high = torch.maximum(high, -low)
-        low = -high
-    # By a tensor: of a number a GPU would take the inverse first, and round twice.
-    return (high - low) / device_numbers((num_codes - 1,), low.dtype, low.device), low
 
 
 def takes_blocks(tensor: Tensor, segments: Segments, num_codes: int, *, is_drawn: bool) -> bool:
@@ -124,7 +101,6 @@ def _quantize_compiled(
     codes = buffer_pool.empty(-(-segments.numel * width // 8), torch.uint8, torch.device("cpu"))
     steps = torch.empty(segments.count, dtype=torch.float32)
     lows = steps[:0] if symmetric else torch.empty_like(steps)
-    zero = np.float32(zero_code(num_codes, has_lows=not symmetric) + ROUNDED)
     if out is not None:
         torch.autograd.graph.increment_version(out)
     runs = tensor.runs(size) if isinstance(tensor, Difference) else ((0, segments.numel, tensor, None),)
@@ -134,7 +110,7 @@ def _quantize_compiled(
             begin,
             *(None if term is None else term.numpy() for term in terms),
             *(None if flat is None else flat[here].numpy() for flat in (residual, out)),
-            *(size, np.float32(num_codes - 1), zero, symmetric),
+            *(size, np.float32(num_codes - 1), symmetric, moves_to_zero(num_codes, symmetric=symmetric)),
             *(width, codes.numpy(), steps[blocks].numpy(), lows[blocks].numpy()),
         )
     return codes if bits else pack_codes(codes, num_codes), steps, lows

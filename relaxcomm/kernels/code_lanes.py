@@ -92,21 +92,11 @@ def code_lanes(segments: Segments, num_codes: int) -> CodeLanes:
     return CodeLanes(segments.numel, base, digits, num_bytes, parts, lanes, row)
 
 
-def zero_code(num_codes: int, *, has_lows: bool) -> int:
-    """The code of the place 0.
+def fraction_bits(num_codes: int, *, has_lows: bool) -> int:
+    """Bits behind the point of a place in an int32; without lows places lie evenly around 0.
 
     Example:
-        >>> zero_code(15, has_lows=False)
-        7
+        >>> fraction_bits(256, has_lows=True), fraction_bits(255, has_lows=False)
+        (23, 24)
     """
-    return 0 if has_lows else (num_codes - 1) // 2
-
-
-def fraction_bits(num_codes: int, zero: int) -> int:
-    """Bits behind the point of a place in an int32.
-
-    Example:
-        >>> fraction_bits(256, 0)
-        23
-    """
-    return _INT_BITS - (num_codes - 1 - zero).bit_length()
+    return _INT_BITS - (num_codes - 1 if has_lows else num_codes // 2).bit_length()

@@ -5,15 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import (
-    ROUNDED,
-    CodeLanes,
-    code_lanes,
-    fraction_bits,
-    is_one_layer,
-    zero_code,
-)
+from relaxcomm.kernels.code_lanes import ROUNDED, CodeLanes, code_lanes, fraction_bits, is_one_layer
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
+from relaxcomm.kernels.levels import inverse_steps, origins
 from relaxcomm.kernels.philox import Key
 from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries
 from relaxcomm.tensors.bit_packing import pack_codes
@@ -34,7 +28,8 @@ def pack_levels(
     """Codes of entries, `(x - low) / step`, rounded to the nearest or, with a key, drawn, then packed.
 
     Without lows the levels lie around 0: code `(num_codes - 1) div 2` is 0. A drawn code is
-    `floor((x - low) / step + u)`, u of the entry's own random word.
+    `floor((x - low) / step + u)`, u of the entry's own random word; where 0 is a level, an entry that is 0
+    gets its code.
 
     Args:
         tensor: `[numel]`, float32, bfloat16 or float16.
@@ -56,26 +51,27 @@ def pack_levels(
         >>> unpack_codes(packed, 4, 16)
         tensor([ 0,  0,  1, 15], dtype=torch.uint8)
     """
-    normal = steps >= torch.finfo(steps.dtype).tiny  # of others no inverse exists
-    inverses = torch.where(normal, steps, 1.0).reciprocal_().mul_(normal)
-    lanes = code_lanes(segments, num_codes)
+    inverses, lanes = inverse_steps(steps), code_lanes(segments, num_codes)
+    origin = None if lows is None else origins(steps, inverses, lows, num_codes)
     if uses_triton(tensor):
         from relaxcomm.kernels.compiled import triton_level_packing
 
         offsets = None if segments.block_size else offsets_of(segments, tensor.device)
-        scales = triton_level_packing.Scales(inverses, lows, steps if subtract else None, offsets, segments)
+        taken = steps if subtract else None
+        scales = triton_level_packing.Scales(inverses, origin, lows, taken, offsets, segments)
         with on_its_device(tensor):
             packed = triton_level_packing.launch(tensor, scales, lanes, num_codes, key, dtype or tensor.dtype)
         return packed if is_one_layer(num_codes) else pack_codes(packed, num_codes)
     own = segment_of_entries(segments, tensor.device)
     places = tensor.to(dtype or tensor.dtype).float()
-    places = (places if lows is None else places - lows[own]) * inverses[own]
+    places = (places if origin is None else places - origin[0][own]) * inverses[own]
     places = torch.where(places == places, places, 0.0)
-    zero = zero_code(num_codes, has_lows=lows is not None)
+    zero: Tensor | int = (num_codes - 1) // 2 if origin is None else origin[1][own].int()
     if key is None:
         codes = (places + (zero + ROUNDED)).view(torch.int32)  # of which the last eight bits are kept
     else:
-        codes = _drawn(places, lanes, num_codes, zero, key)
+        bits = fraction_bits(num_codes, has_lows=lows is not None)
+        codes = _drawn(places, zero, bits, lanes, num_codes, key)
     codes = codes.to(torch.uint8)
     if subtract:
         middle = (num_codes - 1) / 2
@@ -112,7 +108,7 @@ def pack_nonnegative(
         from relaxcomm.kernels.compiled import triton_level_packing
 
         offsets = None if segments.block_size else offsets_of(segments, tensor.device)
-        scales = triton_level_packing.Scales(None, None, subtract, offsets, segments)
+        scales = triton_level_packing.Scales(None, None, None, subtract, offsets, segments)
         with on_its_device(tensor):
             lanes = code_lanes(segments, 2)
             return triton_level_packing.launch(tensor, scales, lanes, 2, None, dtype or tensor.dtype)
@@ -122,10 +118,11 @@ def pack_nonnegative(
     return pack_codes(signs, 2)
 
 
-def _drawn(places: Tensor, lanes: CodeLanes, num_codes: int, zero: int, key: Key) -> Tensor:
+def _drawn(
+    places: Tensor, zero: Tensor | int, bits: int, lanes: CodeLanes, num_codes: int, key: Key
+) -> Tensor:
     """`floor(place + u)` in fixed point; what is below its last bit counts by the word's upper bits."""
-    bits, most = fraction_bits(num_codes, zero), num_codes - 1 - zero
-    words = lanes.words(key, places.device)
+    words, most = lanes.words(key, places.device), (1 << 31) - (1 << bits)
     upper = (words >> bits).float() * 2.0 ** (bits - 32)
-    fixed = (places * float(1 << bits) + upper).clamp(-zero << bits, most << bits).floor().int()
-    return ((fixed + (words & ((1 << bits) - 1)).int()) >> bits) + zero
+    fixed = (places * float(1 << bits) + upper).clamp(-most, most).floor().int()
+    return (((fixed + (words & ((1 << bits) - 1)).int()) >> bits) + zero).clamp(0, num_codes - 1)

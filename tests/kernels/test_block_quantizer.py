@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from relaxcomm.checks.round_trip import encode_decode, slots
-from relaxcomm.kernels.block_quantizer import levels_between, quantize_blocks, takes_blocks
+from relaxcomm.kernels.block_quantizer import quantize_blocks, takes_blocks
 from relaxcomm.kernels.dispatch import has_numba, implementation
 from relaxcomm.kernels.level_packing import pack_levels
+from relaxcomm.kernels.levels import levels_between
 from relaxcomm.kernels.philox import key_of
 from relaxcomm.kernels.segment_statistics import segment_statistics
 from relaxcomm.primitives import error_feedback, qsgd, quantize

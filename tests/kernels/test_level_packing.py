@@ -96,7 +96,7 @@ def test_drawn_codes_lie_beside_the_place_and_meet_it_on_average(num_codes):
 
 def test_a_place_below_the_last_bit_of_the_fixed_point_is_met_on_average(monkeypatch):
     """By the words' upper bits: with four bits behind the point, 1/64 would never be left otherwise."""
-    monkeypatch.setattr(level_packing, "fraction_bits", lambda num_codes, zero: 4)
+    monkeypatch.setattr(level_packing, "fraction_bits", lambda num_codes, has_lows: 4)
     x, whole = torch.full((1 << 16,), 1 / 64, device=DEVICE), Segments(1 << 16, 1 << 16)
     one, zero = torch.ones(1, device=DEVICE), torch.zeros(1, device=DEVICE)
     with implementation("torch"):

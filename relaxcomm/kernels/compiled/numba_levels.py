@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from relaxcomm.kernels.code_lanes import ROUNDED
 from relaxcomm.kernels.compiled.numba_compiling import add, code_run, compiled, subtract
 
 _LEAST_NORMAL = np.finfo(np.float32).tiny
+_ROUNDED = np.float32(ROUNDED)
 
 
 @njit(inline="always")
@@ -26,13 +28,22 @@ def _extremes(bits, pair, numbers):
 
 
 @njit(inline="always")
-def _steps(low, high, divisions, is_symmetric):
-    """Distance of a block's levels, and its inverse, or 0 where there is none."""
+def _levels(low, high, last, is_symmetric, is_moved):
+    """As `levels_between`: the distance of a block's levels, its inverse, or 0 for none, and the lowest."""
     if is_symmetric:
         high = max(high, -low)
         low = -high
-    step = np.float32((high - low) / divisions)
-    return step, np.float32(1) / step if step >= _LEAST_NORMAL else np.float32(0)
+    is_moved = is_moved and low < 0 and high >= 0
+    step = np.float32((high - low) / (last - np.float32(is_moved)))
+    inverse = np.float32(1) / step if step >= _LEAST_NORMAL else np.float32(0)
+    return step, inverse, np.floor(low * inverse) * step if is_moved else low
+
+
+@njit(inline="always")
+def _origin(step, inverse, low, last):
+    """As `origins`."""
+    zero = min(max(np.floor(np.float32(0.5) - low * inverse), np.float32(0)), last)
+    return (np.float32(0), zero) if zero * step == -low else (low, np.float32(0))
 
 
 @njit(inline="always")
@@ -54,7 +65,7 @@ def _pack(whole, start, bits, packed):
 
 @compiled
 def quantize_blocks(
-    start, x, subtrahend, residual, left, size, divisions, zero, is_symmetric, bits, packed, steps, lows
+    start, x, subtrahend, residual, left, size, last, is_symmetric, is_moved, bits, packed, steps, lows
 ):
     """Write the code of each entry of `x - subtrahend + residual`, and each block's step and lowest level.
 
@@ -63,9 +74,9 @@ def quantize_blocks(
         x, subtrahend, residual: float32; the latter two None for 0.
         left: what the codes leave, float32, written into; None if nobody asks.
         size: of a block.
-        divisions: float32, levels but one.
-        zero: float32, the code of 0 without lows, and the number whose last bit stands for 1.
+        last: float32, the largest code.
         is_symmetric: whether levels lie around 0.
+        is_moved: whether those on both sides of 0 are moved so that it is one.
         bits: of a code, 1, 2, 4 or 8.
         packed: uint8, codes of all entries of the message, written into from the first entry on.
         steps, lows: of blocks, written into.
@@ -86,16 +97,20 @@ def quantize_blocks(
             add(made, residual[begin:end], room)
             made = room
         low, high = _extremes(made.view(np.int32), pair, numbers)
-        step, inverse = _steps(low, high, divisions, is_symmetric)
-        first = np.float32(0) if is_symmetric else low
+        step, inverse, low = _levels(low, high, last, is_symmetric, is_moved)
+        shift, zero = np.float32(0), last / np.float32(2)
+        if not is_symmetric:
+            shift, zero = _origin(step, inverse, low, last)
+        zero += _ROUNDED
         for place in range(end - begin):
-            places[place] = (made[place] - first) * inverse + zero
+            places[place] = (made[place] - shift) * inverse + zero
         _pack(whole[: end - begin], start + begin, bits, packed)
         steps[block] = step
         if not is_symmetric:
             lows[block] = low
         if left is not None:
-            middle, into = divisions / np.float32(2) if is_symmetric else np.float32(0), left[begin:end]
+            middle, into = last / np.float32(2) if is_symmetric else np.float32(0), left[begin:end]
+            first = np.float32(0) if is_symmetric else low
             for place in range(end - begin):
                 code = np.float32(np.uint8(whole[place]) & mask)
                 into[place] = made[place] - ((code - middle) * step + first)

@@ -7,10 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits, zero_code
+from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits
 from relaxcomm.kernels.compiled.triton_feedback import summed
 from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lane_tile
 from relaxcomm.kernels.compiled.triton_rounding import rounded
+from relaxcomm.kernels.levels import moves_to_zero
 from relaxcomm.kernels.philox import Key
 
 
@@ -29,8 +30,7 @@ def launch(
     codes = torch.empty(lanes.num_bytes, dtype=torch.uint8, device=tensor.device)
     steps = torch.empty(count, dtype=torch.float32, device=tensor.device)
     lows = steps[:0] if symmetric else torch.empty_like(steps)
-    zero = zero_code(num_codes, has_lows=not symmetric)
-    bits = fraction_bits(num_codes, zero)
+    bits = fraction_bits(num_codes, has_lows=not symmetric)
     programs, rows, columns = lane_tile(lanes)
     _quantize[(programs,)](
         tensor,
@@ -42,14 +42,13 @@ def launch(
         *(key or (0, 0)),
         HAS_RESIDUAL=residual is not None,
         IS_SYMMETRIC=symmetric,
+        IS_MOVED=moves_to_zero(num_codes, symmetric=symmetric),
         PARTS=lanes.parts,
         ROW=lanes.row,
         ROWS=rows,
         COLUMNS=columns,
-        DIVISIONS=float(num_codes - 1),
+        LAST=num_codes - 1,
         IS_DRAWN=key is not None,
-        ZERO=zero,
-        MOST=num_codes - 1 - zero,
         BITS=bits,
         UPPER=2.0 ** (bits - 32),
         num_warps=4,
@@ -59,16 +58,28 @@ def launch(
 
 
 @triton.jit
-def _levels(value, inside, IS_SYMMETRIC: tl.constexpr, DIVISIONS: tl.constexpr):
-    """Of each row the distance of its levels and the lowest, `[ROWS]`; NaN where an entry is not finite."""
+def _levels(value, inside, IS_SYMMETRIC: tl.constexpr, IS_MOVED: tl.constexpr, LAST: tl.constexpr):
+    """As `levels_between` of each row, `[ROWS]`, and the inverse; NaN where an entry is not finite."""
     low = tl.min(tl.where(inside, value, float("inf")), axis=1)
     high = tl.max(tl.where(inside, value, -float("inf")), axis=1)
     if IS_SYMMETRIC:
         high = tl.maximum(high, -low)
         low = -high
     spoilt = tl.max((inside & (value - value != 0)).to(tl.int32), axis=1) > 0
-    step = tl.div_rn(high - low, high * 0 + DIVISIONS)
-    return tl.where(spoilt, float("nan"), step), tl.where(spoilt, float("nan"), low)
+    low = tl.where(spoilt, float("nan"), low)
+    is_moved = IS_MOVED & (low < 0) & (high >= 0)
+    step = tl.div_rn(high - low, LAST - is_moved.to(tl.float32))
+    is_normal = step >= 1.1754943508222875e-38  # of others no inverse exists
+    inverse = tl.where(is_normal, tl.div_rn(step * 0 + 1.0, tl.where(is_normal, step, 1.0)), 0.0)
+    return step, inverse, tl.where(is_moved, tl.floor(low * inverse) * step, low)
+
+
+@triton.jit
+def _origins(step, inverse, low, LAST: tl.constexpr):
+    """As `origins`."""
+    zero = tl.minimum(tl.maximum(tl.floor(0.5 - low * inverse), 0.0), LAST * 1.0)
+    is_level = zero * step == -low
+    return tl.where(is_level, 0.0, low), tl.where(is_level, zero, 0.0)
 
 
 @triton.jit(do_not_specialize=["decay", "count", "key_low", "key_high"])
@@ -87,14 +98,13 @@ def _quantize(
     key_high,
     HAS_RESIDUAL: tl.constexpr,
     IS_SYMMETRIC: tl.constexpr,
+    IS_MOVED: tl.constexpr,
     PARTS: tl.constexpr,
     ROW: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    DIVISIONS: tl.constexpr,
+    LAST: tl.constexpr,
     IS_DRAWN: tl.constexpr,
-    ZERO: tl.constexpr,
-    MOST: tl.constexpr,
     BITS: tl.constexpr,
     UPPER: tl.constexpr,
 ):
@@ -107,23 +117,23 @@ def _quantize(
         inside = there & are_before(place, numel - first, ROWS, COLUMNS)
         total = summed(tensor_ptr, residual_ptr, first + place, inside, decay, HAS_RESIDUAL)
         value = total.to(tensor_ptr.dtype.element_ty).to(tl.float32)
-        step, low = _levels(value, inside, IS_SYMMETRIC, DIVISIONS)
+        step, inverse, low = _levels(value, inside, IS_SYMMETRIC, IS_MOVED, LAST)
         own = first // ROW + tl.arange(0, ROWS)
         known = (own < count) & (base + begins < num_lanes)
         tl.store(steps_ptr + own, step, mask=known)
-        is_normal = step >= 1.1754943508222875e-38  # of others no inverse exists
-        one = step * 0 + 1.0
-        inverse = tl.where(is_normal, tl.div_rn(one, tl.where(is_normal, step, 1.0)), 0.0)
         if IS_SYMMETRIC:
+            zero = tl.full((1, 1), LAST / 2, tl.float32)
             level = value * inverse[:, None]
         else:
             tl.store(lows_ptr + own, low, mask=known)
-            level = (value - low[:, None]) * inverse[:, None]
-        code = rounded(level, base + place, key_low, key_high, part, IS_DRAWN, ZERO, MOST, BITS, UPPER)
+            shift, zero = _origins(step, inverse, low, LAST)
+            zero = zero[:, None]
+            level = (value - shift[:, None]) * inverse[:, None]
+        code = rounded(level, zero, base + place, key_low, key_high, part, IS_DRAWN, LAST, BITS, UPPER)
         tl.store(codes_ptr + first + place, code.to(tl.uint8), mask=inside)
         if HAS_RESIDUAL:
             if IS_SYMMETRIC:
-                sent = (code.to(tl.float32) - DIVISIONS / 2) * step[:, None]
+                sent = (code.to(tl.float32) - LAST / 2) * step[:, None]
             else:
                 sent = code.to(tl.float32) * step[:, None] + low[:, None]
             tl.store(out_ptr + first + place, total - sent, mask=inside)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits, zero_code
+from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits
 from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lane_tile, scale_of, segment_of
 from relaxcomm.kernels.compiled.triton_rounding import rounded
 from relaxcomm.kernels.philox import Key
@@ -20,12 +20,14 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """Inverse step (None for signs), low and step (None where nothing is subtracted) of each segment.
+    """Of each segment the inverse step (None for signs), the `origins` and the low (None if levels lie around
+    0), and the step (None where nothing is subtracted).
 
     Offsets say where segments begin if they have no common size.
     """
 
     inverses: Tensor | None
+    origins: tuple[Tensor, Tensor] | None
     lows: Tensor | None
     steps: Tensor | None
     offsets: Tensor | None
@@ -43,12 +45,13 @@ def launch(
     """The packed codes; without inverses, one bit that says whether an entry is 0 or more."""
     out = torch.empty(lanes.num_bytes, dtype=torch.uint8, device=tensor.device)
     inverses, lows, steps, offsets = scales.inverses, scales.lows, scales.steps, scales.offsets
-    zero = zero_code(num_codes, has_lows=lows is not None)
-    bits = fraction_bits(num_codes, zero)
+    shifts, zeros = scales.origins or (tensor, tensor)
+    bits = fraction_bits(num_codes, has_lows=scales.origins is not None)
     programs, rows, columns = lane_tile(lanes)
     _pack[(programs,)](
         tensor,
         tensor if inverses is None else inverses,
+        *(shifts, zeros),
         tensor if lows is None else lows,
         tensor if steps is None else steps,
         tensor if offsets is None else offsets,
@@ -67,10 +70,9 @@ def launch(
         SUBTRACTS=steps is not None,
         DTYPE=_DTYPES[dtype],
         MIDDLE=(num_codes - 1) / 2,
-        HAS_LOWS=lows is not None,
+        HAS_LOWS=scales.origins is not None,
         IS_DRAWN=key is not None,
-        ZERO=zero,
-        MOST=num_codes - 1 - zero,
+        LAST=num_codes - 1,
         BITS=bits,
         UPPER=2.0 ** (bits - 32),
         num_warps=8,
@@ -83,6 +85,8 @@ def launch(
 def _pack(
     tensor_ptr,
     inverses_ptr,
+    shifts_ptr,
+    zeros_ptr,
     lows_ptr,
     steps_ptr,
     offsets_ptr,
@@ -107,8 +111,7 @@ def _pack(
     MIDDLE: tl.constexpr,
     HAS_LOWS: tl.constexpr,
     IS_DRAWN: tl.constexpr,
-    ZERO: tl.constexpr,
-    MOST: tl.constexpr,
+    LAST: tl.constexpr,
     BITS: tl.constexpr,
     UPPER: tl.constexpr,
 ):
@@ -132,11 +135,14 @@ def _pack(
                 code = (value >= 0).to(tl.int32)
             else:
                 if HAS_LOWS:
-                    value -= scale_of(lows_ptr, own, known, ROW)
+                    value -= scale_of(shifts_ptr, own, known, ROW)
+                    zero = scale_of(zeros_ptr, own, known, ROW)
+                else:
+                    zero = tl.full((1, 1), MIDDLE, tl.float32)
                 level = value * scale_of(inverses_ptr, own, known, ROW)
                 slot = part * DIGITS + DIGITS - 1 - reverse
                 code = rounded(
-                    level, base + place, key_low, key_high, slot, IS_DRAWN, ZERO, MOST, BITS, UPPER
+                    level, zero, base + place, key_low, key_high, slot, IS_DRAWN, LAST, BITS, UPPER
                 )
             if SUBTRACTS:
                 step = scale_of(steps_ptr, own, known, ROW)

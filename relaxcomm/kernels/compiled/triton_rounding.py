@@ -25,32 +25,32 @@ def _word(lane, key_low, key_high, SLOT: tl.constexpr):
 
 
 @triton.jit
-def _drawn(place, word, ZERO: tl.constexpr, MOST: tl.constexpr, BITS: tl.constexpr, UPPER: tl.constexpr):
+def _drawn(place, zero, word, LAST: tl.constexpr, BITS: tl.constexpr, UPPER: tl.constexpr):
     """`floor(place + u)` in fixed point."""
     exact = place * (1 << BITS) + (word >> BITS).to(tl.float32) * UPPER
-    exact = tl.minimum(tl.maximum(exact, -(ZERO << BITS)), MOST << BITS)
+    exact = tl.minimum(tl.maximum(exact, -zero * (1 << BITS)), (LAST - zero) * (1 << BITS))
     fixed = tl.floor(exact).to(tl.int32)
-    return ((fixed + (word & ((1 << BITS) - 1)).to(tl.int32)) >> BITS) + ZERO
+    return ((fixed + (word & ((1 << BITS) - 1)).to(tl.int32)) >> BITS) + zero.to(tl.int32)
 
 
 @triton.jit
 def rounded(
     place,
+    zero,
     lane,
     key_low,
     key_high,
     SLOT: tl.constexpr,
     IS_DRAWN: tl.constexpr,
-    ZERO: tl.constexpr,
-    MOST: tl.constexpr,
+    LAST: tl.constexpr,
     BITS: tl.constexpr,
     UPPER: tl.constexpr,
 ):
-    """The codes of places; NaN is at 0."""
+    """The codes of places, of which `zero` is that of place 0 and `LAST` the largest; NaN is at 0."""
     place = tl.where(place == place, place, 0.0)
     if IS_DRAWN:
-        code = _drawn(place, _word(lane, key_low, key_high, SLOT), ZERO, MOST, BITS, UPPER)
+        code = _drawn(place, zero, _word(lane, key_low, key_high, SLOT), LAST, BITS, UPPER)
     else:
         # So large a number that its last bit stands for 1: entries are rounded, their bits read.
-        code = (place + (ZERO + 8388608.0)).to(tl.int32, bitcast=True) & 255
+        code = (place + (zero + 8388608.0)).to(tl.int32, bitcast=True) & 255
     return code

@@ -12,8 +12,9 @@ from torch import Tensor
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Index, Steps, frozen
 from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
-from relaxcomm.kernels.block_quantizer import levels_between, quantize_blocks, takes_blocks
+from relaxcomm.kernels.block_quantizer import quantize_blocks, takes_blocks
 from relaxcomm.kernels.dispatch import uses_numba
+from relaxcomm.kernels.levels import levels_between, moves_to_zero
 from relaxcomm.kernels.segment_statistics import SegmentStatistics
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
@@ -25,17 +26,20 @@ from relaxcomm.tensors.segments import Segments
 class quantize(UniformQuantizer):
     """Each block as `2^bits` levels between its least and its largest entry.
 
-    `step = (max - min) / (2^bits - 1)`, `C(x) = min + step round((x - min) / step)`. The error of an entry is
-    at most step / 2 by "nearest" rounding and below step by "stochastic" rounding, which is unbiased;
-    rounding of the arithmetic comes to it, and blocks whose step is below 2e-38 become their least entry.
-    With `symmetric`, an odd number of levels `2^bits - 1` lies around 0, and 0 stays 0. A block with
-    NaN, infinity or a range beyond the type's decodes to NaN or infinity.
+    `step = (max - min) / (2^bits - 1)`, `C(x) = min + step round((x - min) / step)`. Where 0 lies between and
+    bits are 3 or more, `step = (max - min) / (2^bits - 2)`, and the lowest level is the next multiple of it
+    below min, so that 0 stays 0: what no rank has a gradient for gets none, of which Adam would make a step.
+    The error of an entry is at most step / 2 by "nearest" rounding and below step by "stochastic"
+    rounding, which is unbiased; rounding of the arithmetic comes to it, and blocks whose step is below 2e-38
+    become 0, or their least entry where 0 is no level. With `symmetric`, an odd number of levels
+    `2^bits - 1` lies around 0, which stays 0. A block with NaN, infinity or a range about as large as the
+    type's decodes to NaN or infinity.
 
     Args:
         bits: 1 to 8, and with `symmetric` 2 to 8; or a schedule.
         block_size: entries that share min and max, which are sent in float32 (float64 for float64).
         rounding: "nearest" or "stochastic".
-        symmetric: levels around 0, as for entries most of which are 0.
+        symmetric: levels around 0, as for entries evenly about it.
         seed: of the stochastic rounding.
 
     Raises: ConfigError for one symmetric bit.
@@ -155,8 +159,9 @@ class quantize(UniformQuantizer):
     def contraction(self, numel: int) -> float | None:
         # Half a step lost on each entry, drawn ones on average; the outermost hold range^2 / 2 at least, or
         # range^2 / 4 if one of them alone sets a symmetric range.
-        held = 1 / 4 if self.symmetric else 1 / 2
-        return min(numel, self.block_size) / (4 * (self._num_codes(least(self.bits)) - 1) ** 2 * held)
+        num_codes, held = self._num_codes(least(self.bits)), 1 / 4 if self.symmetric else 1 / 2
+        steps = num_codes - (2 if moves_to_zero(num_codes, symmetric=self.symmetric) else 1)
+        return min(numel, self.block_size) / (4 * steps**2 * held)
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.segments_bytes(numel, -(-numel // self.block_size), element_bytes)
@@ -166,7 +171,8 @@ class quantize(UniformQuantizer):
 class minmax_uint8(quantize):
     """`quantize` with 8 bits, in Bagua's name: 256 levels from a block's least entry to its largest.
 
-    `step = (max - min) / 255`, `C(x) = min + step round((x - min) / step)`.
+    `step = (max - min) / 255`, `C(x) = min + step round((x - min) / step)`, or 1 / 254 of the range where 0
+    lies between, which then is a level.
 
     Args:
         bits: of an entry.
@@ -185,8 +191,9 @@ class minmax_uint8(quantize):
     Reference: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2022.
 
     Differs from the code: min and max are those of blocks rather than of a whole chunk, so that an outlier
-        spoils its block alone; entries are counted from min rather than from 0, so that a large offset does
-        not overflow; nothing is added to the range, so that small entries keep their accuracy.
+        spoils its block alone; entries that all lie on one side of 0 are counted from min rather than from
+        0, so that a large offset does not overflow; nothing is added to the range, so that small entries
+        keep their accuracy.
     """
 
     bits: Literal[8] = 8

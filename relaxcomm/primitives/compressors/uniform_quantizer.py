@@ -7,8 +7,10 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from relaxcomm.kernels.code_lanes import fraction_bits
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_levels
+from relaxcomm.kernels.levels import inverse_steps, origins
 from relaxcomm.kernels.philox import Key, key_of
 from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
@@ -18,8 +20,6 @@ from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
 from relaxcomm.tensors.messages import Quantized
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.segments import Segments, chunk_size
-
-_INT_BITS = 31  # of an int32 without its sign
 
 
 class UniformQuantizer(QuantizedFeedback):
@@ -42,7 +42,7 @@ class UniformQuantizer(QuantizedFeedback):
 
     @property
     def has_lows(self) -> bool:
-        """Whether the levels of a segment begin at its least entry."""
+        """Whether the lowest level of a segment is sent."""
         return False
 
     @abstractmethod
@@ -90,8 +90,7 @@ class UniformQuantizer(QuantizedFeedback):
             if self.has_lows:
                 group.scales(lows).copy_(low.view(-1, 1))
             for chunk in group.chunks(size):
-                places = rounding.places(chunk.rows(tensor), step, low if self.has_lows else None)
-                rounding.round(places, chunk.rows(codes))
+                rounding.round(chunk.rows(tensor), step, low if self.has_lows else None, chunk.rows(codes))
         return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
 
     def _in_kernels(
@@ -132,48 +131,46 @@ class _Rounding:
         self, num_codes: int, has_lows: bool, size: int, like: Tensor, generator: torch.Generator | None
     ) -> None:
         self._num_codes, self._generator = num_codes, generator
-        self._zero = 0 if has_lows else (num_codes - 1) // 2  # the code of place 0
+        self._bits = fraction_bits(num_codes, has_lows=has_lows)
         self._places = buffer_pool.empty(size, like.dtype, like.device)
         if generator is not None:
             self._fixed, self._noise = (
                 torch.empty(size, dtype=torch.int32, device=like.device) for _ in range(2)
             )
 
-    def places(self, rows: Tensor, step: Tensor, low: Tensor | None) -> Tensor:
-        """Where each entry lies between the levels, 0 at the lowest or, without lows, at the middle one."""
+    def round(self, rows: Tensor, step: Tensor, low: Tensor | None, codes: Tensor) -> None:
+        """Write the codes of the nearest levels, or of drawn ones of those beside; without lows around 0."""
         # Of a step that is not a normal number no inverse exists; its entries are told apart no more.
-        normal = step >= torch.finfo(step.dtype).tiny
-        inverse = torch.where(normal, step, 1.0).reciprocal_().mul_(normal).view(-1, 1)
-        places = self._places[: rows.numel()].view(rows.shape)
-        if low is None:
-            return torch.mul(rows, inverse, out=places)
-        return torch.sub(rows, low.view(-1, 1), out=places).mul_(inverse)
-
-    def round(self, places: Tensor, codes: Tensor) -> None:
-        """To the nearest level, or drawn to one of those beside."""
+        inverse, places = inverse_steps(step), self._places[: rows.numel()].view(rows.shape)
+        zero: Tensor | int = (self._num_codes - 1) // 2
+        if low is not None:
+            shift, zero = (one.view(-1, 1) for one in origins(step, inverse, low, self._num_codes))
+            rows = torch.sub(rows, shift, out=places)
+        torch.mul(rows, inverse.view(-1, 1), out=places)
         if self._generator is not None:
-            self._draw(places, codes, self._generator)
+            zero = zero if isinstance(zero, int) else zero.int()
+            self._draw(places, zero, codes, self._generator)
             return
         # Added to a number so large that its last bit stands for 1, they are rounded, and their bits can be
         # read as a whole number: a conversion from float to 8 bits would take three times as long.
-        bits = places.add_(self._zero + 1 / torch.finfo(places.dtype).eps).view(_WHOLE[places.dtype])
+        bits = places.add_(zero + 1 / torch.finfo(places.dtype).eps).view(_WHOLE[places.dtype])
         codes.copy_(bits)  # the last eight
 
-    def _draw(self, places: Tensor, codes: Tensor, generator: torch.Generator) -> None:
+    def _draw(self, places: Tensor, zero: Tensor | int, codes: Tensor, generator: torch.Generator) -> None:
         """`floor(place + u)`, u uniform in [0, 1), so that a place between two levels is met on average.
 
         In fixed point: a float next to a level that is not 0 has no bits for small draws. What is below its
         last bit counts by a draw that a whole chunk shares, so no place is too near to a level to leave it.
         """
-        most = self._num_codes - 1 - self._zero
-        bits = _INT_BITS - most.bit_length()
+        bits = self._bits
+        most = (1 << 31) - (1 << bits)  # whole, and in an int32 with any noise
         last = torch.rand((), dtype=places.dtype, device=places.device, generator=generator)
         torch.add(last, places, alpha=1 << bits, out=places)
-        places.clamp_(-self._zero << bits, most << bits).floor_()
+        places.clamp_(-most, most).floor_()
         fixed, noise = (one[: places.numel()].view(places.shape) for one in (self._fixed, self._noise))
         noise.random_(generator=generator).bitwise_and_((1 << bits) - 1)
-        codes.copy_(fixed.copy_(places).add_(noise).bitwise_right_shift_(bits))  # the last eight
-        codes.add_(self._zero).clamp_(max=self._num_codes - 1)  # NaN may become any number
+        fixed.copy_(places).add_(noise).bitwise_right_shift_(bits).add_(zero)
+        codes.copy_(fixed.clamp_(0, self._num_codes - 1))  # NaN may become any number
 
 
 _WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}

@@ -70,7 +70,10 @@ def reference(x, bits, symmetric):
         if symmetric:
             high, top = np.abs(part).max(), top - 1
             low = -high
-        step = (high - low) / top
+        is_moved = low < 0 <= high and bits > 2 and not symmetric
+        step = (high - low) / (top - 1 if is_moved else top)
+        if is_moved:
+            low = np.floor(low / step) * step if step > 2e-38 else 0.0
         codes = np.floor((part - low) / step + 0.5) if step > 2e-38 else np.zeros(len(part))
         decoded[start : start + BLOCK] = low + codes * step
         steps[start : start + BLOCK] = step
@@ -102,7 +105,7 @@ def test_the_error_is_bounded_as_documented(compressor, name, dtype):
     slack = 4 * finest * tensor.double().abs().max().item() + 256 * 2e-38 + torch.finfo(dtype).tiny
     off = (result.double() - tensor.double()).abs().numpy()
     assert (off <= allowed * 1.0001 + slack).all()
-    if meaning(compressor)[1]:
+    if compressor.bits > 2 or compressor.symmetric:
         assert (result[tensor == 0] == 0).all()
 
 
@@ -137,7 +140,7 @@ def test_an_outlier_spoils_its_block_alone():
     rest = torch.arange(65536) >= 1024
     lost = (result - tensor)[rest].norm() / tensor[rest].norm()
     assert lost < 0.01
-    assert (result == 0).float().mean() < 0.02
+    assert (result == 0).float().mean() < 0.03  # the block itself, and what is below half a step
 
 
 @pytest.mark.parametrize("compressor", DRAWN, ids=repr)
