@@ -135,10 +135,17 @@ def test_each_matrix_is_normalised_on_its_own(scales, dtype):
         assert off <= tolerance * expected.double().norm() + (1e-6 if dtype == torch.float16 else 0)
 
 
-def test_a_step_of_zeros_is_not_the_end():
+@pytest.mark.parametrize("num_unused", [0, 1, 2])
+@pytest.mark.parametrize("in_some", [False, True])
+def test_a_step_of_zeros_is_not_the_end(num_unused, in_some):
+    """Also where the first rows, such as that for padding, never have a gradient; or of all but one entry."""
+    draw = torch.Generator().manual_seed(0)
     coder = Coder([(20, 30)], matrix_rank=2)
-    matrix = torch.randn(20, 2) @ torch.randn(2, 30)
-    assert not coder(torch.zeros(20, 30))[0].any()
+    matrix = torch.randn(20, 2, generator=draw) @ torch.randn(2, 30, generator=draw)
+    matrix[:num_unused] = 0
+    first = torch.zeros(20, 30)
+    first[-1, -1] = float(in_some)  # of rank 1, so that one column of Q is 0
+    torch.testing.assert_close(coder(first)[0], first)
     for _ in range(3):
         found = coder(matrix)[0]
     torch.testing.assert_close(found, matrix, rtol=1e-4, atol=1e-4)

@@ -27,10 +27,11 @@ class power_sgd(Compressor):
     """Each matrix M as `P Q^T` of low rank, by one step of power iteration from where the last one ended.
 
     `P = orthogonalised (1/N) sum_n M_n Q`, `Q <- (1/N) sum_n M_n^T P`, and all get `P Q^T`, the mean of
-    the workers' `P (M_n^T P)^T`. Each P is orthogonalised on its own. A tensor of several dimensions is
-    a matrix of its first by all others; vectors, and matrices that would not get smaller, are sent as they
-    are. Of a matrix of n by m entries `matrix_rank (n + m)` numbers are sent. Biased: use it inside
-    `error_feedback`, and with `all_reduce`, over which it takes two rounds.
+    the workers' `P (M_n^T P)^T`. Each P is orthogonalised on its own. A column of Q that would become 0, as
+    of a matrix of zeros, stays as it was. A tensor of several dimensions is a matrix of its first by all
+    others; vectors, and matrices that would not get smaller, are sent as they are. Of a matrix of n by m
+    entries `matrix_rank (n + m)` numbers are sent. Biased: use it inside `error_feedback`, and with
+    `all_reduce`, over which it takes two rounds.
 
     Args:
         matrix_rank: columns of P and Q; smaller where a matrix is.
@@ -87,8 +88,9 @@ class power_sgd(Compressor):
         lefts = _each(lambda p: torch.linalg.qr(p).Q, means[: len(lefts)])
         rights = _each(lambda m, p: m.mT @ p, matrices, lefts)
         parts = yield Dense(_joined(rights, state[_RIGHT]))
-        state[_RIGHT] = sum_dense(parts)
-        result = cut.product(lefts, cut.rights(state[_RIGHT]), means[len(lefts) :], tensor)
+        new = cut.rights(sum_dense(parts))
+        result = cut.product(lefts, new, means[len(lefts) :], tensor)
+        state[_RIGHT] = _joined(_each(_next, new, cut.rights(state[_RIGHT])), state[_RIGHT])
         return result, cut.product(lefts, rights, others, tensor) if keep_sent else None
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
@@ -165,6 +167,11 @@ def _each(function: Callable[..., Tensor], *arguments: Sequence[Tensor]) -> list
         parts = zip(*(several[index] for index in indices), strict=True)
         found.update(zip(indices, function(*map(stacked, parts)).unbind(), strict=True))
     return [found[index] for index in range(len(several))]
+
+
+def _next(right: Tensor, before: Tensor) -> Tensor:
+    """Q of the next step: a column of zeros, such as of a matrix of zeros, would lead nowhere for ever."""
+    return torch.where(right.any(dim=-2, keepdim=True), right, before)
 
 
 def _joined(parts: Sequence[Tensor], like: Tensor) -> Tensor:
