@@ -163,12 +163,13 @@ def _shared(bound: Bound) -> Iterator[Tensor]:
 
 
 def shared_slots(bound: Bound) -> Iterator[tuple[Slots, list[str]]]:
-    """Points from which rules move, and outer optimizers' memory, where all ranks see the same results."""
+    """What rules keep equal on all ranks, where these see the same results."""
     for task in tasks_of(bound):
         if not task.rule.exchange.facts.same_result:
             continue
         state = bound.state.slots[task.place]
-        for role in ("outer", "payload") if task.rule.payload.facts.has_base else ("outer",):
+        for role in ("outer", "payload", "compressor"):
             if role in state:  # services may keep the outer's
                 known = policies(task, role)
-                yield state[role], [name for name in sorted(state[role]) if known.get(name) == "equal"]
+                wholes = [name for name in sorted(state[role]) if not is_of_part(task, role, name)]
+                yield state[role], [name for name in wholes if known.get(name) == "equal"]

@@ -95,3 +95,32 @@ def test_the_mean_of_estimates_is_that_of_the_ranks_who_are_there(size):
         if size > 2:  # none is lost, so it is what it was
             before = olds[0].state.slots[0, index]["compressor"]["mean_estimate"]
             assert torch.allclose(before, mean, atol=1e-6)
+
+
+def unkept(world: World, rule):
+    """What ranks say that they have alike, where two have kept nothing; then what one has sent them."""
+    bound = trained(world, {"rules": [rule]})
+    slots = [slots for _, state in sorted(bound.state.slots.items()) for slots in state.values()]
+    if world.rank != 1:
+        for one in slots:
+            one.restore({name: torch.zeros_like(one[name]) for name in one})
+    alike = survival.shared_digest(bound)
+    survival.send_shared(bound, 1)
+    return alike, survival.shared_digest(bound), [value for one in slots for value in one.export().values()]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"payload": "gradients", "compressor": {"power_sgd": {"matrix_rank": 1}}},
+        {"payload": {"momentum": {"beta": 0.9}}},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*loses a part")
+def test_what_rules_keep_equal_is_compared_and_sent(rule):
+    alike, sent, kept = zip(*in_process(unkept, 3, {**rule, "exchange": "all_reduce"}), strict=True)
+    assert len(set(alike)) == 2
+    assert len(set(sent)) == 1
+    for slots in zip(*kept, strict=True):
+        assert all(torch.equal(one, slots[1]) for one in slots)
+    assert any(value.any() for value in kept[0])
