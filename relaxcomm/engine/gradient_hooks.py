@@ -63,13 +63,15 @@ class GradientHooks:
     def _take(self) -> list[int]:
         if not self._arrived:
             return []
-        indices = list(map(self._indices.__getitem__, map(id, self._arrived)))
+        # A hook of the user's that returns something has torch hand us that, and raise an error behind us.
+        ours = filter(self._indices.__contains__, map(id, self._arrived))
+        indices = list(map(self._indices.__getitem__, ours))
         self._arrived.clear()
         return indices
 
     def _arrives(self, parameter: Tensor) -> None:
         self._arrived.append(parameter)
-        self._tell(self._take())
+        self._awaited_arrives(parameter)
 
     def _awaited_arrives(self, parameter: Tensor) -> None:
         if indices := self._take():

@@ -59,6 +59,23 @@ def test_one_that_is_frozen_tells_when_it_is_trained_again():
     hooks.remove()
 
 
+@pytest.mark.parametrize("collects", [False, True])
+def test_a_hook_that_returns_something_is_told_so_by_torch(collects):
+    model, told = chain(), []
+    returning = [
+        p.register_post_accumulate_grad_hook(lambda p: p.grad.clamp_(-1, 1)) for p in model.parameters()
+    ]
+    hooks = hooks_on(model, told)
+    if collects:
+        hooks.collect()
+    with pytest.raises(RuntimeError, match="should return None"):
+        model(torch.ones(1, 2)).sum().backward()
+    for handle in returning:
+        handle.remove()
+    model(torch.ones(1, 2)).sum().backward()
+    assert [index for indices in (*told, hooks.tell_each()) for index in indices] == [0, 1, 2, 3]
+
+
 def test_the_awaited_come_at_once_with_those_before_them():
     model, told = chain(), []
     hooks = hooks_on(model, told)
