@@ -30,13 +30,21 @@ BLOCK = 16
 
 def levels(x, who=None, bits=8):
     """Blockwise rounding to the nearest of `2^bits` levels between least and largest."""
-    decoded = np.zeros(len(x))
-    for start in range(0, len(x), BLOCK):
-        part = x[start : start + BLOCK]
-        step = (part.max() - part.min()) / (2**bits - 1)
-        codes = np.floor((part - part.min()) / step + 0.5) if step > 0 else np.zeros(len(part))
-        decoded[start : start + BLOCK] = part.min() + codes * step
-    return decoded
+    return np.concatenate(
+        [whole_levels(x[start : start + BLOCK], who, bits) for start in range(0, len(x), BLOCK)]
+    )
+
+
+def whole_levels(x, who=None, bits=8):
+    """Those of one block; where 0 lies between, of more than two bits it is one of them."""
+    low, high = x.min(), x.max()
+    is_moved = low < 0 <= high and bits > 2
+    step = (high - low) / (2**bits - (2 if is_moved else 1))
+    if step == 0:
+        return x.copy()
+    if is_moved:
+        low = np.floor(low / step) * step
+    return low + np.floor((x - low) / step + 0.5) * step
 
 
 class Remembering:
@@ -245,12 +253,6 @@ def test_qadam(bits):
         code = signs_of_pieces(cuts, cuts[-1]) if bits == 1 else whole_levels
         coders.append(FrozenAdam(10, code))
     against(algorithm, lambda rows, step, bucket: coders[bucket](rows, step), "plain")
-
-
-def whole_levels(x, who):
-    """Eight bits between the least and the largest of a piece, which is shorter than a block."""
-    step = (x.max() - x.min()) / 255
-    return x.min() + np.floor((x - x.min()) / step + 0.5) * step
 
 
 def test_qadam_wants_an_optimizer_without_momentum():
