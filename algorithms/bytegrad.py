@@ -9,8 +9,8 @@ def bytegrad(block_size: Steps = 1024) -> Algorithm:
     """Average gradients of one byte an entry, a quarter of the bytes of full precision.
 
     Every step: worker m gets the m-th part of all gradients as bytes, `a_m = (1/N) sum_n C(g_n[m])`, and all
-    get `C(a_m)`; C rounds to 256 levels between the least and the largest entry of each block. 0 is one of them
-    where it lies between, so what no rank has a gradient for stays where it is.
+    get `C(a_m)`; C rounds to 256 levels between the least and the largest entry of each block. 0 is one of
+    them where it lies between, so what no rank has a gradient for stays where it is.
 
     Args:
         block_size: entries that share a least and a largest value.
