@@ -82,9 +82,10 @@ class optimizer_state(Payload):
                 continue
             if moment is None or moment.shape != item.tensor.shape:
                 found = "nothing" if moment is None else f"a tensor of the shape {list(moment.shape)}"
+                unheld = "; if no optimizer holds it, give it to one or freeze it" if moment is None else ""
                 raise UsageError(
                     f"{self!r}: the optimizer keeps {found} under that name for {item.name}, whose shape is "
-                    f"{list(item.tensor.shape)}; name a state that it has for each entry"
+                    f"{list(item.tensor.shape)}; name a state that it has for each entry{unheld}"
                 )
             view.copy_(moment)
         return flat
