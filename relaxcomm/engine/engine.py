@@ -111,7 +111,7 @@ class Engine(Batching, Restorable, Telemetry):
             >>> engine.statistics["synchronisations"]
             4
         """
-        self._check_own("switch()")
+        self._check_not_averaged("switch()")
         self._session.loop.close_skipped_step()  # or ranks that skipped their last step would be one behind
         switching.check_between_steps(self._session.loop, "the algorithm is switched", "switch")
         self._session.step.inputs.check_left()
@@ -169,7 +169,7 @@ class Engine(Batching, Restorable, Telemetry):
         """
         if self._closed:
             return
-        self._check_own("close()")
+        self._check_not_averaged("close()")
         if not self._finished:
             self.finish(average=average)
         elif average is not None:
@@ -196,7 +196,7 @@ class Engine(Batching, Restorable, Telemetry):
             ...     engine.together(lambda: engine.world.gather(engine.statistics["steps"], "the end"))
             [0]
         """
-        self._check_own("finish()")
+        self._check_not_averaged("finish()")
         if self._finished:
             raise UsageError("finish() was called before; it ends the run")
         self._finished = True

@@ -155,7 +155,7 @@ class Readable:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
 
-    def _check_own(self, called: str, instead: str = "") -> None:
+    def _check_not_averaged(self, called: str, instead: str = "") -> None:
         """Raise UsageError if it is closed, or `averaged` holds the mean where this rank's own replica was.
 
         Args:

@@ -41,7 +41,7 @@ class Restorable(Readable):
             >>> state["step"]
             1
         """
-        self._check_own("state_dict()", SAVES_MEAN)
+        self._check_not_averaged("state_dict()", SAVES_MEAN)
         return {run_state.name_of(self.world.rank): (engine_state.export(self._session),)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Restorable(Readable):
             ...     engine.statistics["synchronisations"]
             1
         """
-        self._check_own("load_state_dict()")
+        self._check_not_averaged("load_state_dict()")
         mine = run_state.of_rank(self.world, state)
         engine_state.check(self._session, mine)
         engine_state.restore(self._session, mine)
@@ -91,7 +91,7 @@ class Restorable(Readable):
             ...     sorted(engine.run_state_dict())
             ['engine', 'model', 'optimizers', 'others', 'random', 'scaler']
         """
-        self._check_own("run_state_dict() or checkpoint.save()", SAVES_MEAN)
+        self._check_not_averaged("run_state_dict() or checkpoint.save()", SAVES_MEAN)
         return run_state.export(self._session, others)
 
     def load_run_state_dict(self, state: Mapping[str, Any], **others: Stateful) -> None:
@@ -110,7 +110,7 @@ class Restorable(Readable):
             ...     torch.equal(torch.rand(()), drawn)
             True
         """
-        self._check_own("load_run_state_dict() or checkpoint.load()")
+        self._check_not_averaged("load_run_state_dict() or checkpoint.load()")
         run_state.restore(self._session, state, others)
 
     def non_finite_parameters(self) -> list[str]:
