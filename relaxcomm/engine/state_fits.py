@@ -16,7 +16,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.step.state import Place, RuleState
-from relaxcomm.tensors.buckets import Strides, are_dense
+from relaxcomm.tensors.buckets import Bucket, Strides, are_dense
 
 _REMEDIES = {
     "rank": "load the state that this rank saved",
@@ -130,7 +130,9 @@ def _check_votes(saved: EngineState, algorithm: Algorithm) -> None:
 
 def _check_late(saved: EngineState, tasks: Mapping[Place, Task], algorithm: Algorithm, bound: Bound) -> None:
     for _, rule, unit, result, *_ in saved.late_gradients:
-        _check_result("late_gradients", tasks.get((rule, unit)), "backward", (result,))
+        bucket = _check_result("late_gradients", tasks.get((rule, unit)), "backward", (result,))
+        if result.numel() - bucket.numel not in (0, len(bucket.items)):  # whether each was used, behind it
+            raise _damaged(f"late_gradients with {kind(result)} for {len(bucket.items)} parameters")
     for _, rule, of_buffers, unit, result, snapshot, *_ in saved.late_parameters:
         if rule >= len(algorithm.rules):
             raise _damaged(f"late_parameters of rule {rule}, which is not there")
@@ -143,14 +145,15 @@ def _check_late(saved: EngineState, tasks: Mapping[Place, Task], algorithm: Algo
         _check_result("late_parameters", task, "step", (result, snapshot))
 
 
-def _check_result(what: str, task: Task | None, site: str, tensors: tuple[Tensor, ...]) -> None:
-    """A result on its way belongs to a rule that has such, and fills its bucket."""
+def _check_result(what: str, task: Task | None, site: str, tensors: tuple[Tensor, ...]) -> Bucket:
+    """A result on its way belongs to a rule that has such, and fills its bucket, which is returned."""
     if task is None or task.rule.delay == 0 or task.rule.payload.facts.site != site:
         raise _damaged(f"{what} of a rule and bucket that have none")
     for tensor in tensors:
         is_number = tensor.is_floating_point() or tensor.is_complex()
         if tensor.dim() != 1 or tensor.numel() < task.bucket.numel or not is_number:
             raise _damaged(f"{what} with {kind(tensor)} for {task.bucket.numel} entries")
+    return task.bucket
 
 
 def _check_clients(saved: EngineState, bound: Bound) -> None:

@@ -151,3 +151,13 @@ def test_a_setting_that_was_a_number_has_to_be_one(value):
     engine.load_run_state_dict(state)
     assert optimizer.param_groups[0]["weight_decay"] == 0.25
     engine.load_run_state_dict(copied(good))
+
+
+def test_a_late_result_has_a_flag_for_each_parameter_or_none():
+    _, _, engine, _, good = run_of("delayed_sgd")
+    state = copied(good)
+    due, rule, unit, result, *counts = state["engine"]["late_gradients"][0]
+    state["engine"]["late_gradients"][0] = (due, rule, unit, result[:-1], *counts)
+    with pytest.raises(ConfigError, match=r"late_gradients with \[\d+\] float64 for \d+ parameters"):
+        engine.load_run_state_dict(state)
+    engine.load_run_state_dict(copied(good))
