@@ -11,7 +11,7 @@ import torch
 import relaxcomm
 from relaxcomm import primitives
 from tests import references
-from tests.algorithms.test_low_precision_algorithms import BUCKET_BYTES, layout
+from tests.algorithms.test_low_precision_algorithms import BUCKET_BYTES, layout, whole_levels
 from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import (
     assert_histories_agree,
@@ -77,12 +77,6 @@ def coarse(x):
     return np.concatenate([top(x.ravel()[a : a + 16], 4) for a in range(0, x.size, 16)])
 
 
-def levels_of(chosen, bits):
-    low, high = chosen.min(), chosen.max()
-    step = (high - low) / (2**bits - 1)
-    return low + np.floor((chosen - low) / step + 0.5) * step if step > 0 else chosen
-
-
 def sparseloco(workers, steps, period, places, shapes, bits, decay, lr):
     """e <- decay e + x0 - x; q = levels of the largest of e; x0 <- x0 - lr mean q."""
     history, anchor = [], workers.parameters[0]
@@ -96,7 +90,8 @@ def sparseloco(workers, steps, period, places, shapes, bits, decay, lr):
                 for indices, shape in zip(places, shapes, strict=True):
                     chosen = by_tensor(row[indices], shape, coarse)
                     where = np.flatnonzero(chosen)
-                    chosen[where] = levels_of(chosen[where], bits)  # fewer values than a block of 1024
+                    # They are fewer than a block of 1024.
+                    chosen[where] = whole_levels(chosen[where], bits=bits)
                     out[indices] = chosen
             kept = kept - sent
             anchor = anchor - lr * sent.mean(axis=0)
