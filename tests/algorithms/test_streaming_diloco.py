@@ -10,6 +10,7 @@ from relaxcomm import CompositionError, Rule
 from relaxcomm.composition.fragments import resolve
 from relaxcomm.primitives import all_reduce, gradients
 from tests import references
+from tests.algorithms.test_low_precision_algorithms import whole_levels
 from tests.engine.harness import (
     assert_histories_agree,
     in_process,
@@ -47,12 +48,6 @@ def test_one_fragment_without_delay_is_diloco():
     assert_histories_agree(in_process(train, 3, config, STEPS), expected)
 
 
-def four_bits(delta):
-    """16 levels from the least to the greatest entry."""
-    step = (delta.max() - delta.min()) / 15
-    return delta.min() + np.floor((delta - delta.min()) / step + 0.5) * step
-
-
 def mean_in_four_bits(deltas):
     """Each third of a fragment's bucket is a block that one worker averages and codes again.
 
@@ -64,7 +59,7 @@ def mean_in_four_bits(deltas):
     thirds = [deltas[:, order[start : start + size]] for start in range(0, deltas.shape[1], size)]
     means = np.empty(deltas.shape[1])
     means[order] = np.concatenate(
-        [four_bits(np.mean([four_bits(row) for row in one], axis=0)) for one in thirds]
+        [whole_levels(np.mean([whole_levels(row, bits=4) for row in one], axis=0), bits=4) for one in thirds]
     )
     return means
 
