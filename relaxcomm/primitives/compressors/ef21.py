@@ -13,8 +13,10 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.primitives.compressors.memory import Memory, inner_state
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.roles.carried import Carried
 from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.messages import MAXIMUM
 
 _ESTIMATE, _MEAN = "estimate", "mean_estimate"
 
@@ -51,14 +53,16 @@ class ef21(Memory):
 
     @cached_property
     def facts(self) -> CompressorFacts:
+        inner = self.compressor.facts
+        mean: Carried = "equal" if MAXIMUM in inner.kinds else "mean of shares"  # of some no mean is taken
         return replace(
-            self.compressor.facts,
-            scope=widest("tensor", self.compressor.facts.scope),  # estimates have the bucket's entries alone
+            inner,
+            scope=widest("tensor", inner.scope),  # estimates have the bucket's entries alone
             linear=False,
             memory="lossless",
             follows_results=True,
             keeps_finite=False,
-            slots={_ESTIMATE: "share", _MEAN: "mean of shares", **self.inner_carried},
+            slots={_ESTIMATE: "share", _MEAN: mean, **self.inner_carried},
         )
 
     def __post_init__(self) -> None:
