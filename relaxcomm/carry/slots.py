@@ -13,7 +13,7 @@ from relaxcomm.carry.means import mean, same, shares
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import is_buffer
-from relaxcomm.roles.carried import Carried, Slots, nested
+from relaxcomm.roles.carried import ALIKE, Carried, Slots, nested
 from relaxcomm.roles.facts import ControllerFacts, PlannerFacts
 from relaxcomm.step.plan import Task
 from relaxcomm.tensors.shards import shard_sizes, shards_of
@@ -93,12 +93,11 @@ class Carrier:
 
         Raises: ConfigError if it cannot be carried.
         """
-        if how not in ("equal", "mean", "share", "mean of shares", "sum"):
+        if how not in ALIKE | {"mean", "share", "sum"}:
             raise self._error(owner, slot, "its facts' slots do not say what becomes of it")
-        is_equal = how in ("equal", "mean of shares")
-        if is_equal and same_result and not all(same(other, held[0]) for other in held):
+        if how in ALIKE and same_result and not all(same(other, held[0]) for other in held):
             raise self._error(owner, slot, "it differs between the ranks")
-        if is_equal or how == "mean":
+        if how in ALIKE or how == "mean":
             return mean(held)
         taken = mean(held, shares(self.before, self.membership))
         return taken if how == "share" else taken * (self.before / self.membership.world_size)

@@ -106,7 +106,7 @@ def _nothing_whole(path: Path, folders: Sequence[Path], damages: Sequence[str]) 
 def _newest_first(path: Path) -> list[Path]:
     if is_checkpoint(path):
         return [path]
-    for link in filter(leads_nowhere, (path, *path.parents)):
+    if link := next(filter(leads_nowhere, (path, *path.parents)), None):
         raise FileNotFoundError(errno.ENOENT, f"{link} is a link, and {link.readlink()} is not there")
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))

@@ -15,7 +15,7 @@ from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.compressors.random_k import random_k
 from relaxcomm.primitives.outers.sgd import nesterov
 from relaxcomm.roles import Compressor, Exchange, Outer, Payload, State, Trigger, VotingTrigger, is_buffer
-from relaxcomm.roles.carried import Slots, nested, share_of
+from relaxcomm.roles.carried import ALIKE, Slots, nested, share_of
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.shards import shard_sizes
 
@@ -34,7 +34,7 @@ def _expect_stated(made: Iterable[str], declared: Collection[str], where: str = 
 
 def _expect_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor], declared: Slots) -> None:
     for slot in one:
-        if declared.get(slot) in ("equal", "mean of shares"):
+        if declared.get(slot) in ALIKE:
             same = torch.equal(one[slot], other[slot])
             expect(same, f"declares that all ranks hold the same {slot!r}, but they differ")
 

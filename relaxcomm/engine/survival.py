@@ -111,8 +111,8 @@ def _take_means(bound: Bound) -> None:
     for task in tasks_of(bound):
         slots, known = bound.state.slots[task.place]["compressor"], policies(task, "compressor")
         for mean in (one for one in sorted(slots) if known.get(one) == "mean of shares"):
-            total = AllReduce(slots[share_of(known, mean)].clone())
-            slots[mean] = bound.world.run(total, Label(0, RECOVERY, task.bucket.index))
+            operation = AllReduce(slots[share_of(known, mean)].clone())
+            slots[mean] = bound.world.run(operation, Label(0, RECOVERY, task.bucket.index))
         slots.commit(True)
 
 

@@ -18,6 +18,9 @@ do not are refused, and of those that are given different ones the mean is taken
 and cut anew. "fresh": it is made anew for the parameters.
 """
 
+ALIKE: frozenset[Carried] = frozenset({"equal", "mean of shares"})
+"""What is said of a slot in which all ranks hold the same."""
+
 Slots: TypeAlias = Mapping[str, Carried]
 """The slots that a primitive may keep, each with what becomes of it."""
 

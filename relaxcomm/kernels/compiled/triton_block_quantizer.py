@@ -122,7 +122,7 @@ def _quantize(
         known = (own < count) & (base + begins < num_lanes)
         tl.store(steps_ptr + own, step, mask=known)
         if IS_SYMMETRIC:
-            zero = tl.full((1, 1), LAST / 2, tl.float32)
+            zero = tl.full((1, 1), LAST // 2, tl.float32)
             level = value * inverse[:, None]
         else:
             tl.store(lows_ptr + own, low, mask=known)

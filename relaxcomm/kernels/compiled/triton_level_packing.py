@@ -138,7 +138,7 @@ def _pack(
                     value -= scale_of(shifts_ptr, own, known, ROW)
                     zero = scale_of(zeros_ptr, own, known, ROW)
                 else:
-                    zero = tl.full((1, 1), MIDDLE, tl.float32)
+                    zero = tl.full((1, 1), LAST // 2, tl.float32)
                 level = value * scale_of(inverses_ptr, own, known, ROW)
                 slot = part * DIGITS + DIGITS - 1 - reverse
                 code = rounded(
