@@ -52,6 +52,8 @@ class Checkpoints:
 
     def step(self) -> None:
         """A step has ended: save if it is time; every rank calls it after the same steps."""
+        if self._engine.is_behind:  # the others wait for it, at the step to which they have come
+            return
         if self._engine.statistics.steps >= self._due or self._is_among_others:
             self._engine.together(lambda: self._save_if_due(self._engine.statistics.steps))
 
@@ -83,8 +85,6 @@ class Checkpoints:
         self._saving.settle()
 
     def _save_if_due(self, steps: int) -> None:
-        if self._engine.is_behind:  # the others wait for it, at the step to which they have come
-            return
         again = self._is_among_others and self._must_save_again()
         if again or (steps >= self._due and self._is_time(steps)):
             self.save()

@@ -139,7 +139,7 @@ class Engine(Batching, Restorable, Telemetry):
             [3.0, 3.0]
         """
         self._check_open()
-        return self._session.together(event)
+        return self._session.common_events.together(event)
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.

@@ -5,34 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torch import Tensor
+
+from relaxcomm.engine import survival
 from relaxcomm.engine.session import Session
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.replica.modes import evaluated
 from relaxcomm.step import replicas, served
 from relaxcomm.step.kept_replica import kept
+from relaxcomm.tensors.buckets import Bucket
 
 
 @contextmanager
 def averaged(session: Session) -> Iterator[None]:
     """Hold the mean model inside, or the server's, and this rank's own afterwards; every rank must enter."""
     session.loop.close_skipped_step()
-    with (
-        session.world.statistics.evaluating(),
-        session.loop.turns.uncounted(),
-        kept(session.bound) as leave_written,
-        evaluated(session.replica.optimizers, keeps=True),
-    ):
-        session.together(lambda: _average(session))
-        leave_written()
-        with session.replica.mean.held():
-            yield
+    with session.world.statistics.evaluating(), session.loop.turns.uncounted():
+        means, generation = session.common_events.together(lambda: _means(session)), session.generation
+        with kept(session.bound) as own, evaluated(session.replica.optimizers, keeps=True):
+            replicas.replace(session.bound, means)
+            own.leave_written()
+            with session.replica.mean.held():
+                yield
+            if session.generation != generation and survival.begins_anew(session.bound.algorithm):
+                own.drop()  # those that are left have begun anew from the mean
 
 
-def _average(session: Session) -> None:
+def _means(session: Session) -> list[tuple[Bucket, Tensor]]:
+    """Replace nothing before all ranks have them: those that are left take means of their own once more."""
     bound, asked = session.bound, session.step.parameters.asked()
-    if bound.plan.keeps_step:
-        bound.meet("averaged()")
-    served.meet(bound, asked, evaluates=True)
-    if not bound.plan.keeps_step:  # whoever is early is asked by the others until they come
-        bound.meet("averaged()")
-    replicas.average(bound, EVALUATION, asked)
+    with kept(bound), evaluated(bound.replica.optimizers, keeps=True):
+        if bound.plan.keeps_step:
+            bound.meet("averaged()")
+        served.meet(bound, asked, evaluates=True)
+        if not bound.plan.keeps_step:  # whoever is early is asked by the others until they come
+            bound.meet("averaged()")
+        return replicas.finite_means(bound, EVALUATION, asked)

@@ -34,6 +34,7 @@ class Gone:
         loaders: where data sets are read on; None where each rank reads on in its own.
         resumes_at: the clock when exchanges go on.
         targets: where the metrics of each rank are found.
+        events: how many are over of what all do together.
         is_behind: whether others have finished what it has not, and brought it along.
         steps_behind: how many steps it takes until it has come as far as the others; they have read on.
     """
@@ -42,6 +43,7 @@ class Gone:
     loaders: Loaded | None
     resumes_at: int
     targets: Sequence[Target | None]
+    events: int
     is_behind: bool = False
     steps_behind: int = 0
 
@@ -155,7 +157,8 @@ def _stay(
         admission.hand_over(world, state, standings.joined)
     _share_out_clients(new, old.world.rank)
     survival.begin_anew(new)
-    return Gone(step, loaders, resumes_at, standings.targets, is_behind, resumes_at - mine.next_step)
+    steps_behind = resumes_at - mine.next_step
+    return Gone(step, loaders, resumes_at, standings.targets, standings.events, is_behind, steps_behind)
 
 
 def join(
@@ -205,7 +208,7 @@ def join(
         _restore_late(step, state["engine"])
     survival.begin_anew(new)
     loaders = [one.model_dump() for one in saved.loaders]
-    return Gone(step, loaders, new.clock.step + in_step, standings.targets), saved
+    return Gone(step, loaders, new.clock.step + in_step, standings.targets, standings.events), saved
 
 
 def _share_out_clients(new: Bound, rank_before: int) -> None:

@@ -10,6 +10,7 @@ from relaxcomm.config import Config
 from relaxcomm.engine import bucket_parts, next_generation, survival
 from relaxcomm.engine.admission import Newcomers
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
+from relaxcomm.engine.common_events import CommonEvents
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.metering import Metering
@@ -29,6 +30,7 @@ class Run(Protocol):
     settings: Config
     step: Step
     loaders: Loaders
+    common_events: CommonEvents
     metering: Metering
     schedule: AlgorithmSchedule
 
@@ -125,8 +127,8 @@ class Reconfiguration:
             next_step, rests = before.bound.clock.step + in_step, bucket_parts.rests(before.bound)
             place = before.bound.place(next_step, in_round=in_round)
             runs = repr(before.bound.algorithm)
-            target = run.metering.target
-            standing = Standing(next_step, place, digest, in_order, loaders, rests, runs, target)
+            events, target = run.common_events.ended, run.metering.target
+            standing = Standing(next_step, place, events, digest, in_order, loaders, rests, runs, target)
             going = Going(before, following, standing, generation, elastic.generation)
             try:
                 gone = next_generation.stay(going, run.make_step, late, run.schedule.export())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from relaxcomm.config import Config
 from relaxcomm.data.clients import ROUND_GIVEN_UP
 from relaxcomm.engine import attached_models, idle, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
+from relaxcomm.engine.common_events import CommonEvents
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loading import Loaders
@@ -16,7 +16,7 @@ from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Gone
 from relaxcomm.engine.reconfiguration import Reconfiguration
-from relaxcomm.errors import RankLostError, RejoinedError
+from relaxcomm.errors import RankLostError
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.generations import Generation
 from relaxcomm.replica.buffers import requantize
@@ -26,8 +26,6 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
 from relaxcomm.tensors import buffer_pool
-
-T = TypeVar("T")
 
 
 class Session:
@@ -52,6 +50,7 @@ class Session:
         self._hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
         self.loop = Loop(self._hooks, self.step, self)
         self.loaders = Loaders(self.event)
+        self.common_events = CommonEvents(self)
         try:
             self._hooks.hang()
             if self.replica.scaler is not None:
@@ -103,7 +102,7 @@ class Session:
                 is_over = True
             except RankLostError as error:
                 self.schedule.stay()
-                is_over = self._joins_again(error)  # others, who have switched
+                is_over = self.joins_again(error)  # others, who have switched
 
     def _switch(self, algorithm: object, residuals: switching.Residuals, *, from_start: bool) -> None:
         before = self.step
@@ -130,6 +129,11 @@ class Session:
                 is_over = self.go_on(error, in_step=False, in_round=True)
         if self._ranks is not None:
             self._ranks.admit()
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether those that are left go on where others are lost."""
+        return self._ranks is not None
 
     @property
     def can_go_on(self) -> bool:
@@ -171,25 +175,9 @@ class Session:
         self.schedule.go_on_with(step)
         self.metering.go_on_with(step.bound, self.generation, gone.targets)
         self.loaders.go_on_with(step.bound, gone.loaders, gone.steps_behind)
+        self.common_events.ended = gone.events
 
-    def together(self, event: Callable[[], T]) -> T:
-        """Have all ranks do something, and those that are left once more where others are lost meanwhile.
-
-        Raises: RejoinedError where this rank was lost to the others, who do something else by now.
-        """
-        while True:
-            try:
-                return event()
-            except RankLostError as error:
-                if not self._joins_again(error):
-                    continue
-            raise RejoinedError(
-                f"the others went on without this worker, which has joined them again as worker "
-                f"{self._worker}, after step {self.world.statistics.steps}; catch RejoinedError and go on "
-                "with the next step"
-            )
-
-    def _joins_again(self, error: RankLostError) -> bool:
+    def joins_again(self, error: RankLostError) -> bool:
         """Go on between two steps; whether the others had given up this rank, which is a new one to them."""
         worker = self._worker
         self.go_on(error, in_step=False)
@@ -204,22 +192,24 @@ class Session:
         self.world.statistics.pause()  # what a last round has waited counts, and no wait for the end
         self.detach()
         idle.warn_of_idle(self.bound, self.schedule.to_come)
-        self.together(lambda: self._come_to_an_end(average=average))
+        together = self.common_events.together
+        together(self._come_to_rest)
+        if average or (average is None and self.bound.replicas_may_differ):
+            with self.world.statistics.evaluating(), evaluated(self.replica.optimizers, keeps=False):
+                means = together(lambda: replicas.finite_means(self.bound, EVALUATION))
+                replicas.replace(self.bound, means)
+            requantize(self.replica.model)
+            together(lambda: idle.warn_of_parted(self.bound))
+        elif average is None:
+            replicas.check(self.bound, self.replica.parameters)
 
-    def _come_to_an_end(self, *, average: bool | None) -> None:
+    def _come_to_rest(self) -> None:
         bound = self.bound
         if bound.plan.keeps_step:
             bound.meet("close()")
         switching.come_to_rest(self.step)
         if not bound.plan.keeps_step:  # those that finish early have served the others until now
             bound.meet("close()")
-        if average or (average is None and bound.replicas_may_differ):
-            with self.world.statistics.evaluating(), evaluated(self.replica.optimizers, keeps=False):
-                replicas.average(self.bound, EVALUATION)
-            requantize(self.replica.model)
-            idle.warn_of_parted(self.bound)
-        elif average is None:
-            replicas.check(self.bound, self.bound.replica.parameters)
 
     def detach(self) -> None:
         """Follow the training loop no more."""

@@ -22,6 +22,7 @@ class Standing:
     Args:
         next_step: the clock when its step is over; -1 for one that joins.
         place: how far it has come, to compare with others: `next_step`, or rounds that are over.
+        events: how many it has ended of what all do together.
         shared: a digest of what should be the same on all ranks.
         is_whole: whether it has all results that were on their way.
         loaders: how far it has read data sets.
@@ -32,6 +33,7 @@ class Standing:
 
     next_step: int = -1
     place: int = -1
+    events: int = -1
     shared: str = ""
     is_whole: bool = True
     loaders: Loaded = ()
@@ -88,6 +90,11 @@ class Standings:
     def next_step(self) -> int:
         """The clock when the step is over that nobody makes again."""
         return self.by_rank[self.farthest].next_step
+
+    @property
+    def events(self) -> int:
+        """How many are over of what all do together."""
+        return max(one.events for one in self.by_rank)
 
     @property
     def are_whole(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.carry.slots import is_of_part, policies
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.roles.carried import share_of
@@ -100,7 +101,7 @@ def forget_moves(bound: Bound) -> None:
 
 def begin_anew(bound: Bound) -> None:
     """Make replicas equal, and begin anew what rules keep of neighbours, sums or shares that are gone."""
-    if any(_begins_anew(rule) and rule.exchange.facts.collective for rule in bound.algorithm.rules):
+    if begins_anew(bound.algorithm):
         replicas.equalise(bound, moments=())
         bound.state.set_up(bound.plan, bound.clock.context)
     _take_means(bound)
@@ -114,6 +115,11 @@ def _take_means(bound: Bound) -> None:
             operation = AllReduce(slots[share_of(known, mean)].clone())
             slots[mean] = bound.world.run(operation, Label(0, RECOVERY, task.bucket.index))
         slots.commit(True)
+
+
+def begins_anew(algorithm: Algorithm) -> bool:
+    """Whether rules of it need equal replicas where ranks change."""
+    return any(_begins_anew(rule) and rule.exchange.facts.collective for rule in algorithm.rules)
 
 
 def _begins_anew(rule: Rule) -> bool:

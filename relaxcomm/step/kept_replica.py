@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -14,18 +14,17 @@ from relaxcomm.step.bound import Bound
 
 
 @contextmanager
-def kept(bound: Bound) -> Iterator[Callable[[], None]]:
+def kept(bound: Bound) -> Iterator[Kept]:
     """Have afterwards what was there before, bit for bit, of what an average replaces.
 
     Others may have given this rank what they have instead, see `RejoinedError`.
 
-    Yields: what to call once the average is there: what others write into buffers from then on stays, but for
-        statistics that forwards move.
+    Yields: the copy.
     """
-    own = _Own(bound.replica)
+    own = Kept(bound.replica)
     with bound.replica.loaded.ignored():
         try:
-            yield own.leave_written
+            yield own
         except RejoinedError:
             own.drop()
             raise
@@ -33,7 +32,7 @@ def kept(bound: Bound) -> Iterator[Callable[[], None]]:
             own.put_back()
 
 
-class _Own:
+class Kept:
     """A copy of what an average replaces, as this rank has it.
 
     Args:

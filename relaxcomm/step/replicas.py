@@ -60,10 +60,25 @@ def average(bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer
 
     Raises: NonFiniteError on all ranks if it is not finite, and before anything has changed.
     """
-    _replace(bound, means(bound, purpose, asked))
+    replace(bound, finite_means(bound, purpose, asked))
+
+
+def finite_means(
+    bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer] = _NOTHING
+) -> list[tuple[Bucket, Tensor]]:
+    """What `average` replaces all by, and nothing is replaced yet."""
+    found = _finite(bound, means(bound, purpose, asked))
     later = _later_statistics(bound)
     if later:
-        _replace(bound, _all_reduced(bound, _of_replicas(bound, _gathered(later), purpose), purpose))
+        found += _finite(bound, _all_reduced(bound, _of_replicas(bound, _gathered(later), purpose), purpose))
+    return found
+
+
+def replace(bound: Bound, found: Sequence[tuple[Bucket, Tensor]]) -> None:
+    """Write means into the replica."""
+    bound.replica.reshard()
+    for bucket, mean in found:
+        bucket.scatter(mean)
 
 
 def equalise(bound: Bound, *, moments: Collection[str]) -> None:
@@ -86,7 +101,7 @@ def equalise(bound: Bound, *, moments: Collection[str]) -> None:
             for bucket, flat in flats:
                 for name, view in zip(bucket.names, bucket.views(flat), strict=True):
                     view.mul_(weights[name])
-            _replace(bound, _all_reduced(bound, flats, AVERAGE), "the optimizer's")
+            replace(bound, _finite(bound, _all_reduced(bound, flats, AVERAGE), "the optimizer's"))
 
 
 def check(bound: Bound, parameters: Sequence[Item]) -> None:
@@ -97,17 +112,15 @@ def check(bound: Bound, parameters: Sequence[Item]) -> None:
         raise local_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
 
 
-def _replace(bound: Bound, found: Sequence[tuple[Bucket, Tensor]], kind: str = "") -> None:
-    """Write means that are the same on all ranks, if all of them are finite."""
+def _finite(bound: Bound, found: list[tuple[Bucket, Tensor]], kind: str = "") -> list[tuple[Bucket, Tensor]]:
+    """Means that are the same on all ranks, if all of them are finite."""
     came = [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]
     if bound.world.is_any_shard(bool(came), Label(bound.common_step, "not finite")):
         local = _gathered(bucket for bucket, _ in found)
         put_in = [name for bucket, flat in local for name in spoilt(bucket, flat, kind)]
         so = "no mean was taken, and every rank's model is left as it is"
         raise non_finite_error(bound.world, put_in, came, bound.clock.step, so=so)
-    bound.replica.reshard()
-    for bucket, mean in found:
-        bucket.scatter(mean)
+    return found
 
 
 def _are_equal(bound: Bound, buckets: Sequence[Bucket]) -> bool:

@@ -1,0 +1,74 @@
+"""What all ranks do together, where ranks are lost in the middle of it, or at its very end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from relaxcomm.engine.common_events import CommonEvents
+from relaxcomm.errors import RankLostError, RejoinedError
+
+
+class Run:
+    """One rank of a run.
+
+    Args:
+        lost_at: meetings at which others are lost, counted from 0.
+        others_end: whether the others had come to the end of that meeting.
+        joins: whether this rank is a new one to them.
+    """
+
+    is_elastic = True
+
+    def __init__(self, *lost_at: int, others_end: bool = False, joins: bool = False) -> None:
+        self._lost_at, self._others_end, self._joins = lost_at, others_end, joins
+        self._met = 0
+        self.world = SimpleNamespace(meet=self._meet, statistics=SimpleNamespace(steps=7))
+        self.events = CommonEvents(self)
+        self.done: list[int] = []
+
+    def _meet(self, event: str) -> None:
+        self._met += 1
+        if self._met - 1 in self._lost_at:
+            raise RankLostError("rank 1 has ended")
+
+    def joins_again(self, error: RankLostError) -> bool:
+        self.events.ended += self._others_end
+        return self._joins
+
+    def work(self) -> int:
+        self.done.append(len(self.done))
+        return self.done[-1]
+
+
+def test_it_is_done_once_more_where_nobody_has_ended_it():
+    run = Run(0, 1)
+    assert (run.events.together(run.work), run.done, run.events.ended) == (2, [0, 1, 2], 1)
+
+
+def test_it_is_over_where_others_have_ended_it():
+    run = Run(1, others_end=True)
+    assert (run.events.together(run.work), run.done, run.events.ended) == (0, [0], 1)
+    assert (run.events.together(run.work), run.done, run.events.ended) == (1, [0, 1], 2), "others have it, too"
+
+
+def test_a_part_of_it_begins_anew_with_it():
+    run = Run(1)
+    parts: list[int] = []
+
+    def whole() -> None:
+        run.events.together(run.work)
+        parts.append(run.events.ended)
+        run.world.meet("a part")
+
+    run.events.together(whole)
+    assert (run.done, parts) == ([0, 1], [0, 0])
+
+
+def test_a_rank_that_joins_again_does_something_else():
+    run = Run(0, joins=True)
+    with pytest.raises(RejoinedError, match=r"joined them again after step 7; catch RejoinedError"):
+        run.events.together(run.work)
+    run.events.together(run.work)
+    assert run.events.ended == 1

@@ -1,0 +1,115 @@
+"""A rank is lost when some of the others have ended what all do together, and some have not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.ranks import free_port, launch_script
+
+pytestmark = [pytest.mark.ranks, pytest.mark.faults]
+
+SIZE, LOST = 4, 3
+
+SCRIPT = """
+import json, os, signal, sys, time, torch, relaxcomm
+from relaxcomm.errors import RankLostError
+from relaxcomm.network.torch_distributed import TorchTransport
+
+ALGORITHM, WHEN, PORT, LOST = json.loads(sys.argv[1])
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.set_num_threads(1)
+store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
+torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.Tanh(), torch.nn.Linear(60, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+torch.manual_seed(1 + rank)
+meet, is_torn, calls = TorchTransport.meet, False, 0
+
+def end():
+    time.sleep(0.5)  # in which the others come as far as they can without it
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def torn(transport, event, step=None):
+    meet(transport, event, step)
+    if is_torn and event == "the end of what all do together":
+        if rank == LOST:
+            end()
+        if rank == 0:
+            time.sleep(1)
+            raise RankLostError("the others have met, and this rank has not heard of it")
+
+def together():
+    global calls
+    calls += 1
+    return engine.world.gather(rank, "a comparison")
+
+def flat():
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).double().sum().item()
+
+TorchTransport.meet = torn
+config = {"algorithm": ALGORITHM, "membership": {"elastic": True}, "bucket_bytes": 2000, "timeout_seconds": 30}
+with relaxcomm.attach(model, optimizer, config) as engine:
+    for step in range(12):
+        x = torch.randn(16, 20)
+        (model(x)[:, 0] - torch.tanh(x[:, 0])).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 5:
+            own = flat()
+            is_torn = WHEN != "inside"
+            if WHEN == "together":
+                told = engine.together(together)
+            else:
+                with engine.averaged():
+                    mean = flat()
+                    is_torn = False
+                    if WHEN == "inside" and rank == LOST:
+                        end()
+                    told = engine.together(together)
+                after = flat()
+                if WHEN == "averaged":
+                    assert after == own, "this rank's own comes back"
+            is_torn = False
+print(json.dumps({"told": told, "calls": calls, "steps": engine.statistics["steps"], "sum": flat(),
+                  "shown": None if WHEN == "together" else [mean, after]}))
+"""
+
+
+def run(algorithm, when: str):
+    """What the ranks that are left print."""
+    port = free_port()
+    store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    done = launch_script(SCRIPT, SIZE, 60, arguments=[json.dumps([algorithm, when, port, LOST])])
+    del store
+    assert [one.returncode for one in done[:LOST]] == [0] * LOST, "\n".join(one.stderr for one in done)
+    found = [json.loads(one.stdout) for one in done[:LOST]]
+    assert len({one["sum"] for one in found}) == 1
+    assert {one["steps"] for one in found} == {12}
+    return found
+
+
+LOCAL = {"name": "local_sgd", "steps": 4}
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", LOCAL])
+def test_who_has_met_all_and_who_has_not_heard_of_it_go_on(algorithm):
+    for one in run(algorithm, "together"):
+        assert (one["told"], one["calls"]) == ([0, 1, 2, 3], 1), "what the lost one has told is there, too"
+
+
+def test_all_that_are_left_evaluate_the_same_mean():
+    shown = [one["shown"] for one in run(LOCAL, "averaged")]
+    assert len({mean for mean, _ in shown}) == 1
+
+
+@pytest.mark.parametrize("algorithm", [LOCAL, "choco_sgd"])
+def test_a_loss_while_the_mean_is_evaluated(algorithm):
+    """Rules that keep copies of neighbours begin anew from what all hold then."""
+    found = run(algorithm, "inside")
+    assert [one["told"] for one in found] == [[0, 1, 2]] * 3
+    after = {one["shown"][1] for one in found}
+    assert len(after) == (1 if algorithm == "choco_sgd" else 3)
