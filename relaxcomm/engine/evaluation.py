@@ -25,7 +25,7 @@ def averaged(session: Session) -> Iterator[None]:
         with kept(session.bound) as own, evaluated(session.replica.optimizers, keeps=True):
             replicas.replace(session.bound, means)
             own.leave_written()
-            with session.replica.mean.held():
+            with session.replica.mean.held(), session.hooks.steps_alone():
                 yield
             if session.generation != generation and survival.begins_anew(session.bound.algorithm):
                 own.drop()  # those that are left have begun anew from the mean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
@@ -82,6 +82,7 @@ class Hooks:
     ) -> None:
         self._model, self._parameters, self._optimizers = model, parameters, optimizers
         self._follower: Follower | None = None
+        self._tells_of_model = True
         self._handles: list[RemovableHandle] = []
         self._of_parts: list[RemovableHandle] = []
         self._leaves = WeakTensorKeyDictionary()  # that the model returns, each with its hook
@@ -154,33 +155,46 @@ class Hooks:
         _remove(list(self._leaves.values()))  # type: ignore[no-untyped-call]  # torch's
         self._leaves.clear()
 
+    @contextmanager
+    def steps_alone(self) -> Iterator[None]:
+        """Tell of optimizers' steps alone inside: what the model does there belongs to no step."""
+        before, self._tells_of_model = self._tells_of_model, False
+        try:
+            yield
+        finally:
+            self._tells_of_model = before
+
+    @property
+    def _follower_of_model(self) -> Follower | None:
+        return self._follower if self._tells_of_model else None
+
     def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
-        if self._follower is not None:
-            self._follower.forward_begins(module)
+        if (follower := self._follower_of_model) is not None:
+            follower.forward_begins(module)
 
     def _forward_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if self._follower is not None:
-            self._follower.forward_ends(module, output)
+        if (follower := self._follower_of_model) is not None:
+            follower.forward_ends(module, output)
 
     def _part_begins(self, module: nn.Module, inputs: Any) -> None:
-        if self._follower is not None:
-            self._follower.part_begins()
+        if (follower := self._follower_of_model) is not None:
+            follower.part_begins()
 
     def _part_gradient_arrives(self, parameter: Tensor) -> None:
-        if self._follower is not None:
-            self._follower.part_gradient_arrives()
+        if (follower := self._follower_of_model) is not None:
+            follower.part_gradient_arrives()
 
     def _gradients_arrive(self, indices: list[int]) -> None:
-        if self._follower is not None:
-            self._follower.gradients_arrive(indices)
+        if (follower := self._follower_of_model) is not None:
+            follower.gradients_arrive(indices)
 
     def _backward_begins(self, gradient: Tensor) -> None:
-        if self._follower is not None:
-            self._follower.backward_begins()
+        if (follower := self._follower_of_model) is not None:
+            follower.backward_begins()
 
     def _backward_ends(self) -> None:
-        if self._follower is not None:
-            self._follower.backward_ends()
+        if (follower := self._follower_of_model) is not None:
+            follower.backward_ends()
 
     def _step_begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._follower is not None and not self._nested[optimizer].is_inside():

@@ -47,14 +47,14 @@ class Session:
         self.step = self.make_step(bound)
         """What is done in a step now."""
         replica = self.replica
-        self._hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
-        self.loop = Loop(self._hooks, self.step, self)
+        self.hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
+        self.loop = Loop(self.hooks, self.step, self)
         self.loaders = Loaders(self.event)
         self.common_events = CommonEvents(self)
         try:
-            self._hooks.hang()
+            self.hooks.hang()
             if self.replica.scaler is not None:
-                self._hooks.watch_parts()  # until the model is called: a step that is skipped must be seen
+                self.hooks.watch_parts()  # until the model is called: a step that is skipped must be seen
             self.schedule = AlgorithmSchedule(self.loop, self.step, settings.phases, self.switch)
         except BaseException:
             self.detach()
@@ -168,7 +168,7 @@ class Session:
         """Follow the training loop among other ranks."""
         # A rank that has joined may have begun with another algorithm than runs now.
         if gone.step.follows_gradients != self.step.follows_gradients:
-            self._hooks.follow(self.loop, gradients=gone.step.follows_gradients)
+            self.hooks.follow(self.loop, gradients=gone.step.follows_gradients)
         self.step = step = gone.step
         self.replica.loaded.forget()
         self.loop.go_on_with(step, gone.resumes_at)
@@ -213,7 +213,7 @@ class Session:
 
     def detach(self) -> None:
         """Follow the training loop no more."""
-        self._hooks.remove()
+        self.hooks.remove()
         attached_models.discard(self.replica.model)
 
     def release(self, status: str) -> None:

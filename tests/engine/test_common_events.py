@@ -50,7 +50,9 @@ def test_it_is_done_once_more_where_nobody_has_ended_it():
 def test_it_is_over_where_others_have_ended_it():
     run = Run(1, others_end=True)
     assert (run.events.together(run.work), run.done, run.events.ended) == (0, [0], 1)
-    assert (run.events.together(run.work), run.done, run.events.ended) == (1, [0, 1], 2), "others have it, too"
+    assert (run.events.together(run.work), run.done, run.events.ended) == (1, [0, 1], 2), (
+        "others have it, too"
+    )
 
 
 def test_a_part_of_it_begins_anew_with_it():

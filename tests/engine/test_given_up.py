@@ -42,7 +42,7 @@ class Losing:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.engine = world.attach(self.model, self.optimizer, {"algorithm": "bsp", "bucket_bytes": 80})
         self.loop = self.engine._session.loop
-        self.end_of_backward = self.engine._session._hooks.end_of_backward
+        self.end_of_backward = self.engine._session.hooks.end_of_backward
         self.loop.given_up = GivenUpSteps(self, self.end_of_backward)
 
     def go_on(self, error: RankLostError, *, in_step: bool) -> None:

@@ -51,7 +51,8 @@ def flat():
     return torch.cat([p.detach().flatten() for p in model.parameters()]).double().sum().item()
 
 TorchTransport.meet = torn
-config = {"algorithm": ALGORITHM, "membership": {"elastic": True}, "bucket_bytes": 2000, "timeout_seconds": 30}
+elastic = {"membership": {"elastic": True}, "timeout_seconds": 30}
+config = {"algorithm": ALGORITHM, "bucket_bytes": 2000, **elastic}
 with relaxcomm.attach(model, optimizer, config) as engine:
     for step in range(12):
         x = torch.randn(16, 20)

@@ -111,3 +111,29 @@ def test_an_engine_whose_block_ends_before_averaged_is_left_gives_back_everythin
         return engine.closed, len(model._forward_pre_hooks)
 
     assert simulate(rank, 3) == [(True, 0)] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", "bytegrad", LOCAL])
+def test_gradients_of_an_evaluation_belong_to_no_step(algorithm):
+    """As of inputs that are made to mislead the mean model; nor does a phase begin there."""
+
+    def rank(group, attacks):
+        model, optimizer = make(group.rank())
+        phases = [{"after_steps": 3, "algorithm": "powersgd"}] if algorithm == "bsp" else []
+        config = {"algorithm": algorithm, "bucket_bytes": 32, "phases": phases}
+        runs = []
+        with attach(model, optimizer, config, process_group=group) as engine:
+            for _ in range(6):
+                step(model, optimizer)
+                with engine.averaged():
+                    if attacks:
+                        inputs = torch.ones(4, 2, requires_grad=True)
+                        model(inputs).square().mean().backward()
+                        assert inputs.grad.any()
+                    runs.append(engine.algorithm.name)
+        return contents(model), runs, engine.statistics["synchronisations"]
+
+    left, attacked = (simulate(lambda group, does=does: rank(group, does), 3) for does in (False, True))
+    for one, other in zip(left, attacked, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert one[1:] == other[1:]
