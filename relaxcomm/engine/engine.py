@@ -120,8 +120,8 @@ class Engine(Batching, Restorable, Telemetry):
     def together(self, event: Callable[[], T]) -> T:
         """Do something that all ranks take part in, between two steps; every rank must call it.
 
-        With `membership: {elastic: true}` those that are left do it once more, from its beginning, where
-        ranks are lost meanwhile.
+        With `membership: {elastic: true}` all meet at its end. Where ranks are lost before anybody has met
+        the others, those that are left do it once more, from its beginning; else all have what it returns.
 
         Args:
             event: may be called several times, among other ranks each time: ask `world` in it.
