@@ -99,6 +99,7 @@ def test_growth_that_exceeds_the_prediction_is_marked():
 
 @pytest.mark.root
 @pytest.mark.ranks
+@pytest.mark.slow  # a crew of hosts stands in test_lab.py
 def test_hosts_send_what_is_declared(tmp_path):
     records = []
     try:

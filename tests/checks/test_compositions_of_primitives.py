@@ -119,9 +119,12 @@ def test_points_that_lose_a_part_are_warned_of():
     relaxcomm.Rule(payload=points, compressor=lossy.compressor, exchange=within)
 
 
-def test_chains_of_two():
-    assert len([*chains()]) > 100
-    assert [fault for one in chains() for fault in faults(one, draws=16)] == []
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_chains_of_two(part):
+    """Every other one, so that each coder is first in some and second in others."""
+    tried = [*chains()][part::2]
+    assert len(tried) > 50
+    assert [fault for one in tried for fault in faults(one, draws=16)] == []
 
 
 def fits(exchange, compressor):
