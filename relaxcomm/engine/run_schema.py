@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 
 import torch
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor
 
 from relaxcomm.engine.state_schema import Part, fault_of
@@ -16,10 +16,20 @@ _Word: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 class OptimizerState(Part):
-    """As torch's optimizers give it."""
+    """As torch's optimizers give it, by the places of parameters; some add names and entries of their own."""
 
-    state: dict[Index, dict[str, Any]]
+    model_config = ConfigDict(extra="allow")
+
+    state: dict[Index | str, Any]
     param_groups: list[dict[str, Any]]
+
+    @field_validator("state")
+    @classmethod
+    def _check_state(cls, value: dict[int | str, Any]) -> dict[int | str, Any]:
+        for place, held in value.items():
+            if isinstance(place, int) and not (isinstance(held, dict) and all(map(_is_key, held))):
+                raise ValueError(f"of parameter {place} it needs a dict by names")
+        return value
 
     @field_validator("param_groups")
     @classmethod
@@ -29,6 +39,10 @@ class OptimizerState(Part):
             if not isinstance(params, list) or not all(type(place) is int for place in params):
                 raise ValueError("each group needs params, a list of whole numbers")
         return value
+
+
+def _is_key(name: object) -> bool:
+    return isinstance(name, str | int)
 
 
 class RandomState(Part):

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from relaxcomm.carry import carry
-from relaxcomm.engine import engine_state
+from relaxcomm.engine import engine_state, run_optimizers
 from relaxcomm.engine.consistency import share
-from relaxcomm.engine.run_schema import OptimizerState, parse_run
+from relaxcomm.engine.run_schema import parse_run
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.state_fits import kind
 from relaxcomm.engine.switching import check_between_steps
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.replica.replica import Replica
-from relaxcomm.replica.sharding import held, load_held
+from relaxcomm.replica.sharding import held
 from relaxcomm.step.world import World
 
 
@@ -66,14 +66,14 @@ def of_rank(world: World, saved: Mapping[str, Any]) -> Any:
 def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
     """The state of this rank; the tensors of all but the engine are those that training changes.
 
-    Raises: UsageError in the middle of a step.
+    Raises: UsageError in the middle of a step; ConfigError for an optimizer's state that could not be loaded.
     """
     session.loop.close_skipped_step()
     check_between_steps(session.loop, "the run is saved", "save")
     replica = session.replica
     return {
         "model": held(replica.model.state_dict()),
-        "optimizers": [held(optimizer.state_dict()) for optimizer in replica.optimizers],
+        "optimizers": run_optimizers.export(replica.optimizers),
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
         "engine": engine_state.export(session),
         "random": _export_random(replica.device),
@@ -113,9 +113,8 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
     share(session.world.transport, problem, None, "checkpoint.load()")
     engine_state.check(session, saved["engine"])
     replica = session.replica
+    run_optimizers.restore(session.world.transport, replica.optimizers, saved["optimizers"])
     replica.load_model(saved["model"])
-    for optimizer, state in zip(replica.optimizers, saved["optimizers"], strict=True):
-        load_held(optimizer, state)
     if replica.scaler is not None:
         replica.scaler.load_state_dict(saved["scaler"])
     for name, one in others.items():
@@ -147,7 +146,7 @@ def _check(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> None
     """Raise ConfigError for what was not saved by a run with this model, optimizers and others."""
     parsed = parse_run(saved)
     _check_model(replica, parsed.model)
-    _check_optimizers(replica, parsed.optimizers)
+    run_optimizers.check(replica.optimizers, parsed.optimizers)
     if (parsed.scaler is None) != (replica.scaler is None):
         had, has = ("no", "a") if parsed.scaler is None else ("a", "no")
         raise ConfigError(f"the saved run had {had} GradScaler, and this one has {has}; attach as it did")
@@ -175,35 +174,3 @@ def _kind(state: Mapping[str, Any], name: str) -> str:
         return "not there"
     value = state[name]
     return kind(value) if isinstance(value, torch.Tensor) else type(value).__name__
-
-
-def _check_optimizers(replica: Replica, saved: Sequence[OptimizerState]) -> None:
-    """The same number of optimizers with the same groups of as many parameters."""
-    if len(saved) != len(replica.optimizers):
-        raise ConfigError(f"{len(saved)} optimizers were saved, and {len(replica.optimizers)} are attached")
-    for index, (optimizer, state) in enumerate(zip(replica.optimizers, saved, strict=True)):
-        here = optimizer.state_dict()["param_groups"]
-        ours, theirs = ([_settings(one) for one in groups] for groups in (here, state.param_groups))
-        if ours != theirs:
-            raise ConfigError(
-                f"the saved state of optimizer {index} has groups of {str(theirs)[:500]}, and "
-                f"{type(optimizer).__name__} has {str(ours)[:500]}; make the optimizer that was saved"
-            )
-        known = {place for group in here for place in group["params"]}
-        if state.state.keys() - known:
-            raise ConfigError(
-                f"the saved state of optimizer {index} is of parameters that it does not have, such as "
-                f"{min(state.state.keys() - known)}; load another checkpoint"
-            )
-
-
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The places of a group's parameters, and the kinds of its settings, whose values may differ."""
-    return {
-        key: value
-        if key == "params"
-        else "number"
-        if isinstance(value, int | float) and not isinstance(value, bool)  # which torch's steps refuse
-        else type(value).__name__
-        for key, value in group.items()
-    }

@@ -1,0 +1,110 @@
+"""The optimizers' part of a saved run: what they keep under names of their own goes through as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+from torch.optim import Optimizer
+
+from relaxcomm.engine.consistency import share
+from relaxcomm.engine.run_schema import OptimizerState
+from relaxcomm.engine.state_schema import fault_of
+from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.network.transport import Transport
+from relaxcomm.replica.sharding import held, load_held
+
+_KEPT_BY_TORCH = "param_names"  # where the saved groups have none
+_Groups: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+def export(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
+    """Their states, with what this rank holds of sharded tensors.
+
+    Raises: ConfigError for one that could not be loaded again.
+    """
+    states = [held(optimizer.state_dict()) for optimizer in optimizers]
+    for optimizer, state in zip(optimizers, states, strict=True):
+        try:
+            OptimizerState.model_validate(state)
+        except ValidationError as error:
+            raise ConfigError(
+                f"the state of {type(optimizer).__name__} could not be loaded again: {fault_of(error)}; let "
+                "its state_dict() give for each parameter a dict by names, or attach with another optimizer"
+            ) from None
+    return states
+
+
+def check(optimizers: Sequence[Optimizer], saved: Sequence[OptimizerState]) -> None:
+    """Raise ConfigError where these are not as many optimizers with the same groups of as many parameters."""
+    if len(saved) != len(optimizers):
+        raise ConfigError(f"{len(saved)} optimizers were saved, and {len(optimizers)} are attached")
+    for index, (optimizer, state) in enumerate(zip(optimizers, saved, strict=True)):
+        here = optimizer.state_dict()["param_groups"]
+        _check_groups(index, optimizer, here, state.param_groups)
+        known = {place for group in here for place in group["params"]}
+        foreign = {place for place in state.state if isinstance(place, int)} - known
+        if foreign:
+            raise ConfigError(
+                f"the saved state of optimizer {index} is of parameters that it does not have, such as "
+                f"{min(foreign)}; load another checkpoint"
+            )
+
+
+def restore(
+    transport: Transport, optimizers: Sequence[Optimizer], saved: Sequence[Mapping[str, Any]]
+) -> None:
+    """Have all optimizers of all ranks go on from what was saved, or none.
+
+    Raises: ConfigError, on every rank, where one does not take it.
+    """
+    before, problem = [dict(vars(one)) for one in optimizers], None
+    for optimizer, state in zip(optimizers, saved, strict=True):
+        try:
+            load_held(optimizer, state)
+        except Exception as error:  # whatever it says to what it does not know
+            name = type(optimizer).__name__
+            problem = ConfigError(f"{name} does not take the saved state: {error!r}; load another checkpoint")
+            break
+    try:
+        share(transport, problem, None, "checkpoint.load()")
+    except RelaxcommError:
+        for optimizer, kept in zip(optimizers, before, strict=True):
+            vars(optimizer).clear()
+            vars(optimizer).update(kept)
+        raise
+
+
+def _check_groups(index: int, optimizer: Optimizer, here: _Groups, saved: _Groups) -> None:
+    """Refuse other groups than those that were saved, which take their place.
+
+    Groups gain settings in training, such as of a schedule that begins then: those that only the saved ones
+    have are loaded, and those that only these have would be lost.
+    """
+    name = type(optimizer).__name__
+    if len(saved) != len(here):
+        raise ConfigError(
+            f"the saved state of optimizer {index} has {len(saved)} groups, and {name} has {len(here)}; make "
+            "the optimizer that was saved"
+        )
+    for ours, theirs in zip(map(_settings, here), map(_settings, saved), strict=True):
+        differ = [key for key in ours if theirs.get(key) != ours[key] and key != _KEPT_BY_TORCH]
+        if differ:
+            was, are = ({key: one.get(key, "not there") for key in differ} for one in (theirs, ours))
+            raise ConfigError(
+                f"the saved state of optimizer {index} has groups of {str(was)[:500]}, and {name} has "
+                f"{str(are)[:500]}; make the optimizer that was saved"
+            )
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The places of a group's parameters, and the kinds of its settings, whose values may differ."""
+    return {
+        key: value
+        if key == "params"
+        else "number"
+        if isinstance(value, int | float) and not isinstance(value, bool)  # which torch's steps refuse
+        else type(value).__name__
+        for key, value in group.items()
+    }

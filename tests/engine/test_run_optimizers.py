@@ -1,0 +1,147 @@
+"""Runs go on from what optimizers save that keep more than torch's do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from relaxcomm import ConfigError, attach, checkpoint, simulate
+
+
+class Counting(torch.optim.SGD):
+    """Its groups gain a setting in the first step."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+        return super().step(closure)
+
+
+class Naming(torch.optim.SGD):
+    """It keeps a state of no parameter, and adds an entry to what it saves."""
+
+    total = 0
+
+    def step(self, closure=None):
+        self.total += 1
+        self.state["whole"] = {"norm": torch.tensor([2.0, 3.0])}
+        self.state["k"] = self.total
+        return super().step(closure)
+
+    def state_dict(self):
+        return {**super().state_dict(), "total": self.total}
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        self.total = state_dict["total"]
+
+
+class Refusing(Naming):
+    """It changes, and does not take a state then."""
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        if self.total == 2:
+            raise KeyError("mine")
+
+
+class Listing(torch.optim.SGD):
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            self.state[p] = [p.grad.clone()]
+
+
+def trained(engine, model, optimizers, steps):
+    for _ in range(steps):
+        model(torch.ones(8, 4)).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def resumed(make, folder, *, into=None, after=lambda optimizer: None):
+    """The optimizer that was saved, and one that goes on from it."""
+    found = []
+    for made, acts in ((make, checkpoint.save), (into or make, checkpoint.load)):
+        model = nn.Linear(4, 2)
+        optimizer = made(model.parameters())
+        found.append(optimizer)
+        with attach(model, optimizer, "bsp") as engine:
+            if acts is checkpoint.save:
+                trained(engine, model, [optimizer], 2)
+                after(optimizer)
+            acts(engine, folder)
+    return found
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def test_groups_may_have_gained_settings(tmp_path):
+    _, loaded = resumed(lambda parameters: Counting(parameters, lr=0.1), tmp_path)
+    assert loaded.param_groups[0]["count"] == 2
+
+
+def test_a_schedule_may_have_begun_in_the_run(tmp_path):
+    def begin(optimizer):
+        torch.optim.swa_utils.SWALR(optimizer, 0.05)
+
+    _, loaded = resumed(sgd, tmp_path, after=begin)
+    assert (loaded.param_groups[0]["swa_lr"], loaded.param_groups[0]["initial_lr"]) == (0.05, 0.1)
+
+
+def test_a_setting_that_would_be_lost_is_refused_and_named(tmp_path):
+    def with_more(parameters):
+        optimizer = sgd(parameters)
+        optimizer.param_groups[0]["mine"] = 1
+        return optimizer
+
+    text = r"groups of \{'mine': 'not there'\}, and SGD has \{'mine': 'number'\}; make"
+    with pytest.raises(ConfigError, match=text):
+        resumed(sgd, tmp_path, into=with_more)
+
+
+def test_other_groups_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="has 1 groups, and SGD has 2"):
+        resumed(sgd, tmp_path, into=lambda parameters: sgd([{"params": [one]} for one in parameters]))
+
+
+def test_names_of_parameters_are_torchs_own(tmp_path):
+    def named(parameters):
+        return sgd([(str(index), one) for index, one in enumerate(parameters)])
+
+    _, loaded = resumed(sgd, tmp_path, into=named)
+    assert loaded.param_groups[0]["param_names"] == ["0", "1"]
+
+
+def test_names_of_their_own_go_through(tmp_path):
+    _, loaded = resumed(lambda parameters: Naming(parameters, lr=0.1, momentum=0.9), tmp_path)
+    assert (loaded.total, loaded.state["k"]) == (2, 2)
+    assert loaded.state["whole"]["norm"].tolist() == [2.0, 3.0]
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path):
+    with pytest.raises(ConfigError, match=r"state of Listing could not be loaded again: state.*parameter 0"):
+        resumed(lambda parameters: Listing(parameters, lr=0.1), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_one_does_not_take_its_state_nothing_is_loaded(tmp_path):
+    def run(group, second, acts, steps):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        optimizers = [sgd(model[0].parameters()), second(model[1].parameters(), lr=0.1, momentum=0.9)]
+        with attach(model, optimizers, "bsp", process_group=group) as engine:
+            trained(engine, model, optimizers, steps)
+            before = repr((model.state_dict(), [one.state_dict() for one in optimizers]))
+            try:
+                acts(engine, tmp_path)
+            except ConfigError as error:
+                assert repr((model.state_dict(), [one.state_dict() for one in optimizers])) == before
+                return str(error)
+
+    simulate(lambda group: run(group, Naming, checkpoint.save, 2), 2)
+    told = simulate(lambda group: run(group, (Naming, Refusing)[group.rank()], checkpoint.load, 1), 2)
+    assert all("Refusing does not take the saved state: KeyError('mine')" in one for one in told)
