@@ -31,12 +31,17 @@ def fitted(model: nn.Module, algorithm: Algorithm) -> Algorithm:
 
 
 def check_initialised(model: nn.Module) -> None:
-    """Refuse parameters and buffers that wait for the first batch to have a shape."""
+    """Refuse parameters and buffers that have no values, or wait for the first batch to have a shape."""
     for name, tensor in (*named_parameters(model), *model.named_buffers()):
         if is_lazy(tensor):
             raise CompositionError(
                 f"{name} has no shape yet, as lazy modules get one from their first batch; call the model "
                 "once with a batch, make the optimizer, and attach then"
+            )
+        if tensor.is_meta:
+            raise CompositionError(
+                f"{name} is on the meta device, which keeps no values; materialise the model with to_empty() "
+                "and load its weights, make the optimizer, and attach then"
             )
 
 

@@ -235,6 +235,12 @@ def lazy(world: World):
     world.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), {"algorithm": "bsp"})
 
 
+def without_memory(world: World):
+    with torch.device("meta"):
+        model = nn.Linear(4, 2)
+    world.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), {"algorithm": "bsp"})
+
+
 def complex_entries_compared(world: World):
     model = nn.ParameterList([torch.zeros(3, 2, dtype=torch.complex64)])
     world.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), {"algorithm": "topk_sgd"})
@@ -251,6 +257,7 @@ REFUSED = {
     last_backward_alone: "the last backward of each step outside no_sync",
     local_without_optimizer: "optimizer",
     lazy: "0.weight has no shape yet",
+    without_memory: "weight is on the meta device",
     complex_entries_compared: "torch.view_as_complex",
 }
 
