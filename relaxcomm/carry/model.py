@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from relaxcomm.carry.means import mean
 from relaxcomm.carry.old import Old, plain, served_model
 from relaxcomm.replica.replica import Replica
+from relaxcomm.step.optimizer_states import can_be_averaged
 
 
 def carried_model(olds: Sequence[Old], lead: int, replica: Replica) -> dict[str, Any]:
@@ -46,13 +48,18 @@ def carried_model(olds: Sequence[Old], lead: int, replica: Replica) -> dict[str,
 def carried_optimizer(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """An optimizer's state: the mean of what is kept for each entry of a parameter, and one rank's counts.
 
+    Where it keeps more of a parameter, such as codes with a scale, all of that is one rank's.
+
     Args:
         states: of all ranks, of which the first has come farthest.
     """
-    kept: dict[int, dict[str, Any]] = {}
+    kept: dict[int | str, Any] = {}
     for index in {index: None for state in states for index in state["state"]}:
         held = [state["state"][index] for state in states if index in state["state"]]
-        kept[index] = {key: _moment(key, value, held) for key, value in held[0].items()}
+        if isinstance(index, int) and all(map(can_be_averaged, held)):
+            kept[index] = {key: _moment(key, value, held) for key, value in held[0].items()}
+        else:
+            kept[index] = copy.deepcopy(held[0])
     return {**states[0], "state": kept}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
+from typing import Any, cast
 
 from relaxcomm.engine import survival
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
-from relaxcomm.errors import ConfigWarning
-from relaxcomm.step import optimizer_states, replicas
+from relaxcomm.step import copied_states, replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 from relaxcomm.tensors.buckets import Item
@@ -75,17 +74,20 @@ def _take_over(bound: Bound, root: int) -> None:
     slots = [
         (one, {name: one[name].clone() for name in names}) for one, names in survival.shared_slots(bound)
     ]
-    states, left = optimizer_states.begin_as(replica, world, root, kept)
+    covers = kept.issuperset(item.name for item in replica.parameters)
+    states, left = copied_states.begin_as(replica, world, root, kept, settings=covers)
     items = [Item(name, value) for _, values in slots for name, value in values.items()]
     replicas.copy([*items, *states], world.transport, replica.bucket_bytes, root=root)
     for one, values in slots:
         one.restore(values)
-    if kept.issuperset(item.name for item in replica.parameters):
-        optimizer_states.share_settings(replica, world, root)
-    if left:
-        warnings.warn(
-            f"after join() each rank's optimizers keep their own {', '.join(sorted(left))}, which is neither "
-            "a number nor a plain tensor and is not sent: replicas may differ from now on",
-            ConfigWarning,
-            stacklevel=2,
-        )
+    if covers:
+        _share_scale(bound, root)
+    copied_states.warn_of_left("join()", left)
+
+
+def _share_scale(bound: Bound, root: int) -> None:
+    """Have the GradScaler, if there is one, hold what that of one rank holds."""
+    scaler = bound.replica.scaler
+    told = bound.world.gather(None if scaler is None else scaler.state_dict(), "the end of join()")[root]
+    if scaler is not None and told:  # nothing is kept by one that is off
+        scaler.load_state_dict(cast("dict[str, Any]", told))

@@ -1,4 +1,4 @@
-"""What the optimizers of ranks that trained alone hold: made alike, to be averaged or copied."""
+"""What the optimizers of ranks that trained alone hold: made alike, to be averaged."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 
 from relaxcomm.replica.buffers import can_be_copied
-from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.replica import Replica
-from relaxcomm.replica.sharding import moment_like
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Item, Strides, are_dense, local
+from relaxcomm.tensors.buckets import Item, local
 
 Place: TypeAlias = tuple[int, str]
 """An optimizer and a parameter."""
 Number: TypeAlias = tuple[float, torch.dtype | None, bool]
 """Such as of steps; with its type if it is a tensor, and whether that is on a device."""
-_EVENT, _COPY = "the average of moments", "the copy of moments"
+_EVENT = "the average of moments"
 
 
 @dataclass
@@ -38,8 +36,8 @@ class _Held:
 
     @property
     def steps(self) -> float:
-        """How often the parameter was stepped, where that is counted."""
-        return self.numbers["step"][0] if "step" in self.numbers else -1.0
+        """How often the parameter was stepped."""
+        return _steps(self.numbers)
 
 
 @dataclass(frozen=True)
@@ -55,21 +53,6 @@ class Moment:
     weight: float
 
 
-@dataclass
-class _Copied:
-    """What is copied of an optimizer's state of a parameter.
-
-    Args:
-        tensors: shape, strides, type, and whether they are on a device, by name.
-        numbers: such as of its steps.
-        left: names of what is neither.
-    """
-
-    tensors: dict[str, tuple[tuple[int, ...], Strides, torch.dtype, bool]] = field(default_factory=dict)
-    numbers: dict[str, Number] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
-
-
 def moments(replica: Replica, world: World, names: Collection[str]) -> list[Moment]:
     """What the optimizers of all ranks hold of some parameters, after they were made alike.
 
@@ -78,7 +61,7 @@ def moments(replica: Replica, world: World, names: Collection[str]) -> list[Mome
     """
     found = _held(replica, names)
     told = cast("Sequence[dict[Place, _Held]]", world.gather(found, _EVENT))
-    for place, parameter, states in _states(replica, names):
+    for place, parameter, states in states_of(replica, names):
         theirs = [one[place] for one in told if place in one]
         if theirs:
             _begin(states[parameter], parameter, theirs)
@@ -94,52 +77,28 @@ def moments(replica: Replica, world: World, names: Collection[str]) -> list[Mome
             Item(f"{name} of {place[1]}" + several * f" in optimizer {place[0]}", local(value)),
             (place in found and name in found[place].moments) * world.size / len(shapes[place, name]),
         )
-        for place, parameter, states in _states(replica, names)
+        for place, parameter, states in states_of(replica, names)
         for name, value in sorted(states.get(parameter, {}).items())
         if len(set(shapes.get((place, name), ()))) == 1  # where ranks hold different ones there is no mean
     ]
 
 
-def begin_as(
-    replica: Replica, world: World, root: int, names: Collection[str]
-) -> tuple[list[Item], set[str]]:
-    """Have the optimizers of all ranks hold of some parameters what those of one rank hold.
+def without_means(replica: Replica, world: World, names: Collection[str]) -> tuple[set[str], int]:
+    """Parameters of which an optimizer holds what cannot be averaged, on any rank, and who has come farthest.
 
-    Numbers are that rank's afterwards.
+    Codes and their scales belong together, so all of such a state is one rank's; every process calls it.
 
-    Returns: the tensors, which are to be copied from that rank, and names of what cannot be.
+    Returns: names, and the rank that holds states of most parameters, of such ranks the one with most steps.
     """
-    mine = {place: _copied(states.get(one, {})) for place, one, states in _states(replica, names)}
-    told = cast("Mapping[Place, _Copied]", world.gather(mine if world.rank == root else {}, _COPY)[root])
-    items: list[Item] = []
-    for place, parameter, states in _states(replica, names):
-        theirs, here = told[place], mine[place]
-        if theirs == _Copied():
-            states.pop(parameter, None)
-            continue
-        state = states[parameter]
-        for name in state.keys() - theirs.tensors.keys() - theirs.numbers.keys() - set(theirs.left):
-            del state[name]
-        _put(state, theirs.numbers, parameter.device)
-        for name, kind in sorted(theirs.tensors.items()):
-            if here.tensors.get(name) != kind:
-                state[name] = _empty(parameter, *kind)
-            items.append(Item(f"{name} of {place}", local(state[name])))
-    return items, {name for one in told.values() for name in one.left}
+    found = [(place[1], states.get(one, {})) for place, one, states in states_of(replica, names)]
+    mine = {name: (can_be_averaged(state), _steps(_numbers(state))) for name, state in found if state}
+    told = cast("Sequence[dict[str, tuple[bool, float]]]", world.gather_all(mine, _EVENT))
+    order = [(len(one), sum(steps for _, steps in one.values())) for one in told]
+    root = order.index(max(order)) // world.shard.world_size
+    return {name for one in told for name, (has_means, _) in one.items() if not has_means}, root
 
 
-def share_settings(replica: Replica, world: World, root: int) -> None:
-    """Have the optimizers' groups and the GradScaler hold the numbers that those of one rank hold."""
-    groups, scaler = param_groups(replica.optimizers), replica.scaler
-    mine = [_numbers(group) for group in groups], None if scaler is None else scaler.state_dict()
-    told = cast("tuple[list[dict[str, Number]], dict[str, Any]]", world.gather(mine, _COPY)[root])
-    for group, numbers in zip(groups, told[0], strict=False):
-        _put(group, numbers, replica.device)
-    if scaler is not None and told[1]:  # nothing is kept by one that is off
-        scaler.load_state_dict(told[1])
-
-
-def _states(
+def states_of(
     replica: Replica, names: Collection[str]
 ) -> Iterator[tuple[Place, Tensor, dict[Any, dict[str, Any]]]]:
     """Some parameters of each optimizer, with what that holds of all of its own."""
@@ -150,9 +109,14 @@ def _states(
                 yield (index, item.name), item.parameter, optimizer.state
 
 
+def _steps(numbers: Mapping[str, Number]) -> float:
+    """How often a parameter was stepped, where that is counted."""
+    return numbers["step"][0] if "step" in numbers else -1.0
+
+
 def _held(replica: Replica, names: Collection[str]) -> dict[Place, _Held]:
     found: dict[Place, _Held] = {}
-    for place, parameter, states in _states(replica, names):
+    for place, parameter, states in states_of(replica, names):
         state = states.get(parameter, {})
         moments = {name: value for name, value in state.items() if _is_moment(name, value, parameter)}
         shapes = {name: (tuple(value.shape), value.dtype) for name, value in moments.items()}
@@ -172,40 +136,31 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, Number]:
     return found
 
 
-def _copied(state: Mapping[str, Any]) -> _Copied:
-    found = _Copied(numbers=_numbers(state))
-    for name, value in state.items():
-        held = local(value) if isinstance(value, Tensor) else None
-        if held is not None and held.dim() and _is_plain(held):
-            strides = held.stride() if are_dense(held.stride(), held.shape) else None
-            found.tensors[name] = tuple(held.shape), strides, held.dtype, held.device.type != "cpu"
-        elif name not in found.numbers and value is not None:
-            found.left.append(name)
-    return found
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor has memory for each entry, and is not made of others, as quantised moments are."""
-    return not hasattr(tensor, "__tensor_flatten__") and can_be_copied(tensor)
-
-
-def _empty(
-    parameter: Tensor, shape: tuple[int, ...], strides: Strides, dtype: torch.dtype, on_device: bool
-) -> Tensor:
-    """Memory for what another rank's optimizer holds of a parameter."""
-    device = parameter.device if on_device else torch.device("cpu")
-    made = torch.empty(shape, dtype=dtype, device=device)
-    if strides is not None:
-        made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-    return moment_like(parameter, made)
-
-
 def _is_moment(name: str, value: object, parameter: Tensor) -> bool:
     """Whether a value of a state is averaged: it holds numbers, not how many steps there were."""
     if not isinstance(value, Tensor) or name == "step":
         return False
-    return (value.is_floating_point() or value.is_complex()) and (
-        value.dim() > 0 or value.shape == parameter.shape
+    return _has_mean(value) and (value.dim() > 0 or value.shape == parameter.shape)
+
+
+def _has_mean(tensor: Tensor) -> bool:
+    """Whether a tensor's entries are numbers, which those of 8 bits are with a scale alone."""
+    is_number = tensor.is_floating_point() or tensor.is_complex()
+    return is_number and tensor.itemsize > 1 and is_plain(local(tensor))
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor has memory for each entry, and is not made of others, as quantised moments are."""
+    return not hasattr(tensor, "__tensor_flatten__") and can_be_copied(tensor)
+
+
+def can_be_averaged(state: Mapping[Any, Any]) -> bool:
+    """Whether all that an optimizer holds of a parameter is moments, and numbers that it counts."""
+    return all(
+        _has_mean(value) or not value.dim()
+        if isinstance(value, Tensor)
+        else value is None or isinstance(value, int | float)
+        for value in state.values()
     )
 
 

@@ -14,10 +14,9 @@ from relaxcomm.network.transport import Transport
 from relaxcomm.replica.buffers import can_be_copied, is_statistic
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.sharding import item_of
-from relaxcomm.step import served
+from relaxcomm.step import copied_states, optimizer_states, served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.finite import local_error, non_finite_error, spoilt
-from relaxcomm.step.optimizer_states import moments as moments_of
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import tensor_of
@@ -94,14 +93,25 @@ def equalise(bound: Bound, *, moments: Collection[str]) -> None:
     if served.hold_model(bound) or not _are_equal(bound, mean_buckets(bound)):
         average(bound)
     if moments:
-        held = moments_of(bound.replica, bound.world, moments)
-        buckets = bound.replica.pack(moment.item for moment in held)
-        if not _are_equal(bound, buckets):
-            weights, flats = {one.item.name: one.weight for one in held}, _gathered(buckets)
-            for bucket, flat in flats:
-                for name, view in zip(bucket.names, bucket.views(flat), strict=True):
-                    view.mul_(weights[name])
-            replace(bound, _finite(bound, _all_reduced(bound, flats, AVERAGE), "the optimizer's"))
+        _equalise_optimizers(bound, moments)
+
+
+def _equalise_optimizers(bound: Bound, names: Collection[str]) -> None:
+    """Average what they hold of some parameters; what has no mean, and their settings, are one rank's."""
+    replica, world = bound.replica, bound.world
+    copied, root = optimizer_states.without_means(replica, world, names)
+    covers = all(item.name in names for item in replica.parameters)
+    items, left = copied_states.begin_as(replica, world, root, copied, settings=covers)
+    copy(items, world.transport, replica.bucket_bytes, root=root)
+    copied_states.warn_of_left("the average of replicas", left)
+    held = optimizer_states.moments(replica, world, set(names) - copied)
+    buckets = replica.pack(moment.item for moment in held)
+    if not _are_equal(bound, buckets):
+        weights, flats = {one.item.name: one.weight for one in held}, _gathered(buckets)
+        for bucket, flat in flats:
+            for name, view in zip(bucket.names, bucket.views(flat), strict=True):
+                view.mul_(weights[name])
+        replace(bound, _finite(bound, _all_reduced(bound, flats, AVERAGE), "the optimizer's"))
 
 
 def check(bound: Bound, parameters: Sequence[Item]) -> None:

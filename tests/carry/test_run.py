@@ -270,3 +270,36 @@ def test_generators_go_on_where_all_are_equal_and_differ_where_they_did():
         assert made["cuda"][8:].any() == 0
     assert len(drawn) >= 3 * 3
     torch.random.set_rng_state(kept)
+
+
+class Codes(torch.optim.SGD):
+    """Keeps codes with their scale, and something of no parameter."""
+
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            scale = p.grad.abs().max()[None]
+            self.state[p] = {"scale": scale, "codes": (p.grad / scale * 127).to(torch.int8)}
+        self.state["total"] = 5
+        return super().step(closure)
+
+    def load_state_dict(self, state_dict):
+        self.loaded = state_dict["state"]
+        super().load_state_dict(state_dict)
+
+
+def test_codes_and_their_scale_stay_together():
+    def program(group, states=()):
+        model = torch.nn.Linear(DIM, 1, bias=False)
+        optimizer = Codes(model.parameters(), lr=0.05)
+        with attach(model, optimizer, {"algorithm": "local_sgd"}, process_group=group) as engine:
+            if states:
+                engine.load_run_state_dict(engine.carry_run_state_dicts(states))
+                return optimizer.loaded
+            model(torch.randn(4, DIM, generator=torch.Generator().manual_seed(group.rank()))).sum().backward()
+            optimizer.step()
+            return copy.deepcopy(engine.run_state_dict())
+
+    states = simulate(program, 3)
+    kept = states[0]["optimizers"][0]["state"]
+    for loaded in simulate(lambda group: program(group, states), 2):
+        assert same(loaded, kept)

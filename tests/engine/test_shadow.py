@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 
 import numpy as np
 import pytest
@@ -189,7 +190,7 @@ class Remembers(torch.optim.SGD):
 
     def step(self, closure=None):
         for parameter in self.param_groups[0]["params"]:
-            self.state[parameter].setdefault("norms", []).append(parameter.grad.norm())
+            self.state[parameter].setdefault("norms", deque()).append(parameter.grad.norm())
         return super().step(closure)
 
 
