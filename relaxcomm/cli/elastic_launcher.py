@@ -137,13 +137,13 @@ class _Launcher(Generic[T]):
     def _ended(self, worker: _Worker, process: BaseProcess, workers: Sequence[_Worker]) -> None:
         """Take note of how a process ended, and when another takes its place."""
         worker.process, exit_code = None, process.exitcode
-        if exit_code == 0:
+        folder = self._processes.folder
+        if exit_code == 0 and elastic_worker.result_path(folder, worker.rank, worker.lives).exists():
             self._done = self._done or (worker.rank, worker.lives)
             return
         if exit_code == -signal.SIGINT:
             signals.await_interrupt()
         assert exit_code is not None, "it has ended"
-        folder = self._processes.folder
         self._cause = self._cause or cause_of(folder, worker.rank, worker.lives, exit_code)
         report = report_of(folder, worker.rank, worker.lives)
         ended = f"process {process.pid} ended: {in_words(exit_code) if report is None else report}"

@@ -57,7 +57,9 @@ class Processes(Generic[T]):
 
     def result(self, rank: int, life: int) -> T:
         """What one has left that came to the end."""
-        result: T = pickle.loads(_path(self.folder, rank, life).read_bytes())  # a process of ours wrote it
+        result: T = pickle.loads(
+            result_path(self.folder, rank, life).read_bytes()
+        )  # of a process of ours
         return result
 
 
@@ -101,8 +103,9 @@ def _run(
         os.environ.pop(name, None)
     os.environ.update(own)
     with reporting(Path(folder), rank, life):
-        write_whole(_path(Path(folder), rank, life), pickle.dumps(work()))
+        write_whole(result_path(Path(folder), rank, life), pickle.dumps(work()))
 
 
-def _path(folder: Path, rank: int, life: int) -> Path:
+def result_path(folder: Path, rank: int, life: int) -> Path:
+    """Where one leaves what it returns, which only one does that has come to the end."""
     return folder / f"result-{rank}-{life}"

@@ -20,7 +20,7 @@ _STAY_SECONDS = 0.5  # of a worker that others have failed, so that the launcher
 
 @contextmanager
 def reporting(folder: Path, rank: int, life: int = 0) -> Iterator[None]:
-    """In a worker: leave a report of an error in a folder, and end.
+    """In a worker: leave a report of an error in a folder, also of one that would end it as if all were done.
 
     Args:
         folder: of the launcher.
@@ -29,7 +29,7 @@ def reporting(folder: Path, rank: int, life: int = 0) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
         report = {
             "rank": rank,
             "time": time.time(),
@@ -119,7 +119,7 @@ def _path(folder: Path, rank: int, life: int) -> Path:
     return folder / f"failure-{rank}-{life}.json"
 
 
-def _is_consequence(error: Exception) -> bool:
+def _is_consequence(error: BaseException) -> bool:
     """Whether the network failed: then another rank, which ended without waiting, is the likely cause."""
     frames = traceback.extract_tb(error.__traceback__)
     return isinstance(error, CommunicationError) or (

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from relaxcomm import errors
-from relaxcomm.cli import elastic_launcher, worker_reports
+from relaxcomm.cli import elastic_launcher, elastic_worker, worker_reports
 from relaxcomm.cli.exit_codes import RunFailed
 from relaxcomm.errors import CommunicationError
 from tests.monitoring.harness import free_ports
@@ -39,12 +39,20 @@ def address_in(running):
     return line.split()[-1]
 
 
-@pytest.mark.parametrize("what", ["kill", pytest.param("die in evaluation", marks=pytest.mark.faults)])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "kill",
+        pytest.param("die in evaluation", marks=pytest.mark.faults),
+        pytest.param("quit", marks=pytest.mark.faults),
+    ],
+)
 def test_the_others_go_on_without_the_first(start, folder, what):
-    """Rank 0 is killed, which shows the run and writes its result elsewhere."""
+    """Rank 0 ends, which shows the run and writes its result elsewhere; also with exit code 0 it has none."""
     result = start("train", "quick.yaml", *options(what=what, rank=0), "--max-restarts", "0").finish()
     assert (result.code, result.left_over) == (0, False), result.err
-    assert re.search(r"relaxcomm: process \d+ ended: SIGKILL; no other takes its place", result.err)
+    how = "exit code 0" if what == "quit" else "SIGKILL"
+    assert re.search(rf"relaxcomm: process \d+ ended: {how}; no other takes its place", result.err)
     record = result_of(folder)
     (change,) = record["changes"]
     assert (change["generation"], change["workers"], change["joined"]) == (1, 2, [])
@@ -257,7 +265,8 @@ def test_what_a_worker_returns_is_handed_over_and_what_it_raises_told(capfd):
 def test_the_first_failure_that_did_not_follow_from_another(monkeypatch, tmp_path):
     monkeypatch.setattr(worker_reports, "_STAY_SECONDS", 0.0)
     monkeypatch.setattr(elastic_launcher.elastic_store, "has_run", lambda store: True)
-    launcher = elastic_launcher._Launcher(SimpleNamespace(folder=tmp_path), None, restarts=3)
+    processes = elastic_launcher.Processes(succeed, 3, "", tmp_path, {})
+    launcher = elastic_launcher._Launcher(processes, None, restarts=3)
     workers = [elastic_launcher._Worker(rank, None) for rank in range(3)]
 
     def end(rank, life, exit_code, error=None):
@@ -277,6 +286,15 @@ def test_the_first_failure_that_did_not_follow_from_another(monkeypatch, tmp_pat
     launcher._cause = None
     end(1, 2, 1, ValueError("no such class"))
     assert str(launcher._cause).startswith("rank 1: ValueError: no such class")
+    launcher._cause = None
+    end(1, 3, 1, SystemExit(0))
+    assert str(launcher._cause).startswith("rank 1: SystemExit: 0 (at ")
+    launcher._cause = None
+    end(2, 2, 0)
+    assert (str(launcher._cause), launcher._done) == ("rank 2 ended without a message: exit code 0", None)
+    elastic_worker.result_path(tmp_path, 2, 3).touch()
+    end(2, 3, 0)
+    assert launcher._done == (2, 3)
 
 
 def test_pauses_grow_as_long_as_processes_do_not_last(monkeypatch):
