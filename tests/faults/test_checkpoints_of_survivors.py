@@ -12,13 +12,15 @@ import pytest
 import torch
 
 from relaxcomm.checkpoint.manifest import checkpoints
+from tests.faults.small_script import BEGIN
 from tests.ranks import free_port
 
 pytestmark = [pytest.mark.ranks, pytest.mark.faults]
 
 SIZE = 3
 
-SCRIPT = """
+SCRIPT = (
+    """
 import json, os, signal, sys, time, torch, relaxcomm
 from relaxcomm.checkpoint import writing
 from relaxcomm.checkpoint.periodic import Checkpoints
@@ -27,19 +29,9 @@ from relaxcomm.network.operations import AllReduce
 from relaxcomm.network.process_groups import Groups
 
 ALGORITHM, FOLDER, PORT, STEPS, LOST, AT, WHEN = json.loads(sys.argv[1])
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-torch.set_num_threads(1)
-store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
-torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.Tanh(), torch.nn.Linear(60, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-torch.manual_seed(1 + rank)
-
-def end():
-    time.sleep(0.5)  # in which the others come as far as they can without it
-    os.kill(os.getpid(), signal.SIGKILL)
-
+"""
+    + BEGIN
+    + """
 def ending(write):
     def act(self, *args):
         if rank in LOST and f"step-{AT:08d}" in str(self._writer.path):
@@ -78,6 +70,7 @@ with relaxcomm.attach(model, optimizer, config) as engine:
 flat = torch.cat([p.detach().flatten() for p in model.parameters()])
 print(json.dumps({**found, "sum": flat.double().sum().item()}))
 """
+)
 
 
 def run(

@@ -7,31 +7,23 @@ import json
 import pytest
 import torch
 
+from tests.faults.small_script import BEGIN
 from tests.ranks import free_port, launch_script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.faults]
 
 SIZE, LOST = 4, 3
 
-SCRIPT = """
+SCRIPT = (
+    """
 import json, os, signal, sys, time, torch, relaxcomm
 from relaxcomm.errors import RankLostError
 from relaxcomm.network.torch_distributed import TorchTransport
 
 ALGORITHM, WHEN, PORT, LOST = json.loads(sys.argv[1])
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-torch.set_num_threads(1)
-store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
-torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.Tanh(), torch.nn.Linear(60, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-torch.manual_seed(1 + rank)
-meet, is_torn, calls = TorchTransport.meet, False, 0
-
-def end():
-    time.sleep(0.5)  # in which the others come as far as they can without it
-    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    + BEGIN
+    + """meet, is_torn, calls = TorchTransport.meet, False, 0
 
 def torn(transport, event, step=None):
     meet(transport, event, step)
@@ -78,6 +70,7 @@ with relaxcomm.attach(model, optimizer, config) as engine:
 print(json.dumps({"told": told, "calls": calls, "steps": engine.statistics["steps"], "sum": flat(),
                   "shown": None if WHEN == "together" else [mean, after]}))
 """
+)
 
 
 def run(algorithm, when: str):
