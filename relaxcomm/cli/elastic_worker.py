@@ -57,9 +57,8 @@ class Processes(Generic[T]):
 
     def result(self, rank: int, life: int) -> T:
         """What one has left that came to the end."""
-        result: T = pickle.loads(
-            result_path(self.folder, rank, life).read_bytes()
-        )  # of a process of ours
+        left = result_path(self.folder, rank, life).read_bytes()
+        result: T = pickle.loads(left)  # a process of ours wrote it
         return result
 
 

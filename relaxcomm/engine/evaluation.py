@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from torch import Tensor
 
 from relaxcomm.engine import survival
 from relaxcomm.engine.session import Session
 from relaxcomm.network.byte_counters import EVALUATION
-from relaxcomm.replica.modes import evaluated
+from relaxcomm.replica.modes import evaluated, in_train_mode
 from relaxcomm.step import replicas, served
 from relaxcomm.step.kept_replica import kept
 from relaxcomm.tensors.buckets import Bucket
@@ -34,7 +34,9 @@ def averaged(session: Session) -> Iterator[None]:
 def _means(session: Session) -> list[tuple[Bucket, Tensor]]:
     """Replace nothing before all ranks have them: those that are left take means of their own once more."""
     bound, asked = session.bound, session.step.parameters.asked()
-    with kept(bound), evaluated(bound.replica.optimizers, keeps=True):
+    optimizers = bound.replica.optimizers
+    changes = bool(in_train_mode(optimizers))  # else nothing is written, and a copy would be of no use
+    with kept(bound) if changes else nullcontext(), evaluated(optimizers, keeps=True):
         if bound.plan.keeps_step:
             bound.meet("averaged()")
         served.meet(bound, asked, evaluates=True)

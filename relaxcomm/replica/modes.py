@@ -9,6 +9,11 @@ from typing import Any, cast
 from torch.optim import Optimizer
 
 
+def in_train_mode(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
+    """Those among them whose parameters hold other points than are evaluated."""
+    return [one for one in optimizers if any(group.get("train_mode") for group in one.param_groups)]
+
+
 @contextmanager
 def evaluated(optimizers: Iterable[Optimizer], *, keeps: bool) -> Iterator[None]:
     """Have inside what such optimizers evaluate, an average of the points at which they take gradients.
@@ -17,7 +22,7 @@ def evaluated(optimizers: Iterable[Optimizer], *, keeps: bool) -> Iterator[None]
         optimizers: those among them that are in train mode change to eval mode, and back.
         keeps: whether whoever calls puts the parameters back bit for bit afterwards.
     """
-    changed = [one for one in optimizers if any(group.get("train_mode") for group in one.param_groups)]
+    changed = in_train_mode(optimizers)
     for one in changed:
         cast(Any, one).eval()
     try:
