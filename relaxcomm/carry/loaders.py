@@ -23,7 +23,17 @@ def carried_loaders(loaders: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict
             f"ranks have read different data, {str(kinds)[:300]}, so nobody can share the rest out; start "
             f"{len(loaders)} workers"
         )
-    return [_carried(theirs) for theirs in zip(*loaders, strict=True)]
+    return [_carried(_begun(theirs)) for theirs in zip(*loaders, strict=True)]
+
+
+def _begun(ranks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Where some have gone on to another epoch, those that have read theirs to its end begin the next."""
+    if len({one["epoch"] for one in ranks}) == 1:
+        return ranks
+    return [
+        {**one, "epoch": one["epoch"] + 1, "place": Place(), "is_over": False} if one.get("is_over") else one
+        for one in ranks
+    ]
 
 
 def _carried(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class ShareLoader(_Loader):
                 yield batch
                 if self._shared_anew:
                     break
-            else:
+            if not self._shared_anew or self.progress.order > reading.epoch:  # the others have ended it
                 break
             self._shared_anew = False
             batches, reading = self._begin()

@@ -39,11 +39,18 @@ class Reading:
         epoch: which one.
         place: behind the last batch that was given out.
         drawn: batches that were drawn and wait to be given out, each with the place behind it.
+        are_all_drawn: whether none is left to draw.
     """
 
     epoch: int
     place: Place
     drawn: deque[tuple[Any, Place]] = field(default_factory=deque)
+    are_all_drawn: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last batch was given out."""
+        return self.are_all_drawn and not self.drawn
 
 
 class Progress:
@@ -114,11 +121,12 @@ class Progress:
 
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps: the next batch's epoch and place."""
-        epoch, place = self._epoch, self._place
+        epoch, place, is_over = self._epoch, self._place, False
         if self._latest is not None:
             batches = self._latest[0]()
             if batches is not None and inspect.getgeneratorstate(batches) != inspect.GEN_CLOSED:
-                epoch, place = self._latest[1].epoch, self._latest[1].place
+                reading = self._latest[1]
+                epoch, place, is_over = reading.epoch, reading.place, reading.is_over
         dealt = [
             [at, [[list(one) for one in places] for places in kept]]
             for at, kept in self._dealt.items()
@@ -128,6 +136,7 @@ class Progress:
             "epoch": epoch,
             "first": self._first,
             "place": list(place),
+            "is_over": is_over,
             "dealt": dealt,
             "in_round": self.in_round,
         }

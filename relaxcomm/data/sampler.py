@@ -200,6 +200,7 @@ class ShareSampler(Sampler[list[int]]):
             if injection:
                 batch += injection.received(shares, rank, at, local, [self._seed, epoch, step])
             at, step = at + local, step + 1
+            reading.are_all_drawn = not self._next_samples(end - at, is_rest=is_rest)
             yield batch, Place(at, step, self._unit)
 
     def _next_samples(self, left: int, *, is_rest: bool) -> int:

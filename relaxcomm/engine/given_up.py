@@ -19,13 +19,15 @@ class GivenUpSteps:
     def __init__(self, survivors: Survivors, end_of_backward: EndOfBackward) -> None:
         self._survivors, self._end_of_backward = survivors, end_of_backward
         self._lost: RankLostError | None = None  # in the backward under way
-        self.is_behind, self._resumes_at = False, 0
+        self._resumes_at = self._caught_up_at = 0
+        self._is_given_up = False  # the step of the clock
+        self.is_behind = False
         """Whether others have made steps that this rank has yet to make."""
 
     @property
     def include_this(self) -> bool:
         """Whether this step exchanges nothing more."""
-        return self.is_behind or self._lost is not None
+        return self._is_given_up or self._lost is not None
 
     def add(self, error: RankLostError) -> bool:
         """Exchange no more in this step; whether `go_on` is to be called at the end of a backward.
@@ -45,13 +47,33 @@ class GivenUpSteps:
             error, self._lost = self._lost, None
             self._survivors.go_on(error, in_step=True)
 
-    def go_on_with(self, step: Step, resumes_at: int) -> None:
-        """Be among other ranks, who give up all steps before `resumes_at`."""
+    def go_on_with(self, step: Step, resumes_at: int, caught_up_at: int) -> None:
+        """Be among other ranks, who give up all steps before `resumes_at`.
+
+        Args:
+            step: what is done in one.
+            resumes_at: the clock when exchanges go on.
+            caught_up_at: the clock when this rank has come as far as the others.
+        """
         self._lost, self._resumes_at = None, resumes_at
-        self.is_behind = step.bound.clock.step < resumes_at
+        self._caught_up_at = max(resumes_at, caught_up_at)
+        self._compare(step)
 
     def close(self, step: Step) -> None:
-        """Close the step if it is given up."""
+        """Close the step if it is given up, and tell if this rank has come as far as the others with it."""
         if self.include_this:
             step.tick()
-            self.is_behind = step.bound.clock.step < self._resumes_at
+        if self.is_behind:
+            self._compare(step)
+            if not self.is_behind:
+                self._survivors.caught_up()
+
+    def catch_up(self) -> None:
+        """Count as being as far as the others, for an algorithm whose clock begins anew."""
+        if self.is_behind:
+            self._is_given_up = self.is_behind = False
+            self._survivors.caught_up()
+
+    def _compare(self, step: Step) -> None:
+        clock = step.bound.clock.step
+        self._is_given_up, self.is_behind = clock < self._resumes_at, clock < self._caught_up_at

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, ShareLoader
-from relaxcomm.data.clients import CLIENT, ROUND, ROUND_LEFT
 from relaxcomm.engine.idle import warn_of_held_data, warn_of_other_length
 from relaxcomm.engine.known_data import Data, finder, given_up, kind_of
+from relaxcomm.engine.loader_events import Event, connect
 from relaxcomm.errors import UsageError
-from relaxcomm.replica.replica import Replica
+from relaxcomm.network.transport import Membership
 from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.step.bound import Bound
-
-Event: TypeAlias = Callable[[str, Mapping[str, float]], None]
 
 
 class Loaders:
@@ -29,10 +27,11 @@ class Loaders:
 
     Args:
         event: told when a client and a round have ended.
+        membership: whose share is read.
     """
 
-    def __init__(self, event: Event) -> None:
-        self._event = event
+    def __init__(self, event: Event, membership: Membership) -> None:
+        self._event, self._membership = event, membership
         self._known: list[Data] = []
         self._saved: list[Mapping[str, Any]] = []  # of data sets that no loader was made for yet
         self._followed: Data | None = None
@@ -65,6 +64,8 @@ class Loaders:
         Raises: UsageError for a loader of other data, or another first batch size, where one is followed.
         """
         self._bound = bound
+        if self._later is not None and isinstance(loader, ShareLoader):
+            loader.share_among(self._membership, at_once=False)
         follows = isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs
         others = self._like(data.kind)
         data.is_new = data.is_new or data.find() is not loader.dataset
@@ -83,30 +84,41 @@ class Loaders:
             self._go_on(data)
         return loader
 
-    def go_on_with(
-        self, bound: Bound, saved: Sequence[Mapping[str, Any]] | None, steps_behind: int = 0
-    ) -> None:
+    def go_on_with(self, bound: Bound, saved: Sequence[Mapping[str, Any]] | None, caught_up_at: int) -> None:
         """Follow the same algorithm among other ranks, who read the data from now on.
 
         Args:
             bound: the algorithm.
             saved: from where on, for data sets that are read now or later; None where each reads on.
-            steps_behind: batches that this rank reads in its old share first, which the others have read.
+            caught_up_at: the clock until which a rank that is behind reads in its old share, as others
+                have; 0 for one that is not.
         """
-        self._later, self._bound = None, bound
-        if steps_behind and saved is not None:
-            self._later = _Later(steps_behind, lambda: self.go_on_with(bound, saved))
-            for loader in self._live:
-                self._connect(bound, loader)
+        self._bound = bound
+        for loader in self._live:
+            self._connect(bound, loader)
+        if saved is not None and caught_up_at:
+            self._later = _Later(caught_up_at, saved)
             return
+        self._share(bound, at_once=saved is not None)
         if saved is not None:
-            self.restore(saved)
+            self._read_on(saved)
+
+    def read_until(self, next_step: int) -> int:
+        """The clock at what `export` tells, where this rank's step is over at `next_step`."""
+        return next_step if self._later is None else max(next_step, self._later.step)
+
+    def catch_up(self) -> None:
+        """This rank has come as far as the others had: it reads on with them."""
+        if self._later is not None:
+            self.restore(self._later.saved)
+
+    def _share(self, bound: Bound, *, at_once: bool) -> None:
+        self._later, self._membership = None, bound.world.membership
         for loader in self._live:
             if isinstance(loader, ClientLoader):
-                loader.share_among(bound.world.membership)
+                loader.share_among(self._membership)
             else:
-                loader.share_among(bound.world.membership, at_once=saved is not None)
-            self._connect(bound, loader)
+                loader.share_among(self._membership, at_once=at_once)
 
     @property
     def in_round(self) -> bool:
@@ -114,7 +126,12 @@ class Loaders:
         return self._followed is not None and self._followed.progress.in_round
 
     def export(self) -> list[dict[str, Any]]:
-        """What a checkpoint keeps, also of data sets that no loader was made for yet."""
+        """What a checkpoint keeps, also of data sets that no loader was made for yet.
+
+        A rank that is behind the others will have read as far as they have.
+        """
+        if self._later is not None:
+            return list(map(dict, self._later.saved))
         known = [
             {"kind": list(data.kind), "anew": data.is_anew, **data.progress.export()} for data in self._known
         ]
@@ -122,6 +139,11 @@ class Loaders:
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Go on from a checkpoint, also with loaders that are made later."""
+        if self._later is not None and self._bound is not None:
+            self._share(self._bound, at_once=True)
+        self._read_on(saved)
+
+    def _read_on(self, saved: Sequence[Mapping[str, Any]]) -> None:
         self._saved = list(saved)
         for data in self._known:
             self._go_on(data)
@@ -178,31 +200,8 @@ class Loaders:
         return [data for data in self._known if data.kind == kind]
 
     def _connect(self, bound: Bound, loader: ShareLoader | ClientLoader) -> None:
-        """Have a loader tell of what it gives out, and listen to what the algorithm chooses."""
-        if loader in self._unread:
-            return
-
-        def given(samples: int) -> None:
-            bound.world.statistics.given(samples)
-            if self._later is not None:
-                self._later.given()
-
-        loader.on_batch = given
-        if isinstance(loader, ClientLoader):
-            bound.controllers.follow_loader()
-            loader.on_client_begin = _Players(bound.replica).begin
-            loader.on_client_end = lambda samples: self._event(CLIENT, {"samples": samples})
-            loader.on_round_end = lambda: self._event(ROUND, {})
-            loader.on_round_left = lambda: self._event(ROUND_LEFT, {})
-        elif BATCH_SIZE in bound.algorithm.needs:
-            bound.controllers.follow_loader()
-            bound.controllers.follow(BATCH_SIZE, loader.sizes.batch_size, loader.sizes.resize)
-
-            def given_to_controllers(samples: int) -> None:
-                given(samples)
-                bound.controllers.given(samples)
-
-            loader.on_batch = given_to_controllers
+        if loader not in self._unread:
+            connect(bound, loader, self._event)
 
     def _go_on(self, data: Data) -> None:
         if of_kind := [saved for saved in self._saved if tuple(saved["kind"]) == data.kind]:
@@ -224,26 +223,13 @@ class Loaders:
         self._followed = data
 
 
-class _Later:
-    """Shares data anew after some batches."""
+class _Later(NamedTuple):
+    """A rank's way to where the others read on from.
 
-    def __init__(self, batches: int, share: Callable[[], None]) -> None:
-        self._left, self._share = batches, share
+    Args:
+        step: the clock there.
+        saved: how far data sets are read there.
+    """
 
-    def given(self) -> None:
-        """A batch was given out."""
-        self._left -= 1
-        if not self._left:
-            self._share()
-
-
-class _Players:
-    """Each client's own optimizer state, of which one is in use at a time."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    def begin(self, client: int) -> None:
-        """Put a client's state into the optimizers."""
-        for optimizer, state in zip(self._replica.optimizers, self._replica.states_of(client), strict=True):
-            optimizer.state = state
+    step: int
+    saved: Sequence[Mapping[str, Any]]

@@ -54,10 +54,10 @@ class Loop:
         self._hooks.follow(self, gradients=step.follows_gradients)
         scaler_sharing.share(step.bound.replica.scaler, self)
 
-    def go_on_with(self, step: Step, resumes_at: int) -> None:
-        """The same algorithm goes on among other ranks, who give up all steps before `resumes_at`."""
+    def go_on_with(self, step: Step, resumes_at: int, caught_up_at: int) -> None:
+        """The same algorithm goes on among other ranks; see `GivenUpSteps.go_on_with`."""
         self.step = step
-        self.given_up.go_on_with(step, resumes_at)
+        self.given_up.go_on_with(step, resumes_at, caught_up_at)
 
     def leave(self) -> None:
         """Follow the training loop no more."""

@@ -36,7 +36,7 @@ class Gone:
         targets: where the metrics of each rank are found.
         events: how many are over of what all do together.
         is_behind: whether others have finished what it has not, and brought it along.
-        steps_behind: how many steps it takes until it has come as far as the others; they have read on.
+        caught_up_at: the clock when it has come as far as the others; 0 where it has.
     """
 
     step: Step
@@ -45,7 +45,7 @@ class Gone:
     targets: Sequence[Target | None]
     events: int
     is_behind: bool = False
-    steps_behind: int = 0
+    caught_up_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ class Going:
     def loaders(self, standings: Standings) -> Loaded | None:
         """Where all go on reading: what is left of an epoch is dealt out among the ranks now.
 
-        A rank that is lost has read as far as the one that has come farthest, and one that is behind will
-        have. None where each reads on: where clients are played, or ranks read different data, which nobody
-        can deal out.
+        A rank that is lost has read as far as the one that has read the farthest, and one that is behind
+        will have, so that all end in the same step. None where each reads on: where clients are played, or
+        ranks read different data, which nobody can deal out.
         """
         if self.before.bound.algorithm.round_plan is not None:
             return None
-        farthest, keeps_step = standings.by_rank[standings.farthest], self.before.bound.plan.keeps_step
+        farthest = standings.read_farthest
         stood = [
-            farthest if one is None or (keeps_step and one.place < farthest.place) else one
+            farthest if one is None or one.read_until < farthest.read_until else one
             for one in self.before_change(standings)
         ]
         try:
@@ -153,12 +153,13 @@ def _stay(
         state = admission.exported_replica(new.replica)
         engine = {**step_state.export(step), **schedule, "loaders": loaders or mine.loaders}
         engine["client_states"] = {}
-        state |= {"engine": engine, "resumes_at": resumes_at, "rests": rests}
+        state |= {"engine": engine, "resumes_at": standings.last_step, "rests": rests}
         admission.hand_over(world, state, standings.joined)
     _share_out_clients(new, old.world.rank)
     survival.begin_anew(new)
-    steps_behind = resumes_at - mine.next_step
-    return Gone(step, loaders, resumes_at, standings.targets, standings.events, is_behind, steps_behind)
+    ahead = standings.read_farthest.read_until
+    caught_up_at = ahead if ahead > mine.next_step and new.algorithm.round_plan is None else 0
+    return Gone(step, loaders, resumes_at, standings.targets, standings.events, is_behind, caught_up_at)
 
 
 def join(

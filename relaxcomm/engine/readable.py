@@ -110,9 +110,10 @@ class Readable:
 
     @property
     def is_behind(self) -> bool:
-        """Whether other workers have made steps that this one is yet to make alone, since some were lost.
+        """Whether other workers have made steps that this one is yet to make, since some were lost.
 
-        It exchanges nothing until then. What all do `together` when `generation` has changed waits for that.
+        Where workers keep step it exchanges nothing until then. What all do `together` when `generation`
+        has changed waits for that.
 
         Example:
             >>> import torch

@@ -128,7 +128,10 @@ class Reconfiguration:
             place = before.bound.place(next_step, in_round=in_round)
             runs = repr(before.bound.algorithm)
             events, target = run.common_events.ended, run.metering.target
-            standing = Standing(next_step, place, events, digest, in_order, loaders, rests, runs, target)
+            read_until = run.loaders.read_until(next_step)
+            standing = Standing(
+                next_step, place, events, digest, in_order, loaders, read_until, rests, runs, target
+            )
             going = Going(before, following, standing, generation, elastic.generation)
             try:
                 gone = next_generation.stay(going, run.make_step, late, run.schedule.export())

@@ -49,7 +49,7 @@ class Session:
         replica = self.replica
         self.hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
         self.loop = Loop(self.hooks, self.step, self)
-        self.loaders = Loaders(self.event)
+        self.loaders = Loaders(self.event, bound.world.membership)
         self.common_events = CommonEvents(self)
         try:
             self.hooks.hang()
@@ -108,6 +108,7 @@ class Session:
         before = self.step
         following = switching.choose(before.bound, self.settings, algorithm, residuals)
         switching.leave(self.loop)
+        self.loop.given_up.catch_up()
         self.metering.label_by_primitive()
         bound = switching.follow(before.bound, following, residuals, from_start=from_start)
         self.step = self.make_step(bound)
@@ -154,6 +155,10 @@ class Session:
             raise error
         return self._ranks.go_on(error, in_step=in_step, in_round=in_round)
 
+    def caught_up(self) -> None:
+        """This rank has come as far as others had when it went on with them: it shares data with them."""
+        self.loaders.catch_up()
+
     def step_ends(self) -> None:
         """A step has ended: where something was exchanged in it, workers that ask are admitted."""
         if self._ranks is not None and self.bound.plan.keeps_step:
@@ -171,10 +176,10 @@ class Session:
             self.hooks.follow(self.loop, gradients=gone.step.follows_gradients)
         self.step = step = gone.step
         self.replica.loaded.forget()
-        self.loop.go_on_with(step, gone.resumes_at)
+        self.loop.go_on_with(step, gone.resumes_at, gone.caught_up_at)
         self.schedule.go_on_with(step)
         self.metering.go_on_with(step.bound, self.generation, gone.targets)
-        self.loaders.go_on_with(step.bound, gone.loaders, gone.steps_behind)
+        self.loaders.go_on_with(step.bound, gone.loaders, gone.caught_up_at)
         self.common_events.ended = gone.events
 
     def joins_again(self, error: RankLostError) -> bool:

@@ -26,6 +26,7 @@ class Standing:
         shared: a digest of what should be the same on all ranks.
         is_whole: whether it has all results that were on their way.
         loaders: how far it has read data sets.
+        read_until: the clock there, which a rank that was behind before has yet to come to.
         rests: what it has left to send of the mean of its part.
         algorithm: that it runs.
         target: where others find its metrics, or None.
@@ -37,6 +38,7 @@ class Standing:
     shared: str = ""
     is_whole: bool = True
     loaders: Loaded = ()
+    read_until: int = -1
     rests: bucket_parts.Rests = field(default_factory=dict)
     algorithm: str = ""
     target: Target | None = None
@@ -90,6 +92,16 @@ class Standings:
     def next_step(self) -> int:
         """The clock when the step is over that nobody makes again."""
         return self.by_rank[self.farthest].next_step
+
+    @property
+    def last_step(self) -> int:
+        """The farthest clock."""
+        return max(one.next_step for one in self.by_rank)
+
+    @property
+    def read_farthest(self) -> Standing:
+        """Of the rank that has read the farthest."""
+        return max(self.by_rank, key=lambda one: one.read_until)
 
     @property
     def events(self) -> int:

@@ -64,6 +64,7 @@ class Data(Part):
     dealt: list[
         Annotated[tuple[Index, list[Annotated[list[ReadTo], Field(min_length=1)]]], Field(strict=False)]
     ]
+    is_over: bool = False
     in_round: bool = False
     anew: bool = False
 
