@@ -13,10 +13,12 @@ def carried_loaders(loaders: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict
     """How far data sets were read, the same for every new rank.
 
     Args:
-        loaders: of each old rank, in rank order.
+        loaders: of each old rank, in rank order; ranks may have begun to read data of other kinds in
+            another order.
 
     Raises: ConfigError for ranks that have read other data, and in the middle of a round of clients.
     """
+    loaders = [sorted(theirs, key=lambda one: tuple(one["kind"])) for theirs in loaders]
     kinds = [[tuple(one["kind"]) for one in theirs] for theirs in loaders]
     if any(theirs != kinds[0] for theirs in kinds):
         raise ConfigError(

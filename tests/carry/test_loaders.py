@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from relaxcomm.carry.loaders import carried_loaders
-from relaxcomm.data import ShareSampler, by_label
+from relaxcomm.data import ShareLoader, ShareSampler, by_label
 from relaxcomm.data.position import Place, Progress
 from relaxcomm.network.transport import Membership
 
@@ -129,3 +129,30 @@ def test_with_parts_each_reads_on_as_far_as_they_were_on_average():
     new = samplers(2, 5, drop_last=False, saved=saved, partition=by_label(), labels=labels)
     assert [len(one.share(0)) for one in new] == [SIZE // 2 - 20] * 2
     assert Place(*saved["place"]) == Place(batches=2, unit=4)
+
+
+def test_who_stands_at_the_end_of_an_epoch_begins_the_next_with_those_who_have_begun_it():
+    """Its iteration ends there, so that all make as many."""
+    loaders = [ShareLoader(range(SIZE), sampler, (0,)) for sampler in samplers(2, 8, drop_last=False)]
+    batches = [iter(loader) for loader in loaders]
+    assert len(list(batches[0])) == 7
+    for _ in range(7):
+        next(batches[1])
+    kind = {"kind": ["data", SIZE]}
+    (saved,) = carried_loaders([[{**kind, **loader.progress.export()}] for loader in loaders])
+    for loader in loaders:
+        loader.progress.restore(saved)
+        loader.share_among(Membership(loaders.index(loader), 2), at_once=True)
+    assert next(batches[1], None) is None
+    assert [len(list(loader)) for loader in loaders] == [7, 7]
+    assert [loader.epoch for loader in loaders] == [2, 2]
+
+
+def test_ranks_may_have_begun_to_read_kinds_of_data_in_another_order():
+    """A worker that joins makes its loaders in the order of its own."""
+    states = []
+    for sampler in samplers(2, 5, drop_last=False):
+        one, other = read(sampler, 2)[1], {**Progress().export(), "kind": ["validation", SIZE]}
+        states.append([one, other] if states else [other, one])
+    saved = {one["kind"][0]: one for one in carried_loaders(states)}
+    assert {kind: bool(one["dealt"]) for kind, one in saved.items()} == {"data": True, "validation": False}
