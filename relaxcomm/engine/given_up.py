@@ -63,10 +63,8 @@ class GivenUpSteps:
         """Close the step if it is given up, and tell if this rank has come as far as the others with it."""
         if self.include_this:
             step.tick()
-        if self.is_behind:
-            self._compare(step)
-            if not self.is_behind:
-                self._survivors.caught_up()
+        if self.is_behind and not self._compare(step):
+            self._survivors.caught_up()
 
     def catch_up(self) -> None:
         """Count as being as far as the others, for an algorithm whose clock begins anew."""
@@ -74,6 +72,8 @@ class GivenUpSteps:
             self._is_given_up = self.is_behind = False
             self._survivors.caught_up()
 
-    def _compare(self, step: Step) -> None:
+    def _compare(self, step: Step) -> bool:
+        """Whether this rank is behind at the clock."""
         clock = step.bound.clock.step
         self._is_given_up, self.is_behind = clock < self._resumes_at, clock < self._caught_up_at
+        return self.is_behind
