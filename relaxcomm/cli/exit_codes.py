@@ -42,7 +42,10 @@ def describe(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     place = f" (at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-    return f"{type(error).__name__}: {error}{place}{notes}"
+    what = ": ".join(filter(None, (type(error).__name__, str(error))))
+    if isinstance(error, SystemExit):
+        what = f"sys.exit({'' if error.code is None else repr(error.code)}) before the run was over"
+    return f"{what}{place}{notes}"
 
 
 def _is_users(filename: str) -> bool:

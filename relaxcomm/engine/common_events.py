@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from relaxcomm.errors import RankLostError, RejoinedError
+from relaxcomm.errors import CommunicationError, RankLostError, RejoinedError
 from relaxcomm.step.world import World
 
 T = TypeVar("T")
@@ -45,7 +45,8 @@ class CommonEvents:
     def together(self, event: Callable[[], T]) -> T:
         """Do it, as a part of the one under way if there is one, which begins anew where ranks are lost.
 
-        Raises: RejoinedError where this rank was lost to the others, who do something else by now.
+        Raises: what it raises, after all have met; RejoinedError where this rank was lost to the others,
+            who do something else by now.
         """
         if self._is_under_way or not self._run.is_elastic:
             return event()
@@ -59,18 +60,33 @@ class CommonEvents:
         ended = self.ended
         while True:
             try:
-                result = event()
+                outcome = _outcome(event)
                 self._run.world.meet("the end of what all do together")
                 self.ended += 1
-                return result
             except RankLostError as error:
                 if self._run.joins_again(error):
                     raise self._rejoined() from None
-            if self.ended > ended:  # others have met all, this rank among them
-                return result
+            if self.ended > ended:  # or others have met all, this rank among them
+                return outcome()
 
     def _rejoined(self) -> RejoinedError:
         return RejoinedError(
             "the others went on without this worker, which has joined them again after step "
             f"{self._run.world.statistics.steps}; catch RejoinedError and go on with the next step"
         )
+
+
+def _outcome(event: Callable[[], T]) -> Callable[[], T]:
+    """What it returns or raises, for when all have met: one rank may fail alone, where it writes a file."""
+    try:
+        result = event()
+    except CommunicationError:  # after which nobody meets
+        raise
+    except Exception as error:
+        failed = error
+
+        def fail() -> T:
+            raise failed
+
+        return fail
+    return lambda: result

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from torch import Tensor
+from torch.optim import Optimizer
 
-from relaxcomm.engine import survival
 from relaxcomm.engine.session import Session
 from relaxcomm.network.byte_counters import EVALUATION
-from relaxcomm.replica.modes import evaluated, in_train_mode
+from relaxcomm.replica.modes import evaluated, in_train_mode, trained
 from relaxcomm.step import replicas, served
-from relaxcomm.step.kept_replica import kept
+from relaxcomm.step.kept_replica import Kept, kept
 from relaxcomm.tensors.buckets import Bucket
 
 
@@ -21,14 +21,20 @@ def averaged(session: Session) -> Iterator[None]:
     """Hold the mean model inside, or the server's, and this rank's own afterwards; every rank must enter."""
     session.loop.close_skipped_step()
     with session.world.statistics.evaluating(), session.loop.turns.uncounted():
-        means, generation = session.common_events.together(lambda: _means(session)), session.generation
-        with kept(session.bound) as own, evaluated(session.replica.optimizers, keeps=True):
+        means = session.common_events.together(lambda: _means(session))
+        with kept(session.bound) as own, evaluated(session.replica.optimizers, keeps=True) as changed:
             replicas.replace(session.bound, means)
+            del means  # as much as the model
             own.leave_written()
-            with session.replica.mean.held(), session.hooks.steps_alone():
+            with session.replica.mean.held(lambda: _left(own, changed)), session.hooks.steps_alone():
                 yield
-            if session.generation != generation and survival.begins_anew(session.bound.algorithm):
-                own.drop()  # those that are left have begun anew from the mean
+
+
+@contextmanager
+def _left(own: Kept, changed: Sequence[Optimizer]) -> Iterator[None]:
+    """Have this rank's own there inside, as ranks that do not hold the mean have theirs."""
+    with own.for_now(), trained(changed):
+        yield
 
 
 def _means(session: Session) -> list[tuple[Bucket, Tensor]]:

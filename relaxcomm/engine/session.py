@@ -153,7 +153,8 @@ class Session:
         """
         if self._ranks is None or not self.can_go_on:
             raise error
-        return self._ranks.go_on(error, in_step=in_step, in_round=in_round)
+        with self.replica.mean.left():
+            return self._ranks.go_on(error, in_step=in_step, in_round=in_round)
 
     def caught_up(self) -> None:
         """This rank has come as far as others had when it went on with them: it shares data with them."""
@@ -203,6 +204,7 @@ class Session:
             with self.world.statistics.evaluating(), evaluated(self.replica.optimizers, keeps=False):
                 means = together(lambda: replicas.finite_means(self.bound, EVALUATION))
                 replicas.replace(self.bound, means)
+                del means  # as much as the model
             requantize(self.replica.model)
             together(lambda: idle.warn_of_parted(self.bound))
         elif average is None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.carry.slots import is_of_part, policies
-from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.roles.carried import share_of
@@ -101,7 +100,7 @@ def forget_moves(bound: Bound) -> None:
 
 def begin_anew(bound: Bound) -> None:
     """Make replicas equal, and begin anew what rules keep of neighbours, sums or shares that are gone."""
-    if begins_anew(bound.algorithm):
+    if any(_begins_anew(rule) and rule.exchange.facts.collective for rule in bound.algorithm.rules):
         replicas.equalise(bound, moments=())
         bound.state.set_up(bound.plan, bound.clock.context)
     _take_means(bound)
@@ -117,12 +116,8 @@ def _take_means(bound: Bound) -> None:
         slots.commit(True)
 
 
-def begins_anew(algorithm: Algorithm) -> bool:
-    """Whether rules of it need equal replicas where ranks change."""
-    return any(_begins_anew(rule) and rule.exchange.facts.collective for rule in algorithm.rules)
-
-
 def _begins_anew(rule: Rule) -> bool:
+    """Whether it needs equal replicas where ranks change."""
     facts = rule.exchange.facts
     return facts.needs_fixed_graph or facts.follows_parameters
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from relaxcomm.errors import UsageError
 
@@ -18,16 +18,28 @@ class HeldMean:
     """
 
     def __init__(self) -> None:
-        self._is_held = False
+        self._held: list[Callable[[], AbstractContextManager[None]]] = []
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """The mean is there inside, and maybe after it."""
-        before, self._is_held = self._is_held, True
+    def held(self, left: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        """The mean is there inside, and maybe after it.
+
+        Args:
+            left: what was there before is there inside, and what becomes of it is there after `held`.
+        """
+        self._held.append(left)
         try:
             yield
         finally:
-            self._is_held = before
+            self._held.pop()
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """This rank's own is there inside, where ranks go on among others, who may not hold a mean."""
+        with ExitStack() as stack:
+            for left in reversed(self._held):
+                stack.enter_context(left())
+            yield
 
     def check_left(self, called: str, instead: str = "") -> None:
         """Raise UsageError while the mean is held, which it is on every rank.
@@ -36,7 +48,7 @@ class HeldMean:
             called: what may not be.
             instead: what else to do.
         """
-        if self._is_held:
+        if self._held:
             raise UsageError(
                 f"{called} inside `with engine.averaged():`, which holds the mean model, and at whose end "
                 f"this rank's own comes back; leave averaged() first{instead}"

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from relaxcomm.errors import RejoinedError
 from relaxcomm.replica.buffers import moved_by_forwards
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
@@ -17,17 +16,12 @@ from relaxcomm.step.bound import Bound
 def kept(bound: Bound) -> Iterator[Kept]:
     """Have afterwards what was there before, bit for bit, of what an average replaces.
 
-    Others may have given this rank what they have instead, see `RejoinedError`.
-
     Yields: the copy.
     """
     own = Kept(bound.replica)
     with bound.replica.loaded.ignored():
         try:
             yield own
-        except RejoinedError:
-            own.drop()
-            raise
         finally:
             own.put_back()
 
@@ -55,9 +49,15 @@ class Kept:
         moved = moved_by_forwards(self._replica.model)
         self._shown = {name: one for name, one in _buffers(self._replica).items() if name not in moved}
 
-    def drop(self) -> None:
-        """Put nothing back."""
-        self._parameters, self._buffers = [], {}
+    @contextmanager
+    def for_now(self) -> Iterator[None]:
+        """Have this rank's own there inside, and keep what becomes of it; then show again what was shown."""
+        shown = Kept(self._replica)
+        self.put_back()
+        yield
+        own = Kept(self._replica)
+        self._parameters, self._buffers = own._parameters, own._buffers
+        shown.put_back()
 
     def put_back(self) -> None:
         """Write it where it was; the host waits for no GPU."""

@@ -288,7 +288,7 @@ def test_the_first_failure_that_did_not_follow_from_another(monkeypatch, tmp_pat
     assert str(launcher._cause).startswith("rank 1: ValueError: no such class")
     launcher._cause = None
     end(1, 3, 1, SystemExit(0))
-    assert str(launcher._cause).startswith("rank 1: SystemExit: 0 (at ")
+    assert str(launcher._cause).startswith("rank 1: sys.exit(0) before the run was over (at ")
     launcher._cause = None
     end(2, 2, 0)
     assert (str(launcher._cause), launcher._done) == ("rank 2 ended without a message: exit code 0", None)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from relaxcomm.engine.common_events import CommonEvents
-from relaxcomm.errors import RankLostError, RejoinedError
+from relaxcomm.errors import CommunicationError, RankLostError, RejoinedError
 
 
 class Run:
@@ -74,3 +74,27 @@ def test_a_rank_that_joins_again_does_something_else():
         run.events.together(run.work)
     run.events.together(run.work)
     assert run.events.ended == 1
+
+
+@pytest.mark.parametrize("lost_at", [(), (0,)])
+def test_what_fails_on_one_rank_alone_is_raised_when_all_have_met(lost_at):
+    run = Run(*lost_at)
+
+    def work() -> None:
+        run.work()
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        run.events.together(work)
+    assert (len(run.done), run.events.ended) == (1 + len(lost_at), 1)
+
+
+def test_nobody_is_met_after_an_exchange_has_failed():
+    run = Run()
+
+    def work() -> None:
+        raise CommunicationError("ranks are not at the same place")
+
+    with pytest.raises(CommunicationError, match="not at the same place"):
+        run.events.together(work)
+    assert run.events.ended == 0

@@ -12,15 +12,13 @@ from tests.ranks import free_port, launch_script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.faults]
 
-SIZE, LOST = 4, 3
-
 SCRIPT = (
     """
 import json, os, signal, sys, time, torch, relaxcomm
 from relaxcomm.errors import RankLostError
 from relaxcomm.network.torch_distributed import TorchTransport
 
-ALGORITHM, WHEN, PORT, LOST = json.loads(sys.argv[1])
+ALGORITHM, WHEN, DEAF, PORT, LOST = json.loads(sys.argv[1])
 """
     + BEGIN
     + """meet, is_torn, calls = TorchTransport.meet, False, 0
@@ -30,7 +28,7 @@ def torn(transport, event, step=None):
     if is_torn and event == "the end of what all do together":
         if rank == LOST:
             end()
-        if rank == 0:
+        if rank == DEAF:
             time.sleep(1)
             raise RankLostError("the others have met, and this rank has not heard of it")
 
@@ -73,14 +71,22 @@ print(json.dumps({"told": told, "calls": calls, "steps": engine.statistics["step
 )
 
 
-def run(algorithm, when: str):
-    """What the ranks that are left print."""
+def run(algorithm, when: str, *, size: int = 4, deaf: int = 0):
+    """What the ranks that are left print.
+
+    Args:
+        algorithm: as YAML has it.
+        when: in which event the last rank is lost.
+        size: number of ranks.
+        deaf: the one that has not heard of the end of the event.
+    """
+    lost = size - 1
     port = free_port()
     store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
-    done = launch_script(SCRIPT, SIZE, 60, arguments=[json.dumps([algorithm, when, port, LOST])])
+    done = launch_script(SCRIPT, size, 60, arguments=[json.dumps([algorithm, when, deaf, port, lost])])
     del store
-    assert [one.returncode for one in done[:LOST]] == [0] * LOST, "\n".join(one.stderr for one in done)
-    found = [json.loads(one.stdout) for one in done[:LOST]]
+    assert [one.returncode for one in done[:lost]] == [0] * lost, "\n".join(one.stderr for one in done)
+    found = [json.loads(one.stdout) for one in done[:lost]]
     assert len({one["sum"] for one in found}) == 1
     assert {one["steps"] for one in found} == {12}
     return found
@@ -98,6 +104,11 @@ def test_who_has_met_all_and_who_has_not_heard_of_it_go_on(algorithm):
 def test_all_that_are_left_evaluate_the_same_mean():
     shown = [one["shown"] for one in run(LOCAL, "averaged")]
     assert len({mean for mean, _ in shown}) == 1
+
+
+def test_those_who_hold_the_mean_give_nobody_that_for_their_own():
+    """The mean of three equal replicas is not theirs bit for bit."""
+    run("bsp", "averaged", size=3, deaf=1)
 
 
 @pytest.mark.parametrize("algorithm", [LOCAL, "choco_sgd"])
