@@ -156,7 +156,7 @@ def _stay(
         state |= {"engine": engine, "resumes_at": standings.last_step, "rests": rests}
         admission.hand_over(world, state, standings.joined)
     _share_out_clients(new, old.world.rank)
-    survival.begin_anew(new)
+    survival.begin_anew(new, standings.joined)
     ahead = standings.read_farthest.read_until
     caught_up_at = ahead if ahead > mine.next_step and new.algorithm.round_plan is None else 0
     return Gone(step, loaders, resumes_at, standings.targets, standings.events, is_behind, caught_up_at)
@@ -207,7 +207,7 @@ def join(
     step = make_step(new)
     if saved.layout is not None:
         _restore_late(step, state["engine"])
-    survival.begin_anew(new)
+    survival.begin_anew(new, standings.joined)
     loaders = [one.model_dump() for one in saved.loaders]
     return Gone(step, loaders, new.clock.step + in_step, standings.targets, standings.events), saved
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, cast
 
 import torch
@@ -98,10 +98,19 @@ def forget_moves(bound: Bound) -> None:
         payload.restore({name: fresh[name] for name in payload if known.get(name) == "sum"})
 
 
-def begin_anew(bound: Bound) -> None:
-    """Make replicas equal, and begin anew what rules keep of neighbours, sums or shares that are gone."""
-    if any(_begins_anew(rule) and rule.exchange.facts.collective for rule in bound.algorithm.rules):
+def begin_anew(bound: Bound, joined: Collection[int]) -> None:
+    """Make replicas equal, and begin anew what rules keep of neighbours, sums or shares that are gone.
+
+    Args:
+        bound: among the ranks now.
+        joined: those among them that were not there before.
+    """
+    begins = any(_begins_anew(rule) and rule.exchange.facts.collective for rule in bound.algorithm.rules)
+    if joined and bound.algorithm.lets_replicas_differ:
+        replicas.admit(bound, joined, equalises=begins)
+    elif begins:
         replicas.equalise(bound, moments=())
+    if begins:
         bound.state.set_up(bound.plan, bound.clock.context)
     _take_means(bound)
 

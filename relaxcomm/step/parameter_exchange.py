@@ -15,7 +15,7 @@ from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.parameter_results import Sent, apply, arrived, is_looked_at, look_at, on_gpu
 from relaxcomm.step.plan import Task
-from relaxcomm.step.replicas import share_buffers
+from relaxcomm.step.shard_means import share_buffers
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
 

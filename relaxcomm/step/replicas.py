@@ -17,6 +17,7 @@ from relaxcomm.replica.sharding import item_of
 from relaxcomm.step import copied_states, optimizer_states, served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.finite import local_error, non_finite_error, spoilt
+from relaxcomm.step.shard_means import gathered, of_replicas
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import tensor_of
@@ -63,13 +64,17 @@ def average(bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer
 
 
 def finite_means(
-    bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer] = _NOTHING
+    bound: Bound,
+    purpose: str = AVERAGE,
+    asked: Mapping[Place, Transfer] = _NOTHING,
+    without: Collection[int] = (),
 ) -> list[tuple[Bucket, Tensor]]:
-    """What `average` replaces all by, and nothing is replaced yet."""
-    found = _finite(bound, means(bound, purpose, asked))
+    """What `average` replaces all by, and nothing is replaced yet; some ranks may count for nothing."""
+    found = _finite(bound, means(bound, purpose, asked, without))
     later = _later_statistics(bound)
     if later:
-        found += _finite(bound, _all_reduced(bound, _of_replicas(bound, _gathered(later), purpose), purpose))
+        flats = of_replicas(bound, gathered(later), purpose)
+        found += _finite(bound, _all_reduced(bound, flats, purpose, without))
     return found
 
 
@@ -96,6 +101,21 @@ def equalise(bound: Bound, *, moments: Collection[str]) -> None:
         _equalise_optimizers(bound, moments)
 
 
+def admit(bound: Bound, joined: Collection[int], *, equalises: bool) -> None:
+    """Give ranks that have joined the mean of the others, as the copy of one would move the mean to that.
+
+    Args:
+        bound: the algorithm on a model.
+        joined: these ranks.
+        equalises: whether the others hold the mean then, too.
+    """
+    parameters = bound.replica.pack(bound.replica.parameters)
+    if not _are_equal(bound, mean_buckets(bound) if equalises else parameters):
+        found = finite_means(bound, without=joined)
+        if equalises or bound.world.rank in joined:
+            replace(bound, found)
+
+
 def _equalise_optimizers(bound: Bound, names: Collection[str]) -> None:
     """Average what they hold of some parameters; what has no mean, and their settings, are one rank's."""
     replica, world = bound.replica, bound.world
@@ -107,7 +127,7 @@ def _equalise_optimizers(bound: Bound, names: Collection[str]) -> None:
     held = optimizer_states.moments(replica, world, set(names) - copied)
     buckets = replica.pack(moment.item for moment in held)
     if not _are_equal(bound, buckets):
-        weights, flats = {one.item.name: one.weight for one in held}, _gathered(buckets)
+        weights, flats = {one.item.name: one.weight for one in held}, gathered(buckets)
         for bucket, flat in flats:
             for name, view in zip(bucket.names, bucket.views(flat), strict=True):
                 view.mul_(weights[name])
@@ -118,7 +138,7 @@ def check(bound: Bound, parameters: Sequence[Item]) -> None:
     """Raise NonFiniteError on ranks where some parameters, or with all of them a buffer, are not finite."""
     is_all = len(parameters) == len(bound.replica.parameters)
     looked_at = bound.replica.pack([*parameters, *(bound.replica.buffers() if is_all else ())])
-    if bad := [name for bucket, flat in _gathered(looked_at) for name in spoilt(bucket, flat)]:
+    if bad := [name for bucket, flat in gathered(looked_at) for name in spoilt(bucket, flat)]:
         raise local_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
 
 
@@ -126,7 +146,7 @@ def _finite(bound: Bound, found: list[tuple[Bucket, Tensor]], kind: str = "") ->
     """Means that are the same on all ranks, if all of them are finite."""
     came = [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]
     if bound.world.is_any_shard(bool(came), Label(bound.common_step, "not finite")):
-        local = _gathered(bucket for bucket, _ in found)
+        local = gathered(bucket for bucket, _ in found)
         put_in = [name for bucket, flat in local for name in spoilt(bucket, flat, kind)]
         so = "no mean was taken, and every rank's model is left as it is"
         raise non_finite_error(bound.world, put_in, came, bound.clock.step, so=so)
@@ -141,7 +161,10 @@ def _are_equal(bound: Bound, buckets: Sequence[Bucket]) -> bool:
 
 
 def means(
-    bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer] = _NOTHING
+    bound: Bound,
+    purpose: str = AVERAGE,
+    asked: Mapping[Place, Transfer] = _NOTHING,
+    without: Collection[int] = (),
 ) -> list[tuple[Bucket, Tensor]]:
     """The mean over all ranks of what an average replaces; this rank's distance from it is measured.
 
@@ -149,22 +172,14 @@ def means(
     Messages are labelled with their purpose.
     """
     found = served.models(bound, purpose, asked)
-    mine = [flat for _, flat in _gathered(bucket for bucket, _ in found)] if bound.norms.enabled else []
-    flats = _gathered(mean_buckets(bound, {name for bucket, _ in found for name in bucket.names}))
+    mine = [flat for _, flat in gathered(bucket for bucket, _ in found)] if bound.norms.enabled else []
+    flats = gathered(mean_buckets(bound, {name for bucket, _ in found for name in bucket.names}))
     mine += [flat.clone() for _, flat in flats] if bound.norms.enabled else []
-    flats = _of_replicas(bound, flats, purpose)
+    flats = of_replicas(bound, flats, purpose)
     _add_rests(bound, flats)
-    found += _all_reduced(bound, flats, purpose)
+    found += _all_reduced(bound, flats, purpose, without)
     bound.norms.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
     return found
-
-
-def share_buffers(bound: Bound, buckets: Iterable[Bucket]) -> None:
-    """Give the ranks that hold the shards of a replica the mean of its buffers, which each updates alone."""
-    for bucket, flat in _gathered(buckets) if bound.world.is_sharded else ():
-        mean = _of_replica(bound, bucket, flat.clone(), "buffers of a replica")
-        # Else each keeps its own, and the exchange finds what is not finite; the host waits for no GPU.
-        bucket.scatter(mean.where(mean.isfinite().all(), flat))
 
 
 def _later_statistics(bound: Bound) -> list[Bucket]:
@@ -178,21 +193,6 @@ def _later_statistics(bound: Bound) -> list[Bucket]:
     told = cast("Sequence[list[str]]", bound.world.gather_all(names, "the average of buffers"))
     common = set(names).intersection(*told)
     return bound.replica.pack(item for item in mine if item.name in common)
-
-
-def _of_replicas(
-    bound: Bound, flats: Iterable[tuple[Bucket, Tensor]], purpose: str
-) -> list[tuple[Bucket, Tensor]]:
-    """These contents, but of buffers their mean over the ranks that hold the shards of this replica."""
-    return [
-        (bucket, _of_replica(bound, bucket, flat, purpose) if bound.replica.holds_buffers(bucket) else flat)
-        for bucket, flat in flats
-    ]
-
-
-def _of_replica(bound: Bound, bucket: Bucket, flat: Tensor, purpose: str) -> Tensor:
-    """The mean of a bucket of buffers over the ranks that hold the shards of this replica."""
-    return bound.world.mean_over_shards(flat, Label(bound.common_step, purpose, bucket.index))
 
 
 def _add_rests(bound: Bound, flats: Iterable[tuple[Bucket, Tensor]]) -> None:
@@ -209,29 +209,23 @@ def _add_rests(bound: Bound, flats: Iterable[tuple[Bucket, Tensor]]) -> None:
 
 
 def _all_reduced(
-    bound: Bound, flats: Iterable[tuple[Bucket, Tensor]], purpose: str
+    bound: Bound, flats: Iterable[tuple[Bucket, Tensor]], purpose: str, without: Collection[int] = ()
 ) -> list[tuple[Bucket, Tensor]]:
     """The mean over all ranks of each bucket's contents; all are on their way before one is waited for.
 
-    Short types travel as float32, so that ranks that agree are not moved.
+    Short types travel as float32, so that ranks that agree are not moved. Some ranks may count for nothing.
     """
-    pending = [
-        (
-            bucket,
-            bound.world.issue(
-                AllReduce(flat.to(wide(flat.dtype)), "mean"), Label(bound.common_step, purpose, bucket.index)
-            ),
-        )
-        for bucket, flat in flats
-    ]
+    world, pending = bound.world, []
+    for bucket, flat in flats:
+        mine = flat.to(wide(flat.dtype))
+        if without:
+            share = world.size / (world.size - len(without))
+            mine = torch.zeros_like(mine) if world.rank in without else mine * share
+        label = Label(bound.common_step, purpose, bucket.index)
+        pending.append((bucket, world.issue(AllReduce(mine, "mean"), label)))
     return [
         (bucket, tensor_of(bound.world.receive(operation)).to(bucket.dtype)) for bucket, operation in pending
     ]
-
-
-def _gathered(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Tensor]]:
-    """Buckets, each with a copy of what it holds."""
-    return [(bucket, bucket.gather(bucket.empty())) for bucket in buckets]
 
 
 def mean_buckets(bound: Bound, without: Collection[str] = ()) -> list[Bucket]:

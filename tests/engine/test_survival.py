@@ -82,7 +82,7 @@ def test_the_mean_of_estimates_is_that_of_the_ranks_who_are_there(size):
         if group.rank() > 2:  # it has joined
             for slots in new.state.slots.values():
                 slots["compressor"]["estimate"] = torch.zeros_like(slots["compressor"]["estimate"])
-        survival.begin_anew(new)
+        survival.begin_anew(new, [3] if size > 3 else [])
         return [new.state.slots[place]["compressor"] for place in sorted(new.state.slots)]
 
     ranks = relaxcomm.simulate(go_on, size)
@@ -95,6 +95,31 @@ def test_the_mean_of_estimates_is_that_of_the_ranks_who_are_there(size):
         if size > 2:  # none is lost, so it is what it was
             before = olds[0].state.slots[0, index]["compressor"]["mean_estimate"]
             assert torch.allclose(before, mean, atol=1e-6)
+
+
+@pytest.mark.parametrize(("algorithm", "others_take_it"), [("choco_sgd", True), ("d_psgd", False)])
+def test_one_that_joins_begins_with_the_mean_of_the_others(algorithm, others_take_it):
+    """The copy of one of them would move the mean to that."""
+    olds = in_process(trained, 4, algorithm)  # the last is the one that joins
+
+    def flat(bound):
+        return torch.cat([one.parameter.detach().flatten() for one in bound.replica.parameters])
+
+    def go_on(group):
+        transport, old = group.transport(), olds[group.rank()]
+        draw = torch.Generator().manual_seed(group.rank() % 3)  # a copy of rank 0's
+        with torch.no_grad():
+            for one in old.replica.parameters:
+                one.parameter.normal_(generator=draw)
+        before = flat(old)
+        new = survival.rebound(old, RanksNow(transport, Statistics(transport.counters), "ring"))
+        survival.begin_anew(new, [3])
+        return before, flat(new)
+
+    befores, found = zip(*relaxcomm.simulate(go_on, 4), strict=True)
+    assert torch.allclose(found[3], torch.stack(befores[:3]).mean(0), atol=1e-6)
+    for before, now in zip(befores[:3], found, strict=False):
+        assert torch.equal(now, found[3] if others_take_it else before)
 
 
 def unkept(world: World, rule):
