@@ -49,6 +49,7 @@ def carry(
         "optimizers": [
             carried_optimizer(theirs) for theirs in zip(*(one["optimizers"] for one in first), strict=True)
         ],
+        "optimizer_settings": lead.get("optimizer_settings", {}),
         "scaler": lead["scaler"],
         "engine": carrying.engine(),
         "random": carried_random([state["random"] for state in states], membership),

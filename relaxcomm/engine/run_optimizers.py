@@ -36,13 +36,26 @@ def export(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
     return states
 
 
-def check(optimizers: Sequence[Optimizer], saved: Sequence[OptimizerState]) -> None:
-    """Raise ConfigError where these are not as many optimizers with the same groups of as many parameters."""
+def settings(optimizers: Sequence[Optimizer]) -> dict[int, list[str]]:
+    """Names of what each was made with; a wrapper may have none."""
+    return {index: list(getattr(one, "defaults", None) or ()) for index, one in enumerate(optimizers)}
+
+
+def check(
+    optimizers: Sequence[Optimizer], saved: Sequence[OptimizerState], made_with: Mapping[int, Sequence[str]]
+) -> None:
+    """Raise ConfigError where these are not as many optimizers with the same groups of as many parameters.
+
+    Args:
+        optimizers: that are attached.
+        saved: their states.
+        made_with: the `settings` of those that were saved, if they are known.
+    """
     if len(saved) != len(optimizers):
         raise ConfigError(f"{len(saved)} optimizers were saved, and {len(optimizers)} are attached")
     for index, (optimizer, state) in enumerate(zip(optimizers, saved, strict=True)):
         here = optimizer.state_dict()["param_groups"]
-        _check_groups(index, optimizer, here, state.param_groups)
+        _check_groups(index, optimizer, here, state.param_groups, made_with.get(index, ()))
         known = {place for group in here for place in group["params"]}
         foreign = {place for place in state.state if isinstance(place, int)} - known
         if foreign:
@@ -76,11 +89,15 @@ def restore(
         raise
 
 
-def _check_groups(index: int, optimizer: Optimizer, here: _Groups, saved: _Groups) -> None:
+def _check_groups(
+    index: int, optimizer: Optimizer, here: _Groups, saved: _Groups, made_with: Sequence[str]
+) -> None:
     """Refuse other groups than those that were saved, which take their place.
 
     Groups gain settings in training, such as of a schedule that begins then: those that only the saved ones
-    have are loaded, and those that only these have would be lost.
+    have are loaded, and those that only these have would be lost. What the saved optimizer was made with and
+    this one does not know tells another method, to which the saved moments mean nothing; names of classes
+    would not tell it, as wrappers and subclasses have others.
     """
     name = type(optimizer).__name__
     if len(saved) != len(here):
@@ -89,7 +106,8 @@ def _check_groups(index: int, optimizer: Optimizer, here: _Groups, saved: _Group
             "the optimizer that was saved"
         )
     for ours, theirs in zip(map(_settings, here), map(_settings, saved), strict=True):
-        differ = [key for key in ours if theirs.get(key) != ours[key] and key != _KEPT_BY_TORCH]
+        needed = {*ours, *made_with} - {_KEPT_BY_TORCH}
+        differ = [key for key in {**ours, **theirs} if key in needed and theirs.get(key) != ours.get(key)]
         if differ:
             was, are = ({key: one.get(key, "not there") for key in differ} for one in (theirs, ours))
             raise ConfigError(

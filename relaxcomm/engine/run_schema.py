@@ -78,10 +78,15 @@ class RandomState(Part):
 
 
 class RunState(Part):
-    """All that a rank needs to go on; `state_schema` knows the engine's part."""
+    """All that a rank needs to go on; `state_schema` knows the engine's part.
+
+    Args:
+        optimizer_settings: names of those that each optimizer was made with; older runs have not saved them.
+    """
 
     model: dict[str, Any]
     optimizers: list[OptimizerState]
+    optimizer_settings: dict[Index, list[str]] = Field(default={})
     scaler: dict[str, float] | None
     engine: Any
     random: RandomState

@@ -74,6 +74,7 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
     return {
         "model": held(replica.model.state_dict()),
         "optimizers": run_optimizers.export(replica.optimizers),
+        "optimizer_settings": run_optimizers.settings(replica.optimizers),
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
         "engine": engine_state.export(session),
         "random": _export_random(replica.device),
@@ -146,7 +147,7 @@ def _check(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> None
     """Raise ConfigError for what was not saved by a run with this model, optimizers and others."""
     parsed = parse_run(saved)
     _check_model(replica, parsed.model)
-    run_optimizers.check(replica.optimizers, parsed.optimizers)
+    run_optimizers.check(replica.optimizers, parsed.optimizers, parsed.optimizer_settings)
     if (parsed.scaler is None) != (replica.scaler is None):
         had, has = ("no", "a") if parsed.scaler is None else ("a", "no")
         raise ConfigError(f"the saved run had {had} GradScaler, and this one has {has}; attach as it did")

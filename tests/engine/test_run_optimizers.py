@@ -103,6 +103,41 @@ def test_a_setting_that_would_be_lost_is_refused_and_named(tmp_path):
         resumed(sgd, tmp_path, into=with_more)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "lacks"),
+    [
+        ("Adam", "RAdam", "amsgrad"),
+        ("AdamW", "RAdam", "amsgrad"),
+        ("NAdam", "RAdam", "momentum_decay"),
+        ("Adam", "Adamax", "amsgrad"),
+    ],
+)
+def test_another_method_is_refused(tmp_path, before, after, lacks):
+    make, into = (getattr(torch.optim, name) for name in (before, after))
+    with pytest.raises(ConfigError, match=f"and {after} has .*'{lacks}': 'not there'.*; make the optimizer"):
+        resumed(make, tmp_path, into=into)
+
+
+@pytest.mark.parametrize(("before", "after"), [("Adam", "AdamW"), ("AdamW", "Adam")])
+def test_moments_that_mean_the_same_are_taken(tmp_path, before, after):
+    make, into = (getattr(torch.optim, name) for name in (before, after))
+    saved, loaded = (one.state_dict()["state"][0]["exp_avg"] for one in resumed(make, tmp_path, into=into))
+    assert torch.equal(loaded, saved)
+
+
+def test_a_subclass_may_take_the_state_and_give_it(tmp_path):
+    for index, (make, into) in enumerate([(Counting, torch.optim.SGD), (torch.optim.SGD, Counting)]):
+        resumed(make, tmp_path / str(index), into=into)
+
+
+def test_a_run_that_did_not_save_what_its_optimizers_were_made_with_is_loaded():
+    model = nn.Linear(4, 2)
+    with attach(model, sgd(model.parameters()), "bsp") as engine:
+        state = engine.run_state_dict()
+        del state["optimizer_settings"]
+        engine.load_run_state_dict(state)
+
+
 def test_other_groups_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="has 1 groups, and SGD has 2"):
         resumed(sgd, tmp_path, into=lambda parameters: sgd([{"params": [one]} for one in parameters]))
