@@ -167,17 +167,27 @@ def _form(value: Any) -> Any:
 
 
 def _made(form: Any, here: Any, name: str, like: Tensor, items: list[Item]) -> Any:
-    """A value from its form, in the memory of what this rank holds, if it can be; its tensors are added."""
+    """A value from its form, in the memory of what this rank holds, if it can be; its tensors are added.
+
+    Dicts and lists are filled in place: an optimizer may hold them elsewhere too.
+    """
     if isinstance(form, _Form):
         tensor = here if isinstance(here, Tensor) and _form(here) == form else form.empty(like)
         items.append(Item(name, local(tensor)))
         return tensor
     if isinstance(form, dict):
-        known = here if isinstance(here, dict) else {}
-        return {key: _made(one, known.get(key), f"{name}.{key}", like, items) for key, one in form.items()}
+        kept = here if isinstance(here, dict) else {}
+        made = {key: _made(one, kept.get(key), f"{name}.{key}", like, items) for key, one in form.items()}
+        kept.clear()
+        kept.update(made)
+        return kept
     if isinstance(form, list | tuple):
         known = dict(enumerate(here)) if isinstance(here, list | tuple) else {}
-        return type(form)(
+        held = [
             _made(one, known.get(place), f"{name}.{place}", like, items) for place, one in enumerate(form)
-        )
+        ]
+        if isinstance(form, list) and isinstance(here, list):
+            here[:] = held
+            return here
+        return type(form)(held)
     return form

@@ -66,6 +66,19 @@ class OfNoParameter(Own):
         return gradient * norm.mul_(0.9).add_(gradient.norm())
 
 
+class HeldTwice(Own):
+    """What is in its state is its own, too; the list is longer on some ranks."""
+
+    def move(self, group, state, gradient):
+        if not hasattr(self, "kept"):
+            self.kept = {"norm": torch.zeros(()), "seen": []}
+            self.state["whole"] = self.kept
+        self.kept["norm"] = 0.9 * self.kept["norm"] + gradient.norm()
+        if gradient.sum() > 0:
+            self.kept["seen"].append(gradient.sum().item())
+        return gradient * self.kept["norm"] * (1 + sum(self.kept["seen"]))
+
+
 class Deques(Own):
     """What is not sent."""
 
@@ -120,7 +133,7 @@ def trained(group, make, *, steps=8, switch=4, **config):
     return values(model), optimizer
 
 
-@pytest.mark.parametrize("make", [Codes, Lists, Nested, InGroups, OfNoParameter])
+@pytest.mark.parametrize("make", [Codes, Lists, Nested, InGroups, OfNoParameter, HeldTwice])
 def test_replicas_stay_equal(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConfigWarning)
@@ -152,6 +165,11 @@ def test_codes_and_their_scale_are_one_ranks():
     assert not torch.equal(ranks[0][0]["absmax"], ranks[1][0]["absmax"])
     for _, after in ranks:
         assert all(torch.equal(after[name], ranks[0][0][name]) for name in ("absmax", "codes"))
+
+
+def test_what_an_optimizer_holds_elsewhere_too_stays_the_same():
+    for _, optimizer in simulate(lambda group: trained(group, HeldTwice), RANKS):
+        assert optimizer.state["whole"] is optimizer.kept
 
 
 def test_the_drift_guard_copies_them_too():
