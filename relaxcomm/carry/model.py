@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from relaxcomm.carry.means import mean
 from relaxcomm.carry.old import Old, plain, served_model
 from relaxcomm.replica.replica import Replica
-from relaxcomm.step.optimizer_states import can_be_averaged
+from relaxcomm.step.optimizer_states import Held, have_means
 
 
 def carried_model(olds: Sequence[Old], lead: int, replica: Replica) -> dict[str, Any]:
@@ -45,30 +46,34 @@ def carried_model(olds: Sequence[Old], lead: int, replica: Replica) -> dict[str,
     return made
 
 
-def carried_optimizer(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def carried_optimizer(states: Sequence[Mapping[str, Any]], optimizer: Optimizer) -> dict[str, Any]:
     """An optimizer's state: the mean of what is kept for each entry of a parameter, and one rank's counts.
 
-    Where it keeps more of a parameter, such as codes with a scale, all of that is one rank's.
+    Where it keeps more of a parameter, such as codes with a scale, or ranks keep other shapes, all of that is
+    one rank's.
 
     Args:
         states: of all ranks, of which the first has come farthest.
+        optimizer: whose parameters they are of.
     """
+    places = [place for group in states[0]["param_groups"] for place in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    by_place = dict(zip(places, parameters, strict=True))
     kept: dict[int | str, Any] = {}
     for index in {index: None for state in states for index in state["state"]}:
         held = [state["state"][index] for state in states if index in state["state"]]
-        if isinstance(index, int) and all(map(can_be_averaged, held)):
-            kept[index] = {key: _moment(key, value, held) for key, value in held[0].items()}
-        else:
-            kept[index] = copy.deepcopy(held[0])
+        kept[index] = _moments(held, by_place[index]) if index in by_place else copy.deepcopy(held[0])
     return {**states[0], "state": kept}
 
 
-def _moment(key: str, value: Any, held: Sequence[Mapping[str, Any]]) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    if not value.is_floating_point() or not value.dim():
-        return value.clone()  # optimizers take tensors as they are, and write into them
-    return mean([one[key] for one in held if key in one and one[key].shape == value.shape]).clone()
+def _moments(held: Sequence[Mapping[str, Any]], parameter: Tensor) -> dict[str, Any]:
+    """What is held of a parameter, in tensors of its own: optimizers take them as they are."""
+    told = [Held.of(one, parameter) for one in held]
+    means = {
+        key: mean([one[key] for one, theirs in zip(held, told, strict=True) if key in theirs.moments]).clone()
+        for key in (told[0].moments if have_means(told) else ())
+    }
+    return {**copy.deepcopy({key: one for key, one in held[0].items() if key not in means}), **means}
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:

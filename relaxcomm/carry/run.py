@@ -47,7 +47,10 @@ def carry(
     return {
         "model": carrying.model,
         "optimizers": [
-            carried_optimizer(theirs) for theirs in zip(*(one["optimizers"] for one in first), strict=True)
+            carried_optimizer(theirs, optimizer)
+            for optimizer, *theirs in zip(
+                replica.optimizers, *(one["optimizers"] for one in first), strict=True
+            )
         ],
         "optimizer_settings": lead.get("optimizer_settings", {}),
         "scaler": lead["scaler"],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -17,27 +17,50 @@ from relaxcomm.tensors.buckets import Item, local
 
 Place: TypeAlias = tuple[int, str]
 """An optimizer and a parameter."""
-Number: TypeAlias = tuple[float, torch.dtype | None, bool]
-"""Such as of steps; with its type if it is a tensor, and whether that is on a device."""
+Number: TypeAlias = tuple[float, torch.Size, torch.dtype | None, bool]
+"""Such as of steps; with its shape and type if it is a tensor, and whether that is on a device."""
 _EVENT = "the average of moments"
 
 
-@dataclass
-class _Held:
+@dataclass(frozen=True)
+class Held:
     """What a rank's optimizer holds of a parameter.
 
     Args:
         moments: shape and type of tensors that are averaged, by name.
         numbers: such as of its steps.
+        is_more: whether there is more, such as codes.
     """
 
-    moments: dict[str, tuple[tuple[int, ...], torch.dtype]] = field(default_factory=dict)
-    numbers: dict[str, Number] = field(default_factory=dict)
+    moments: dict[str, tuple[torch.Size, torch.dtype]]
+    numbers: dict[str, Number]
+    is_more: bool
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any], parameter: Tensor) -> Held:
+        """That of an optimizer's state of a parameter."""
+        moments = {
+            name: (value.shape, value.dtype)
+            for name, value in state.items()
+            if _is_moment(name, value, parameter)
+        }
+        rest = {name: value for name, value in state.items() if name not in moments}
+        numbers = _numbers(rest)
+        return cls(moments, numbers, any(v is not None for k, v in rest.items() if k not in numbers))
 
     @property
     def steps(self) -> float:
-        """How often the parameter was stepped."""
-        return _steps(self.numbers)
+        """How often the parameter was stepped, where that is counted."""
+        return self.numbers["step"][0] if "step" in self.numbers else -1.0
+
+
+def have_means(told: Iterable[Held]) -> bool:
+    """Whether what ranks hold of a parameter is but numbers, and moments of the same shapes and types."""
+    kinds: dict[str, tuple[torch.Size, torch.dtype]] = {}
+    return all(
+        not one.is_more and all(kinds.setdefault(name, kind) == kind for name, kind in one.moments.items())
+        for one in told
+    )
 
 
 @dataclass(frozen=True)
@@ -60,42 +83,45 @@ def moments(replica: Replica, world: World, names: Collection[str]) -> list[Mome
     need not begin at zero. Counts of steps are those of the rank that has made most.
     """
     found = _held(replica, names)
-    told = cast("Sequence[dict[Place, _Held]]", world.gather(found, _EVENT))
+    told = cast("Sequence[dict[Place, Held]]", world.gather(found, _EVENT))
     for place, parameter, states in states_of(replica, names):
         theirs = [one[place] for one in told if place in one]
         if theirs:
             _begin(states[parameter], parameter, theirs)
             farthest = max(theirs, key=lambda one: one.steps)
             _put(states[parameter], farthest.numbers, parameter.device)
-    several, shapes = len(replica.optimizers) > 1, defaultdict(list)
-    for rank in told:
-        for place, held in rank.items():
-            for name, shape in held.moments.items():
-                shapes[place, name].append(shape)
+    several = len(replica.optimizers) > 1
+    begun = Counter((place, name) for one in told for place, held in one.items() for name in held.moments)
     return [
         Moment(
             Item(f"{name} of {place[1]}" + several * f" in optimizer {place[0]}", local(value)),
-            (place in found and name in found[place].moments) * world.size / len(shapes[place, name]),
+            (place in found and name in found[place].moments) * world.size / begun[place, name],
         )
         for place, parameter, states in states_of(replica, names)
         for name, value in sorted(states.get(parameter, {}).items())
-        if len(set(shapes.get((place, name), ()))) == 1  # where ranks hold different ones there is no mean
+        if (place, name) in begun
     ]
 
 
 def without_means(replica: Replica, world: World, names: Collection[str]) -> tuple[set[str], int]:
     """Parameters of which an optimizer holds what cannot be averaged, on any rank, and who has come farthest.
 
-    Codes and their scales belong together, so all of such a state is one rank's; every process calls it.
+    Codes and their scales belong together, so all of such a state is one rank's, as where moments have other
+    shapes; every process calls it.
 
     Returns: names, and the rank that holds states of most parameters, of such ranks the one with most steps.
     """
-    found = [(place[1], states.get(one, {})) for place, one, states in states_of(replica, names)]
-    mine = {name: (can_be_averaged(state), _steps(_numbers(state))) for name, state in found if state}
-    told = cast("Sequence[dict[str, tuple[bool, float]]]", world.gather_all(mine, _EVENT))
-    order = [(len(one), sum(steps for _, steps in one.values())) for one in told]
-    root = order.index(max(order)) // world.shard.world_size
-    return {name for one in told for name, (has_means, _) in one.items() if not has_means}, root
+    told = cast("Sequence[dict[Place, Held]]", world.gather_all(_held(replica, names), _EVENT))
+    order = [(len(one), sum(held.steps for held in one.values())) for one in told]
+    size = world.shard.world_size
+    alike = [told[shard::size] for shard in range(size)]  # whose moments have the same shapes
+    copied = {
+        place[1]
+        for ranks in alike
+        for place in {place for one in ranks for place in one}
+        if not have_means(one[place] for one in ranks if place in one)
+    }
+    return copied, order.index(max(order)) // size
 
 
 def states_of(
@@ -109,30 +135,21 @@ def states_of(
                 yield (index, item.name), item.parameter, optimizer.state
 
 
-def _steps(numbers: Mapping[str, Number]) -> float:
-    """How often a parameter was stepped, where that is counted."""
-    return numbers["step"][0] if "step" in numbers else -1.0
-
-
-def _held(replica: Replica, names: Collection[str]) -> dict[Place, _Held]:
-    found: dict[Place, _Held] = {}
-    for place, parameter, states in states_of(replica, names):
-        state = states.get(parameter, {})
-        moments = {name: value for name, value in state.items() if _is_moment(name, value, parameter)}
-        shapes = {name: (tuple(value.shape), value.dtype) for name, value in moments.items()}
-        if state:
-            numbers = _numbers({name: value for name, value in state.items() if name not in moments})
-            found[place] = _Held(shapes, numbers)
-    return found
+def _held(replica: Replica, names: Collection[str]) -> dict[Place, Held]:
+    return {
+        place: Held.of(state, parameter)
+        for place, parameter, states in states_of(replica, names)
+        if (state := states.get(parameter))
+    }
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Number]:
     found: dict[str, Number] = {}
     for name, value in values.items():
-        if isinstance(value, Tensor) and value.dim() == 0:
-            found[name] = value.item(), value.dtype, value.device.type != "cpu"
+        if isinstance(value, Tensor) and (not value.dim() or (name == "step" and value.numel() == 1)):
+            found[name] = value.item(), value.shape, value.dtype, value.device.type != "cpu"
         elif isinstance(value, int | float):
-            found[name] = value, None, False
+            found[name] = value, torch.Size(), None, False
     return found
 
 
@@ -154,23 +171,13 @@ def is_plain(tensor: Tensor) -> bool:
     return not hasattr(tensor, "__tensor_flatten__") and can_be_copied(tensor)
 
 
-def can_be_averaged(state: Mapping[Any, Any]) -> bool:
-    """Whether all that an optimizer holds of a parameter is moments, and numbers that it counts."""
-    return all(
-        _has_mean(value) or not value.dim()
-        if isinstance(value, Tensor)
-        else value is None or isinstance(value, int | float)
-        for value in state.values()
-    )
-
-
-def _begin(state: dict[str, Any], parameter: Tensor, theirs: Sequence[_Held]) -> None:
+def _begin(state: dict[str, Any], parameter: Tensor, theirs: Sequence[Held]) -> None:
     """Hold zeros of what others have begun."""
     for one in theirs:
         for name, (shape, dtype) in one.moments.items():
             if name in state:
                 continue
-            if shape == tuple(parameter.shape):
+            if shape == parameter.shape:
                 state[name] = torch.zeros_like(parameter, dtype=dtype)
             else:
                 state[name] = torch.zeros(shape, dtype=dtype, device=parameter.device)
@@ -178,10 +185,10 @@ def _begin(state: dict[str, Any], parameter: Tensor, theirs: Sequence[_Held]) ->
 
 def _put(state: dict[str, Any], numbers: Mapping[str, Number], device: torch.device) -> None:
     """Hold the numbers of another rank."""
-    for name, (number, dtype, on_device) in numbers.items():
+    for name, (number, shape, dtype, on_device) in numbers.items():
         if dtype is None:
             state[name] = number
         elif isinstance(state.get(name), Tensor):
             state[name].fill_(number)
         else:
-            state[name] = torch.tensor(number, dtype=dtype, device=device if on_device else "cpu")
+            state[name] = torch.full(shape, number, dtype=dtype, device=device if on_device else "cpu")

@@ -93,6 +93,26 @@ def test_moments_are_the_mean_and_clocks_stay(before, after):
             assert same(engine["slots"][0][2][slot], states[0]["engine"]["slots"][0][2][slot])
 
 
+class Tempered(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(DIM, 1, bias=False)
+        self.temperature = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        return super().forward(x) * self.temperature
+
+
+def test_moments_of_a_parameter_without_dimensions_are_the_mean_too():
+    states = simulate(lambda group: Run(group, "local_sgd", model=Tempered()).train(3).export(), 3)
+    theirs = [state["optimizers"][0]["state"] for state in states]
+    assert len({float(one[1]["exp_avg"]) for one in theirs}) > 1
+    for state in simulate(lambda group: Run(group, "local_sgd", model=Tempered()).load(states).export(), 2):
+        for place, moments in state["optimizers"][0]["state"].items():
+            assert moments["step"] == 3
+            expected = sum(one[place]["exp_avg"] for one in theirs) / 3
+            torch.testing.assert_close(moments["exp_avg"], expected)
+
+
 def test_for_the_same_number_nothing_changes():
     """But for the statistics, of which only the sums are kept."""
     states = saved(3, "ef_signsgd")

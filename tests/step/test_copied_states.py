@@ -51,6 +51,28 @@ class Nested(Own):
         return held["momentum"].mul_(0.9).add_(gradient)
 
 
+class CountsInOneEntry(Own):
+    def move(self, group, state, gradient):
+        state.setdefault("step", torch.zeros(1)).add_(1)
+        momentum = state.setdefault("momentum", torch.zeros_like(gradient)).mul_(0.9).add_(gradient)
+        return momentum / (1 - 0.9 ** state["step"])
+
+
+class CountsForEachEntry(Own):
+    def move(self, group, state, gradient):
+        state.setdefault("step", torch.zeros_like(gradient)).add_(gradient > 0)
+        return gradient / (1 + state["step"])
+
+
+class Rows(Own):
+    """As many as are worth it on a rank."""
+
+    def move(self, group, state, gradient):
+        flat = gradient.flatten()
+        state.setdefault("rows", flat[: int((flat.abs() > flat.abs().mean()).sum())].clone())
+        return gradient * (1 + state["rows"].sum())
+
+
 class InGroups(Own):
     """As Prodigy estimates a rate; what begins in training is in no group at first."""
 
@@ -133,7 +155,12 @@ def trained(group, make, *, steps=8, switch=4, **config):
     return values(model), optimizer
 
 
-@pytest.mark.parametrize("make", [Codes, Lists, Nested, InGroups, OfNoParameter, HeldTwice])
+KINDS = [
+    Codes, Lists, Nested, CountsInOneEntry, CountsForEachEntry, Rows, InGroups, OfNoParameter, HeldTwice
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", KINDS)
 def test_replicas_stay_equal(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConfigWarning)
