@@ -175,7 +175,7 @@ def _begin(state: dict[str, Any], parameter: Tensor, theirs: Sequence[Held]) -> 
     """Hold zeros of what others have begun."""
     for one in theirs:
         for name, (shape, dtype) in one.moments.items():
-            if name in state:
+            if state.get(name) is not None:
                 continue
             if shape == parameter.shape:
                 state[name] = torch.zeros_like(parameter, dtype=dtype)

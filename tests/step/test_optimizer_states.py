@@ -99,6 +99,20 @@ def test_what_some_ranks_have_not_begun_is_the_mean_of_the_others():
             torch.testing.assert_close(after[name], mean)
 
 
+def test_a_moment_that_is_none_has_not_begun():
+    def rank(group):
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        own = torch.full((2, 4), float(group.rank())) if group.rank() else None
+        with attach(model, optimizer, "local_sgd", process_group=group) as engine:
+            optimizer.state[model.weight]["mine"] = own
+            engine.switch("bsp")
+        return optimizer.state[model.weight]["mine"]
+
+    for found in simulate(rank, 3):
+        torch.testing.assert_close(found, torch.full((2, 4), 1.5))
+
+
 def test_a_step_that_a_scaler_skipped_on_one_rank():
     def rank(group):
         torch.manual_seed(0)
