@@ -207,7 +207,9 @@ def join(
     step = make_step(new)
     if saved.layout is not None:
         _restore_late(step, state["engine"])
+    new.clock.set(state["resumes_at"])  # as on the others, who are between two steps
     survival.begin_anew(new, standings.joined)
+    new.clock.set(state["resumes_at"] - in_step)
     loaders = [one.model_dump() for one in saved.loaders]
     return Gone(step, loaders, new.clock.step + in_step, standings.targets, standings.events), saved
 

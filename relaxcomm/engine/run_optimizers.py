@@ -8,12 +8,10 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 from torch.optim import Optimizer
 
-from relaxcomm.engine.consistency import share
 from relaxcomm.engine.run_schema import OptimizerState
 from relaxcomm.engine.state_schema import fault_of
-from relaxcomm.errors import ConfigError, RelaxcommError
-from relaxcomm.network.transport import Transport
-from relaxcomm.replica.sharding import held, load_held
+from relaxcomm.errors import ConfigError
+from relaxcomm.replica.sharding import held
 
 _KEPT_BY_TORCH = "param_names"  # where the saved groups have none
 _Groups: TypeAlias = Sequence[Mapping[str, Any]]
@@ -63,30 +61,6 @@ def check(
                 f"the saved state of optimizer {index} is of parameters that it does not have, such as "
                 f"{min(foreign)}; load another checkpoint"
             )
-
-
-def restore(
-    transport: Transport, optimizers: Sequence[Optimizer], saved: Sequence[Mapping[str, Any]]
-) -> None:
-    """Have all optimizers of all ranks go on from what was saved, or none.
-
-    Raises: ConfigError, on every rank, where one does not take it.
-    """
-    before, problem = [dict(vars(one)) for one in optimizers], None
-    for optimizer, state in zip(optimizers, saved, strict=True):
-        try:
-            load_held(optimizer, state)
-        except Exception as error:  # whatever it says to what it does not know
-            name = type(optimizer).__name__
-            problem = ConfigError(f"{name} does not take the saved state: {error!r}; load another checkpoint")
-            break
-    try:
-        share(transport, problem, None, "checkpoint.load()")
-    except RelaxcommError:
-        for optimizer, kept in zip(optimizers, before, strict=True):
-            vars(optimizer).clear()
-            vars(optimizer).update(kept)
-        raise
 
 
 def _check_groups(

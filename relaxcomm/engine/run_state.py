@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,12 +14,13 @@ from relaxcomm.carry import carry
 from relaxcomm.engine import engine_state, run_optimizers
 from relaxcomm.engine.consistency import share
 from relaxcomm.engine.run_schema import parse_run
+from relaxcomm.engine.saved_parts import SavedPart, check_schedulers, load_all
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.state_fits import kind
 from relaxcomm.engine.switching import check_between_steps
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.replica.replica import Replica
-from relaxcomm.replica.sharding import held
+from relaxcomm.replica.sharding import held, load_held
 from relaxcomm.step.world import World
 
 
@@ -114,14 +116,22 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
     share(session.world.transport, problem, None, "checkpoint.load()")
     engine_state.check(session, saved["engine"])
     replica = session.replica
-    run_optimizers.restore(session.world.transport, replica.optimizers, saved["optimizers"])
+    load_all(session.world.transport, _parts(replica, saved, others))
     replica.load_model(saved["model"])
     if replica.scaler is not None:
         replica.scaler.load_state_dict(saved["scaler"])
-    for name, one in others.items():
-        one.load_state_dict(saved["others"][name])
     engine_state.restore(session, saved["engine"])
     _restore_random(saved["random"], replica.device)
+
+
+def _parts(replica: Replica, saved: Mapping[str, Any], others: Mapping[str, Stateful]) -> list[SavedPart]:
+    """What loads a state by a method of its own, which may refuse it."""
+    optimizers = zip(replica.optimizers, saved["optimizers"], strict=True)
+    found = [SavedPart(type(one).__name__, one, partial(load_held, one, state)) for one, state in optimizers]
+    for name, one in others.items():
+        load = partial(one.load_state_dict, saved["others"][name])
+        found.append(SavedPart(f"{name!r} ({type(one).__name__})", one, load))
+    return found
 
 
 def _export_random(device: torch.device) -> dict[str, Any]:
@@ -147,15 +157,16 @@ def _check(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> None
     """Raise ConfigError for what was not saved by a run with this model, optimizers and others."""
     parsed = parse_run(saved)
     _check_model(replica, parsed.model)
-    run_optimizers.check(replica.optimizers, parsed.optimizers, parsed.optimizer_settings)
-    if (parsed.scaler is None) != (replica.scaler is None):
-        had, has = ("no", "a") if parsed.scaler is None else ("a", "no")
-        raise ConfigError(f"the saved run had {had} GradScaler, and this one has {has}; attach as it did")
     if parsed.others.keys() != others.keys():
         raise ConfigError(
             f"besides the run's own, the state of {sorted(parsed.others)} was saved, and "
             f"{sorted(others)} is given; give load what save was given, by the same names"
         )
+    check_schedulers(others, parsed.others)
+    run_optimizers.check(replica.optimizers, parsed.optimizers, parsed.optimizer_settings)
+    if (parsed.scaler is None) != (replica.scaler is None):
+        had, has = ("no", "a") if parsed.scaler is None else ("a", "no")
+        raise ConfigError(f"the saved run had {had} GradScaler, and this one has {has}; attach as it did")
 
 
 def _check_model(replica: Replica, saved: Mapping[str, Any]) -> None:

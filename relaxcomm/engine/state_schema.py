@@ -17,6 +17,7 @@ SCHEMA = 1
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Due: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Layout: TypeAlias = list[list[str]]
+Round: TypeAlias = Annotated[int, Field(ge=0, lt=2**62)]  # it goes on, in messages of 64 bits
 StridesOf: TypeAlias = Annotated[tuple[Index, ...], Field(strict=False)] | None
 SlotsOfRoles: TypeAlias = dict[str, dict[str, Tensor]]
 
@@ -102,7 +103,7 @@ class EngineState(Part):
     layout: Layout | None
     strides: list[list[StridesOf]] | None = None  # older states have none
     slots: list[Annotated[tuple[Index, Index, SlotsOfRoles], Field(strict=False)]]
-    rounds: list[Annotated[tuple[Index, Index, Index], Field(strict=False)]]
+    rounds: list[Annotated[tuple[Index, Index, Round], Field(strict=False)]]
     samples: list[Annotated[tuple[Index, Index, Index], Field(strict=False)]]
     services: list[Annotated[tuple[Index, Index, dict[str, Tensor]], Field(strict=False)]]
     votes: Votes
