@@ -60,7 +60,7 @@ TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "--ma
 
 
 def result_of(folder: Path, task: str, output: str, *more: str, launcher=()) -> tuple[dict, str]:
-    """Train, under a launcher or with `more` arguments; the result, and what was said."""
+    """Train, under a launcher or with `more` arguments; the result, and what was said beside its table."""
     (folder / "resumable.py").write_text(JOB)
     (folder / f"{output}.yaml").write_text(CONFIG % (task, output))
     command = [sys.executable, "-m", *launcher, "relaxcomm", "train", f"{output}.yaml", *more]
@@ -69,6 +69,7 @@ def result_of(folder: Path, task: str, output: str, *more: str, launcher=()) -> 
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["algorithm", "local_sgd", "result:"]
     return json.loads(next((folder / output).glob("*.json")).read_text()), done.stderr
 
 

@@ -110,10 +110,11 @@ def test_bad_names_are_refused(tmp_path, monkeypatch, name, words):
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_overwritten(tmp_path):
+def test_nothing_is_overwritten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("kept")
-    done = run(tmp_path, "new-algorithm", "mine")
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, ["new-algorithm", "mine"])
+    assert done.exit_code == 2
     assert "not empty" in done.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]

@@ -1,7 +1,11 @@
 """`relaxcomm train` as tasks of srun's, and in a shell of Slurm's that is none of them."""
 
-import pytest
+import os
 
+import pytest
+from typer.testing import CliRunner
+
+from relaxcomm.cli.app import app
 from tests.ranks import free_port
 from tests.slurm_variables import in_batch_script, in_task
 
@@ -27,22 +31,35 @@ def test_the_tasks_train_together(srun):
     assert second.out == ""
 
 
-def test_another_number_of_workers_than_tasks_is_refused(srun):
-    for rank, ended in enumerate(srun("train", "quick.yaml", "--workers", "4")):
-        assert (ended.code, ended.out) == (2, "")
-        assert f"rank {rank}: workers is 4, but the launcher started 2" in ended.err
+@pytest.fixture
+def refused(folder, monkeypatch):
+    """What each of two tasks says that refuses a command; in this process, since it meets nobody before."""
+    monkeypatch.chdir(folder)
+    own = dict(os.environ)
+
+    def ended(*arguments, **changes):
+        for rank in range(2):
+            monkeypatch.setattr(os, "environ", {**own, **in_task(rank, 2), **changes})
+            found = CliRunner().invoke(app, arguments)
+            assert (found.exit_code, found.stdout) == (2, "")
+            yield found.stderr
+
+    return ended
 
 
-def test_what_starts_workers_itself_is_refused(srun):
-    for ended in srun("compare", "quick.yaml", "--algorithms", "bsp,local_sgd"):
-        assert ended.code == 2
-        assert "call it without torchrun or srun" in ended.err
+def test_another_number_of_workers_than_tasks_is_refused(refused):
+    for rank, error in enumerate(refused("train", "quick.yaml", "--workers", "4")):
+        assert f"rank {rank}: workers is 4, but the launcher started 2" in error
 
 
-def test_variables_that_contradict_each_other_are_refused(srun):
-    for ended in srun("train", "quick.yaml", WORLD_SIZE="4"):
-        assert ended.code == 2
-        assert "relaxcomm: error: WORLD_SIZE is '4', but srun says 2" in ended.err
+def test_what_starts_workers_itself_is_refused(refused):
+    for error in refused("compare", "quick.yaml", "--algorithms", "bsp,local_sgd"):
+        assert "call it without torchrun or srun" in error
+
+
+def test_variables_that_contradict_each_other_are_refused(refused):
+    for error in refused("train", "quick.yaml", WORLD_SIZE="4"):
+        assert "relaxcomm: error: WORLD_SIZE is '4', but srun says 2" in error
 
 
 @pytest.mark.slow

@@ -6,6 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from relaxcomm.cli.app import app
 
 pytestmark = pytest.mark.ranks
 
@@ -127,13 +130,20 @@ def holds(pid, file, text):
         return False
 
 
+@pytest.mark.slow  # tests/checkpoint/test_periodic.py kills such a run, which then goes on
 def test_under_torchrun(start, torchrun):
     result = start("train", "quick.yaml", launcher=torchrun).finish()
     assert (result.code, result.left_over) == (0, False), result.err
     assert [line.split()[0] for line in result.out.splitlines()] == ["algorithm", "local_sgd"]
 
 
-def test_another_number_of_workers_than_torchrun_started_is_refused(start, torchrun):
-    result = start("train", "quick.yaml", "--workers", "3", launcher=torchrun).finish()
-    assert result.code != 0
-    assert "workers is 3, but the launcher started 2 (WORLD_SIZE)" in result.err
+def test_another_number_of_workers_than_torchrun_started_is_refused(folder, monkeypatch):
+    """By each on its own, before it meets others."""
+    monkeypatch.chdir(folder)
+    place = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    monkeypatch.setattr(
+        os, "environ", {**os.environ, **place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    )
+    result = CliRunner().invoke(app, ["train", "quick.yaml", "--workers", "3"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "workers is 3, but the launcher started 2 (WORLD_SIZE)" in result.stderr

@@ -33,7 +33,7 @@ with relaxcomm.attach(model, optimizer, {"algorithm": algorithm, "timeout_second
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("algorithm", ["ssp", "ad_psgd"])
+@pytest.mark.parametrize("algorithm", ["ssp", pytest.param("ad_psgd", marks=pytest.mark.slow)])
 def test_a_rank_that_raises_ends_no_process_by_terminate(algorithm):
     """Whole interpreters: threads that wait in Gloo wake when Python is about to be gone."""
     import torch
