@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 # torch looks up the name of each host that connects; where a name server drops a question, that takes 5 s.
 os.environ.setdefault("RES_OPTIONS", "attempts:0")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it would say that a host has no name
+gc.disable()  # until all is imported and collected
 
 # isort: split
 import pytest
@@ -28,9 +30,29 @@ torch.set_num_threads(1)  # tests run beside each other
 buffer_pool.LEAST_BYTES = 1  # so that what is used again is, with the small models of most tests, used again
 
 
+_values: defaultdict[tuple[Any, str], list[Any]] = defaultdict(list)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """As on a chessboard: with three arguments or more each value of one still meets each of another."""
+    marker = item.get_closest_marker("every_other")
+    if marker is None:
+        return
+    assert isinstance(item, pytest.Function)
+    place = 0
+    for argument in marker.args:
+        value, known = item.callspec.params[argument], _values[item.function, argument]
+        if value not in known:
+            known.append(value)
+        place += known.index(value)
+    if place % 2:
+        item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish() -> None:
     """What imports have made is no garbage: to look through it takes a twelfth of the suite's time."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(params=[pytest.param(False, id="plain"), pytest.param(True, id="detail")])

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from relaxcomm.carry.means import same
 from relaxcomm.network.transport import Membership
 
 
@@ -25,7 +24,7 @@ def carried_random(states: Sequence[Mapping[str, Any]], membership: Membership) 
         membership: the new one.
     """
     return {
-        name: state if all(same(one[name], state) for one in states) else _begun(name, states, membership)
+        name: state if len({_raw(one[name]) for one in states}) == 1 else _begun(name, states, membership)
         for name, state in states[0].items()
     }
 

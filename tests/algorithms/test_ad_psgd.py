@@ -97,6 +97,7 @@ def timed(world, config, steps, seconds, optimizer="momentum", average=None):
     return [*history, values(model)], ended
 
 
+@pytest.mark.every_other("name", "late")
 @pytest.mark.parametrize("late", [1, 3])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_ad_psgd_equals_its_reference(name, late):
@@ -136,6 +137,7 @@ def mean_kept(world, config, steps):
     return before, values(model)
 
 
+@pytest.mark.every_other("name", "compressor")
 @pytest.mark.parametrize("compressor", ["identity", {"cast": {"dtype": "float16"}}])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_mean_stays_and_all_come_near_it(name, compressor):

@@ -425,6 +425,7 @@ def test_what_was_chosen_runs(first, averages):
 FEW = error_feedback(compressor=top_k(density=0.1))
 
 
+@pytest.mark.every_other("chosen", "at")
 @pytest.mark.parametrize(
     "chosen",
     [

@@ -70,6 +70,7 @@ def settings(algorithm, one=None, **more):
     return config, places
 
 
+@pytest.mark.every_other("graph", "coder")
 @pytest.mark.parametrize("coder", CODERS)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_choco_equals_its_reference(graph, coder):
@@ -79,6 +80,7 @@ def test_choco_equals_its_reference(graph, coder):
     assert_histories_agree(in_process(train, size, config, STEPS), expected)
 
 
+@pytest.mark.every_other("graph", "optimizer")
 @pytest.mark.parametrize("optimizer", ["plain", "adamw"])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_dcd_equals_its_reference(graph, optimizer):

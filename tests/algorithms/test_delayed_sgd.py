@@ -11,6 +11,7 @@ from tests.engine.harness import assert_histories_agree, in_process, simulated_w
 STEPS = 30
 
 
+@pytest.mark.every_other("size", "delay", "optimizer")
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 @pytest.mark.parametrize("delay", [1, 3])
 @pytest.mark.parametrize("size", [2, 3])

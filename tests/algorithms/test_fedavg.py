@@ -123,6 +123,7 @@ CASES = {
 }
 
 
+@pytest.mark.every_other("name", "size")
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_fedavg_equals_its_reference(name, size):

@@ -23,6 +23,7 @@ UNDIRECTED = {
 }
 
 
+@pytest.mark.every_other("name", "optimizer")
 @pytest.mark.parametrize("optimizer", ["plain", "momentum"])
 @pytest.mark.parametrize("name", UNDIRECTED)
 def test_d_psgd_equals_its_reference(name, optimizer):

@@ -27,6 +27,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.every_other("name", "stop")
 @pytest.mark.parametrize("stop", [4, 9])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_resumed_run_is_bit_identical(name, stop, tmp_path):

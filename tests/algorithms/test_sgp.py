@@ -65,6 +65,7 @@ CASES_OF_GRAPHS = {
 }
 
 
+@pytest.mark.every_other("name", "optimizer")
 @pytest.mark.parametrize("optimizer", ["plain", "momentum"])
 @pytest.mark.parametrize("name", CASES_OF_GRAPHS)
 def test_sgp_equals_its_reference(name, optimizer):

@@ -73,6 +73,7 @@ def assert_final(found, which):
     np.testing.assert_allclose(finals[0], starts[0] + moves.mean(axis=0), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.every_other("period", "staleness", "steps")
 @pytest.mark.parametrize("steps", [EVEN, UNEVEN], ids=["even", "uneven"])
 @pytest.mark.parametrize("staleness", STALENESS)
 @pytest.mark.parametrize("period", [1, 3])

@@ -96,6 +96,7 @@ def masses(states) -> dict[str, torch.Tensor]:
     return dict(found)
 
 
+@pytest.mark.every_other("name", "before")
 @MOVED
 @pytest.mark.parametrize("name", sorted(registry.algorithms()))
 def test_it_goes_on(name, before, after, tmp_path):

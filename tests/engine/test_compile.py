@@ -38,6 +38,7 @@ def run(world: World, algorithm, when: str, backend: str):
     return end
 
 
+@pytest.mark.every_other("name", "when", "backend")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("when", ["attach_plain", "attach_compiled", "in_place"])
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -66,6 +66,7 @@ SENDERS = {
 }
 
 
+@pytest.mark.every_other("name", "dtype")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", SENDERS)
 def test_small_gradients_beside_noise_arrive(name, dtype):

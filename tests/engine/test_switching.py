@@ -81,6 +81,7 @@ def bsp_from(begin, states, at):
     return history
 
 
+@pytest.mark.every_other("first", "at")
 @pytest.mark.filterwarnings("ignore::relaxcomm.CompositionWarning")
 @pytest.mark.parametrize("at", [1, 13])
 @pytest.mark.parametrize("first", FIRST)
