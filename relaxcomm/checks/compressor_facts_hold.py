@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks import compressors_hold, slots_hold
-from relaxcomm.checks.compressor_trials import NUMEL, coded_beside, drawn
+from relaxcomm.checks.compressor_trials import NUMEL, SEVERAL, coded_beside, drawn
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context, encode_decode, slots
 from relaxcomm.roles import Compressor
-from relaxcomm.tensors.buckets import Bucket, Item
-from relaxcomm.tensors.layout import Layout
 
 _DRAINED = 3000  # messages after which nothing may be left of what was kept
 _ROUNDING = 2**-15  # of ||x||^2, what the shortest floating-point type rounds off
@@ -44,15 +42,12 @@ def _sees_only_the_entry(compressor: Compressor) -> None:
 
 
 def _sees_only_the_tensor(compressor: Compressor) -> None:
-    names, shapes = ("a", "b"), (torch.Size([20, 15]), torch.Size([300]))
+    first = SEVERAL.shapes[0].numel()
     found = []
-    for other in (drawn(7, 300), 10 * drawn(8, 300)):
-        parts = drawn(5, 300), other
-        items = [Item(*named) for named in zip(names, map(Tensor.view, parts, shapes), strict=True)]
-        state = dict(compressor.init(Bucket(0, items)))
-        found.append(
-            encode_decode(compressor, torch.cat(parts), state, layout=Layout(names, shapes))[1][:300]
-        )
+    for others in (drawn(7, NUMEL - first), 10 * drawn(8, NUMEL - first)):
+        tensor = torch.cat([drawn(5, first), others])
+        state = slots(compressor, tensor, SEVERAL)
+        found.append(encode_decode(compressor, tensor, state, layout=SEVERAL)[1][:first])
     expect(torch.equal(*found), "declares to look at one tensor, but another one changes what comes out")
 
 

@@ -9,9 +9,12 @@ from torch import Tensor
 
 from relaxcomm.checks.round_trip import context, slots
 from relaxcomm.roles import Coding, Compressor, State
+from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import Message
 
 NUMEL = 600
+SEVERAL = Layout(("a", "b", "c"), (torch.Size([20, 15]), torch.Size([4, 5, 6]), torch.Size([180])))
+LAYOUTS = one_tensor(NUMEL), SEVERAL  # vectors alone would miss what is done to matrices
 
 
 def coded_beside(

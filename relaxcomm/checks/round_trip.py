@@ -53,9 +53,9 @@ def context(rank: int = 0, size: int = 1, step: int = 0, layout: Layout | None =
     )
 
 
-def slots(compressor: Compressor, tensor: Tensor) -> State:
-    """The compressor's first slots."""
-    return Slots(compressor.init(_bucket(tensor)), repr(compressor))
+def slots(compressor: Compressor, tensor: Tensor, layout: Layout | None = None) -> State:
+    """The compressor's first slots, for tensors that lie in a flat one as `layout` has it, or one alone."""
+    return Slots(compressor.init(_bucket(tensor, layout)), repr(compressor))
 
 
 def encode_decode(
@@ -76,8 +76,12 @@ def encode_decode(
             return messages, result, as_dense(sent, tensor)
 
 
-def _bucket(tensor: Tensor) -> Bucket:
-    return Bucket(0, [Item("tensor", tensor)])
+def _bucket(tensor: Tensor, layout: Layout | None = None) -> Bucket:
+    if layout is None:
+        return Bucket(0, [Item("tensor", tensor)])
+    parts = torch.split(tensor, [shape.numel() for shape in layout.shapes])
+    named = zip(layout.names, parts, layout.shapes, strict=True)
+    return Bucket(0, [Item(name, part.view(shape)) for name, part, shape in named])
 
 
 def as_dense(sent: Tensor | Sparse | None, like: Tensor) -> Tensor:
