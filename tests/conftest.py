@@ -11,7 +11,6 @@ from typing import Any
 # torch looks up the name of each host that connects; where a name server drops a question, that takes 5 s.
 os.environ.setdefault("RES_OPTIONS", "attempts:0")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it would say that a host has no name
-gc.disable()  # until all is imported and collected
 
 # isort: split
 import pytest
@@ -24,6 +23,7 @@ from tests.kernels import interpreter as interpreter  # before anything imports 
 from relaxcomm.tensors import buffer_pool
 from tests.engine.harness import in_process, on_gloo
 
+gc.disable()  # until all tests are collected
 settings.register_profile("suite", deadline=None)  # a busy machine takes ten times as long
 settings.load_profile("suite")
 torch.set_num_threads(1)  # tests run beside each other

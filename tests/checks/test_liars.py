@@ -388,6 +388,43 @@ def test_values_that_a_chain_would_read_wrongly_are_found():
     assert "(600, 2)" in found(full_precision(dtype="float16"), "values")
 
 
+@frozen
+class by_matrix(Compressor):
+    """Sends what is made of each matrix, and the rest as it is."""
+
+    facts = replace(identity.facts, linear=False, scope="tensor")
+
+    def made_of(self, matrix):
+        return matrix
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        sent = tensor.clone()
+        for _, shape, start in cx.layout_of(tensor.numel()).spans():
+            if len(shape) > 1:
+                part = sent[start : start + shape.numel()]
+                part.copy_(self.made_of(part.view(shape)).flatten())
+        parts = yield Dense(sent.clone())
+        return sum(weight * part.tensor for weight, part in parts), sent
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+
+@pytest.mark.parametrize(
+    ("methods", "check", "said"),
+    [
+        ({"made_of": lambda self, one: one.nan_to_num()}, "hard inputs", "comes out as finite numbers"),
+        ({"made_of": lambda self, one: one / one.norm() * one.norm()}, "hard inputs", "is not finite"),
+        ({"made_of": lambda self, one: one + 0 * torch.linalg.norm(one, 2)}, "hard inputs", "raises"),
+        ({"layout_bytes": lambda self, layout, size: 2400}, "messages", "declares 2400 bytes"),
+    ],
+    ids=["hidden NaN", "a matrix of zeros", "short types", "bytes"],
+)
+def test_what_is_wrong_with_matrices_alone_is_found(methods, check, said):
+    assert found(by_matrix(), check) is None
+    assert said in found(liar(by_matrix(), {}, **methods), check)
+
+
 def test_a_chain_takes_nothing_for_granted():
     """Values that are not declared are not guessed."""
     with pytest.raises(CompositionError, match=r"cannot code the values of half\(\)"):
