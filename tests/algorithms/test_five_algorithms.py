@@ -42,6 +42,7 @@ def test_algorithm_equals_its_reference_after_every_step(network, name, optimize
 
 
 @pytest.mark.ranks
+@pytest.mark.every_other("name", "debug")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithm_equals_its_reference_under_a_schedule_and_debug_checks(name, debug):
     algorithm, reference, arguments = ALGORITHMS[name]

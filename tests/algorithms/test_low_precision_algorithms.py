@@ -194,7 +194,10 @@ def mean_gradients(world, algorithm, steps):
 
 @pytest.mark.parametrize(
     "algorithm",
-    [{"name": "qsgd", "levels": 3, "block_size": BLOCK}, {"name": "terngrad", "clip": None}],
+    [
+        {"name": "qsgd", "levels": 3, "block_size": BLOCK},
+        pytest.param({"name": "terngrad", "clip": None}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_drawn_gradients_have_the_mean_as_their_expectation(algorithm):

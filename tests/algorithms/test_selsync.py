@@ -48,6 +48,7 @@ CASES_OF_IT = {
 }
 
 
+@pytest.mark.every_other("network", "name", "optimizer")
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [

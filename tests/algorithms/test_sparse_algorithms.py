@@ -181,6 +181,7 @@ def test_a_chain_that_loses_nothing_more_trains_as_its_first_part(chooser, excha
         np.testing.assert_array_equal(found[-1], other[0][-1])
 
 
+@pytest.mark.every_other("name", "debug")
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", ["gaussiank_sgd", "randomk_sgd"])
 def test_on_gloo_as_in_process(name, debug):

@@ -37,6 +37,7 @@ def test_staleness_0_is_bsp(optimizer, size):
     assert_histories_agree(in_process(train, size, settings(0), STEPS, optimizer), expected)
 
 
+@pytest.mark.every_other("optimizer", "debug")
 @pytest.mark.ranks
 @pytest.mark.parametrize("optimizer", ["plain", "momentum"])
 def test_staleness_0_is_bsp_on_gloo(optimizer, debug):
@@ -136,6 +137,7 @@ def test_bytes_are_those_of_pushes_and_answers():
     assert sum(sent) == 10 * 3 * 2 * (2 * (75 * 8 + 16))
 
 
+@pytest.mark.every_other("staleness", "debug")
 @pytest.mark.ranks
 @pytest.mark.parametrize("staleness", [2, math.inf])
 def test_ranks_may_end_at_different_times(staleness, debug):

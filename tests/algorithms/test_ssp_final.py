@@ -94,6 +94,7 @@ def test_averaged_shows_what_the_server_holds_and_changes_nothing(staleness, per
             np.testing.assert_array_equal(one[2], other[2])
 
 
+@pytest.mark.every_other("staleness", "debug")
 @pytest.mark.ranks
 @pytest.mark.parametrize("staleness", [0, 3, math.inf])
 def test_on_gloo(staleness, debug):

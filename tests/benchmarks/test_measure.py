@@ -96,6 +96,7 @@ def test_run_ranks_returns_rank_0s_answer_from_other_processes():
     assert pid != os.getpid()
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_rank_that_fails_ends_the_run_with_its_reason():
     with pytest.raises(Exception, match="rank 1 was told to fail"):

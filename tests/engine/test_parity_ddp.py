@@ -103,6 +103,7 @@ def test_parity_holds_from_many_buckets_to_one(name, bucket_bytes):
     assert_parity(2, name, "momentum", True, bucket_bytes)
 
 
+@pytest.mark.every_other("name", "debug")
 @pytest.mark.parametrize("name", ["mlp", "transformer_32_64"])
 def test_parity_holds_under_debug_checks(name, debug):
     assert_parity(3, name, "momentum", True, 500, debug=debug)
@@ -125,6 +126,7 @@ def train_in_place(rank, *args):
         return train_bsp(rank, *args)
 
 
+@pytest.mark.every_other("name", "set_to_none")
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("name", ["mlp", "convnet", "transformer_32_64"])
 def test_parity_holds_where_gradients_stay(name, set_to_none):

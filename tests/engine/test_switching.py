@@ -104,6 +104,7 @@ def test_from_bsp_to_local_sgd():
     assert_histories_agree([history for _, _, history in found], expected)
 
 
+@pytest.mark.every_other("first", "debug")
 @pytest.mark.ranks
 @pytest.mark.parametrize("first", ["ssp", "delayed gradients", "sparse"])
 @pytest.mark.filterwarnings("ignore::relaxcomm.CompositionWarning")
