@@ -47,39 +47,28 @@ def sites(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def trained_once():
-    """Names that come to the same rules, such as `every` and `local_sgd`, train once."""
-    trained, checks = set(), suite.algorithm_checks
-
-    def first_only(algorithm):
-        what = (algorithm.rules, algorithm.controllers)
-        new = what not in trained
-        trained.add(what)
-        return checks(algorithm) if new else {}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suite, "algorithm_checks", first_only)
-        yield
+TRAINED = set()
 
 
-def check(name):
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["quick", "whole"])
+@pytest.mark.parametrize("name", NAMES)
+def test_bundled(name, whole, monkeypatch):
+    """Names that come to the same rules, such as `every` and `local_sgd`, train once.
+
+    That algorithms go on from a checkpoint is looked at bit for bit in tests/checkpoint/test_saving.py.
+    """
+    checks = suite.algorithm_checks
+
+    def chosen(algorithm):
+        what = (whole, algorithm.rules, algorithm.controllers)
+        is_around = algorithm.name == "around"
+        if what in TRAINED or (is_around and name in PARTS and not whole):
+            return {}
+        TRAINED.add(what)
+        found = checks(algorithm)
+        return found if whole or is_around else {key: run for key, run in found.items() if key != "state"}
+
+    monkeypatch.setattr(suite, "algorithm_checks", chosen)
     findings = relaxcomm.check(name, **PARAMETERS.get(name, {}))
     assert len(findings) > 4
     assert [str(finding) for finding in findings if finding.fault] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_bundled(name, monkeypatch):
-    if name in PARTS:
-        checks, simplest = suite.algorithm_checks, "around"  # what a primitive trains in otherwise
-        monkeypatch.setattr(
-            suite, "algorithm_checks", lambda one: {} if one.name == simplest else checks(one)
-        )
-    check(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(PARTS))
-def test_parts_train_in_the_simplest_algorithm_too(name):
-    check(name)
