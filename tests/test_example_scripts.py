@@ -36,6 +36,7 @@ def train_under_torchrun(rank):
     return {name: statistics["bytes_sent"] for name, (_, statistics) in names["found"].items()}
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_training_loop_runs_on_processes():
     sent = run_ranks(train_under_torchrun, 3)

@@ -69,6 +69,7 @@ def test_a_batch_script_starts_local_workers_and_says_so(start):
     assert "relaxcomm: on this host alone, workers: 2. Slurm has allocated 8 tasks" in ended.err
 
 
+@pytest.mark.slow
 def test_the_doctor_looks_at_the_links_between_tasks(srun):
     first, second = srun("doctor", "--timeout", "60")
     assert "workers  ok: rank 0 on " in first.out, first.out + first.err

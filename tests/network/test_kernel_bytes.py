@@ -187,6 +187,7 @@ with relaxcomm.attach(model, optimizer, {"algorithm": {"name": "local_sgd", "ste
 """
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.ranks
 def test_training_and_evaluation_together_are_the_kernels():
