@@ -89,7 +89,7 @@ class Restorable(Readable):
             >>> from relaxcomm import attach
             >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
             ...     sorted(engine.run_state_dict())
-            ['engine', 'model', 'optimizers', 'others', 'random', 'scaler']
+            ['engine', 'model', 'optimizer_settings', 'optimizers', 'others', 'random', 'scaler']
         """
         self._check_not_averaged("run_state_dict() or checkpoint.save()", SAVES_MEAN)
         return run_state.export(self._session, others)
