@@ -33,8 +33,7 @@ def _begun(ranks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     if len({one["epoch"] for one in ranks}) == 1:
         return ranks
     return [
-        {**one, "epoch": one["epoch"] + 1, "place": Place(), "is_over": False} if one.get("is_over") else one
-        for one in ranks
+        {**one, "epoch": one["epoch"] + 1, "place": Place()} if one.get("is_over") else one for one in ranks
     ]
 
 
