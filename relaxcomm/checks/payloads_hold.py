@@ -48,9 +48,9 @@ class _Trial:
             self._payload.event(self.cx, self.bucket, self.state, "client", {"samples": _SAMPLES})
         return self
 
-    def read(self, gradient: float) -> Tensor:
+    def read(self, gradient: float | Tensor) -> Tensor:
         """What is exchanged."""
-        out = torch.full((_NUMEL,), gradient)
+        out = torch.ones(_NUMEL) * gradient
         return read(self._payload, self.cx, self.bucket, self.state, out).clone()
 
     def finalize(self, result: Tensor) -> Tensor:
@@ -59,8 +59,14 @@ class _Trial:
 
     def write(self, value: float) -> Tensor:
         """The parameters after a value is written."""
-        self._payload.write(self.cx, self.bucket, self.state, torch.full((_NUMEL,), value), None)
+        self.gradient(torch.full((_NUMEL,), value))
         return self.parameters
+
+    def gradient(self, value: Tensor) -> Tensor:
+        """What `write` leaves in a value, which becomes `.grad` if it does not move the parameters."""
+        value = value.clone()
+        self._payload.write(self.cx, self.bucket, self.state, value, None)
+        return value
 
 
 def reading_is_declared(payload: Payload) -> None:
@@ -115,6 +121,30 @@ def writing_is_declared(payload: Payload) -> None:
     expect(keeps == facts.keeps_local, f"declares keeps_local={facts.keeps_local}, but it is {keeps}")
 
 
+def scale_is_undone(payload: Payload) -> None:
+    """What a GradScaler multiplies gradients by is not in what is read, and is in what becomes `.grad`."""
+    if payload.facts.site != "backward" or payload.facts.moves_model:
+        return
+    of_half = torch.ones(_NUMEL)
+    of_half[: _NUMEL // 2] = 4.0  # the loop has unscaled the others
+    plain, scaled = _Trial(payload), _Trial(payload)
+    for gradient, scale in ((3.0, torch.tensor(1024.0)), (-5.0, of_half)):
+        scaled.cx = scaled.cx.at(gradient_scale=scale)
+        one, other = plain.read(gradient), scaled.read(gradient * scale)
+        expect(
+            torch.allclose(one, other),
+            f"reads {one[0]:g} of a gradient of {gradient:g}, but {other[0]:g} where a GradScaler made it "
+            f"{gradient * scale.max():g}: in read, divide out by cx.gradient_scale unless that is None",
+        )
+        result = plain.finalize(one)
+        becomes, becomes_scaled = plain.gradient(result), scaled.gradient(scaled.finalize(other))
+        expect(
+            torch.allclose(becomes * scale, becomes_scaled),
+            f"gives .grad {becomes[0]:g}, and {becomes_scaled[0]:g} where a GradScaler divides it by "
+            f"{scale.max():g} later: in write, multiply value by cx.gradient_scale unless that is None",
+        )
+
+
 def event_is_declared(payload: Payload) -> None:
     """An event changes what it keeps, if it waits for one."""
     trial = _Trial(payload)
@@ -143,6 +173,7 @@ def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
         "move": move_is_declared,
         "base": base_is_declared,
         "writing": writing_is_declared,
+        "gradient scale": scale_is_undone,
         "event": event_is_declared,
         "slots": slots_are_assigned,
         "carried": slots_hold.payload_slots,

@@ -14,6 +14,7 @@ from relaxcomm.checks.controllers_hold import controller_checks
 from relaxcomm.checks.declarations import declaration_checks, name_is_declared
 from relaxcomm.checks.exchange_facts_hold import exchange_checks
 from relaxcomm.checks.finding import Finding, attempt
+from relaxcomm.checks.global_generators import global_states, left_alone
 from relaxcomm.checks.outers_hold import outer_checks
 from relaxcomm.checks.partitions_hold import partition_checks
 from relaxcomm.checks.payloads_hold import payload_checks
@@ -48,7 +49,7 @@ def check(target: str | Path, **parameters: Any) -> list[Finding]:
     Example:
         >>> from relaxcomm import check
         >>> [finding.check for finding in check("disjoint")]
-        ['import', 'builds', 'words', 'arguments', 'equality', 'parts', 'repeats']
+        ['import', 'builds', 'words', 'arguments', 'equality', 'parts', 'repeats', 'random numbers']
     """
     return list(findings(target, parameters))
 
@@ -91,9 +92,11 @@ def _of(
     yield tried("builds", prepare)
     if not built:
         return
-    made = built[0]
+    made, before = built[0], global_states()
     for check, run in (declaration_checks(build, target, arguments) | _by_role(name, made)).items():
         yield tried(check, run)
+    if not isinstance(made, Algorithm):
+        yield tried("random numbers", partial(left_alone, before))
     around: list[Algorithm] = []
     if isinstance(made, Algorithm):
         around.append(made)

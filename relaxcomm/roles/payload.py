@@ -28,7 +28,8 @@ class Payload(Primitive):
         ...     def read(self, cx, bucket, state, out):
         ...         return out.sign_()
         ...     def write(self, cx, bucket, state, value, snapshot):
-        ...         pass  # value becomes `.grad`
+        ...         if cx.gradient_scale is not None:
+        ...             value.mul_(cx.gradient_scale)  # value becomes `.grad`, which is unscaled later
         >>> trajectory(Rule(payload=gradient_signs(), exchange=all_reduce()), [[1.0, 5.0], [1.0, -5.0]])
         tensor([[1., 1.],
                 [1., 1.]])

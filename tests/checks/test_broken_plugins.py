@@ -89,7 +89,11 @@ CASES = {
     ),
     "draws without a seed": (
         GOOD + "    def put_in(self, tensor):\n        return tensor * (1 + 0.1 * torch.rand_like(tensor))",
-        {"state"},
+        {"state", "random numbers"},
+    ),
+    "a seed for the whole program": (
+        GOOD + "    def put_in(self, tensor):\n        torch.manual_seed(7)\n        return tensor",
+        {"random numbers"},
     ),
     "ranks that disagree": (
         """

@@ -514,6 +514,8 @@ NORM = norm_test(rule=0, tolerance=0.5)
     [
         (parameters(), "read", nothing, "reading", "read of liar() returned None; return what is exchanged"),
         (parameters(), "finalize", lambda *given: given[-1][:3], "reading", "; return the payload's result"),
+        (gradients(), "read", lambda *given: given[-1], "gradient scale", "of 3, but 3072 where a Grad"),
+        (gradients(), "write", nothing, "gradient scale", "gives .grad 3, and 3 where a GradScaler divides"),
         (sgd(lr=1.0), "apply", lambda *given: given[-1].int(), "rate", "[12] of torch.int32; return the new"),
         (MEASURING, "measure", lambda *given: 1.0, "measuring", "returned 1.0; return a few numbers, [k]"),
         (NORM, "observe", lambda *given: 1.0, "needs", "returned 1.0; return a few numbers, [k]"),
@@ -543,5 +545,5 @@ NORM = norm_test(rule=0, tolerance=0.5)
     ],
     ids=shown,
 )
-def test_what_returns_something_else_is_told_in_the_words_of_a_run(honest, method, gives, check, said):
+def test_a_method_that_does_something_else_is_told_so(honest, method, gives, check, said):
     assert said in found(liar(honest, {}, **{method: gives}), check)
