@@ -16,7 +16,7 @@ def global_states() -> GlobalStates:
     """The states of the generators that a whole program shares."""
     return {
         "torch": torch.get_rng_state().numpy().tobytes(),
-        "NumPy": repr(np.random.get_state(legacy=True)[1:]),  # the first is a name
+        "NumPy": repr(np.random.get_state()),
         "random": repr(random.getstate()),
     }
 
