@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import shown
+from relaxcomm.system.quantities import bandwidth, in_units
 
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -53,11 +54,12 @@ class Link:
             >>> parse_link("100mbit,5ms").words, parse_link("100mbit,5ms,256kb").words
             ('100 Mbit/s, 5 ms', '100 Mbit/s, 5 ms, 256 KiB at once')
         """
-        rate = _in_units(8 * self.bytes_per_second, {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3})
-        latency = _in_units(self.latency_seconds, {"s": 1.0, "ms": 1e-3, "us": 1e-6})
-        burst = f"{_in_units(self.burst_bytes, {'MiB': 1024**2, 'KiB': 1024, 'B': 1})} at once"
-        said = {rate: True, latency: self.latency_seconds, burst: self.burst_bytes}
-        return ", ".join(words for words, there in said.items() if there)
+        words = [bandwidth(self.bytes_per_second)]
+        if self.latency_seconds:
+            words.append(in_units(self.latency_seconds, _SECONDS))
+        if self.burst_bytes:
+            words.append(f"{in_units(self.burst_bytes, {'B': 1, 'KiB': 1024, 'MiB': 1024**2})} at once")
+        return ", ".join(words)
 
 
 def parse_link(text: str) -> Link:
@@ -97,8 +99,3 @@ def _parse(what: str, text: str, units: Mapping[str, float], example: str) -> fl
             f"{what} of {shown(text)} is more than a number can hold; write one such as {example!r}"
         )
     return value
-
-
-def _in_units(value: float, units: Mapping[str, float]) -> str:
-    name = next((name for name, unit in units.items() if value >= unit), list(units)[-1])
-    return f"{value / units[name]:g} {name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 
@@ -22,7 +23,7 @@ def data_size(number_bytes: float) -> str:
         >>> data_size(1_234_567)
         '1.23 MB'
     """
-    return _in_units(number_bytes, {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12})
+    return in_units(number_bytes, {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12})
 
 
 def duration(seconds: float) -> str:
@@ -34,7 +35,7 @@ def duration(seconds: float) -> str:
     """
     if not seconds:
         return "0 s"
-    return _in_units(seconds, {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86400.0})
+    return in_units(seconds, {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86400.0})
 
 
 def bandwidth(bytes_per_second: float) -> str:
@@ -44,11 +45,16 @@ def bandwidth(bytes_per_second: float) -> str:
         >>> bandwidth(12_500_000)
         '100 Mbit/s'
     """
-    return _in_units(8 * bytes_per_second, {"kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9})
+    return in_units(8 * bytes_per_second, {"kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9})
 
 
-def _in_units(value: float, units: dict[str, float]) -> str:
-    """In the first unit of which it is fewer than a thousand, and less than two of the next one."""
+def in_units(value: float, units: Mapping[str, float]) -> str:
+    """In the first unit of which it is fewer than a thousand, and less than two of the next one.
+
+    Args:
+        value: to be told.
+        units: how much each is, from the smallest on.
+    """
     for name, following in pairwise(units):
         if abs(value) < min(999.5 * units[name], 2 * units[following]):
             return f"{number(value / units[name])} {name}"
