@@ -33,7 +33,7 @@ def averaged(session: Session) -> Iterator[None]:
 @contextmanager
 def _left(own: Kept, changed: Sequence[Optimizer]) -> Iterator[None]:
     """Have this rank's own there inside, as ranks that do not hold the mean have theirs."""
-    with own.for_now(), trained(changed):
+    with own.swapped_in(), trained(changed):
         yield
 
 

@@ -50,8 +50,8 @@ class Kept:
         self._shown = {name: one for name, one in _buffers(self._replica).items() if name not in moved}
 
     @contextmanager
-    def for_now(self) -> Iterator[None]:
-        """Have this rank's own there inside, and keep what becomes of it; then show again what was shown."""
+    def swapped_in(self) -> Iterator[None]:
+        """Have it where it was inside, and keep what becomes of it; then show again what was shown."""
         shown = Kept(self._replica)
         self.put_back()
         yield
