@@ -106,12 +106,11 @@ def begin_anew(bound: Bound, joined: Collection[int]) -> None:
         joined: those among them that were not there before.
     """
     begins = any(_begins_anew(rule) and rule.exchange.facts.collective for rule in bound.algorithm.rules)
-    if joined and bound.algorithm.lets_replicas_differ:
-        replicas.admit(bound, joined, equalises=begins)
-    elif begins:
-        replicas.equalise(bound, moments=())
     if begins:
+        replicas.equalise(bound, without=joined)
         bound.state.set_up(bound.plan, bound.clock.context)
+    elif joined and bound.algorithm.lets_replicas_differ:
+        replicas.admit(bound, joined)
     _take_means(bound)
 
 

@@ -50,26 +50,22 @@ def copy(items: Iterable[Item], transport: Transport, bucket_bytes: int, *, root
             bucket.scatter(flat)
 
 
-def average(bound: Bound, purpose: str = AVERAGE, asked: Mapping[Place, Transfer] = _NOTHING) -> None:
-    """Replace trainable parameters and floating-point buffers by their mean, or by what servers hold.
-
-    Args:
-        bound: the algorithm on a model.
-        purpose: of the messages.
-        asked: what servers have answered and was not applied yet.
-
-    Raises: NonFiniteError on all ranks if it is not finite, and before anything has changed.
-    """
-    replace(bound, finite_means(bound, purpose, asked))
-
-
 def finite_means(
     bound: Bound,
     purpose: str = AVERAGE,
     asked: Mapping[Place, Transfer] = _NOTHING,
     without: Collection[int] = (),
 ) -> list[tuple[Bucket, Tensor]]:
-    """What `average` replaces all by, and nothing is replaced yet; some ranks may count for nothing."""
+    """The mean of trainable parameters and floating-point buffers, or what servers hold in its place.
+
+    Args:
+        bound: the algorithm on a model, in which nothing is replaced yet.
+        purpose: of the messages.
+        asked: what servers have answered and was not applied yet.
+        without: ranks that count for nothing.
+
+    Raises: NonFiniteError on all ranks if it is not finite.
+    """
     found = _finite(bound, means(bound, purpose, asked, without))
     later = _later_statistics(bound)
     if later:
@@ -85,7 +81,7 @@ def replace(bound: Bound, found: Sequence[tuple[Bucket, Tensor]]) -> None:
         bucket.scatter(mean)
 
 
-def equalise(bound: Bound, *, moments: Collection[str]) -> None:
+def equalise(bound: Bound, *, moments: Collection[str] = (), without: Collection[int] = ()) -> None:
     """Average replicas that differ, and what their optimizers hold of some parameters.
 
     Rules that keep replicas equal need equal optimizers too. What is equal bit for bit is not sent, unless
@@ -94,25 +90,19 @@ def equalise(bound: Bound, *, moments: Collection[str]) -> None:
     Args:
         bound: the algorithm on a model.
         moments: names of the parameters of which optimizers are to hold the same.
+        without: ranks that count for nothing, as they hold a copy of one, to which they would move the mean.
     """
     if served.hold_model(bound) or not _are_equal(bound, mean_buckets(bound)):
-        average(bound)
+        replace(bound, finite_means(bound, without=without))
     if moments:
         _equalise_optimizers(bound, moments)
 
 
-def admit(bound: Bound, joined: Collection[int], *, equalises: bool) -> None:
-    """Give ranks that have joined the mean of the others, as the copy of one would move the mean to that.
-
-    Args:
-        bound: the algorithm on a model.
-        joined: these ranks.
-        equalises: whether the others hold the mean then, too.
-    """
-    parameters = bound.replica.pack(bound.replica.parameters)
-    if not _are_equal(bound, mean_buckets(bound) if equalises else parameters):
+def admit(bound: Bound, joined: Collection[int]) -> None:
+    """Give ranks that have joined, and hold the copy of one, the mean of the others, who keep their own."""
+    if not _are_equal(bound, bound.replica.pack(bound.replica.parameters)):
         found = finite_means(bound, without=joined)
-        if equalises or bound.world.rank in joined:
+        if bound.world.rank in joined:
             replace(bound, found)
 
 
