@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from relaxcomm.errors import CommunicationError, RankLostError, RejoinedError
 from relaxcomm.step.world import World
@@ -58,16 +58,23 @@ class CommonEvents:
 
     def _until_over(self, event: Callable[[], T]) -> T:
         ended = self.ended
+        failed: Exception | None = None
         while True:
             try:
-                outcome = _outcome(event)
+                result, failed = _tried(event)
                 self._run.world.meet("the end of what all do together")
                 self.ended += 1
             except RankLostError as error:
                 if self._run.joins_again(error):
                     raise self._rejoined() from None
+            except CommunicationError as error:
+                if failed is None:
+                    raise
+                raise failed from error  # the others do not know why this rank is not with them
             if self.ended > ended:  # or others have met all, this rank among them
-                return outcome()
+                if failed is not None:
+                    raise failed
+                return cast("T", result)
 
     def _rejoined(self) -> RejoinedError:
         return RejoinedError(
@@ -76,17 +83,11 @@ class CommonEvents:
         )
 
 
-def _outcome(event: Callable[[], T]) -> Callable[[], T]:
-    """What it returns or raises, for when all have met: one rank may fail alone, where it writes a file."""
+def _tried(event: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """What it returns, or raises: one rank may fail alone, where it writes a file, and all meet first."""
     try:
-        result = event()
+        return event(), None
     except CommunicationError:  # after which nobody meets
         raise
     except Exception as error:
-        failed = error
-
-        def fail() -> T:
-            raise failed
-
-        return fail
-    return lambda: result
+        return None, error

@@ -89,6 +89,21 @@ def test_what_fails_on_one_rank_alone_is_raised_when_all_have_met(lost_at):
     assert (len(run.done), run.events.ended) == (1 + len(lost_at), 1)
 
 
+def test_what_fails_on_one_rank_is_raised_where_the_others_are_elsewhere():
+    run = Run()
+
+    def elsewhere(event: str) -> None:
+        raise CommunicationError("ranks are not at the same place")
+
+    def work() -> None:
+        run.world.meet = elsewhere
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left") as raised:
+        run.events.together(work)
+    assert "not at the same place" in str(raised.value.__cause__)
+
+
 def test_nobody_is_met_after_an_exchange_has_failed():
     run = Run()
 
