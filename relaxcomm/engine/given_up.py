@@ -60,20 +60,19 @@ class GivenUpSteps:
         self._compare(step)
 
     def close(self, step: Step) -> None:
-        """Close the step if it is given up, and tell if this rank has come as far as the others with it."""
+        """Close the step if it is given up, and tell how far this rank has come if others were farther."""
         if self.include_this:
             step.tick()
-        if self.is_behind and not self._compare(step):
-            self._survivors.caught_up()
+        if self.is_behind:
+            self._compare(step)
+            self._survivors.catch_up(step.bound.clock.step)
 
     def catch_up(self) -> None:
         """Count as being as far as the others, for an algorithm whose clock begins anew."""
         if self.is_behind:
             self._is_given_up = self.is_behind = False
-            self._survivors.caught_up()
+            self._survivors.catch_up(self._caught_up_at)
 
-    def _compare(self, step: Step) -> bool:
-        """Whether this rank is behind at the clock."""
+    def _compare(self, step: Step) -> None:
         clock = step.bound.clock.step
         self._is_given_up, self.is_behind = clock < self._resumes_at, clock < self._caught_up_at
-        return self.is_behind

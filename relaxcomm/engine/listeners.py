@@ -35,8 +35,8 @@ class Survivors(Protocol):
             in_step: whether the loop is in a step, which is given up.
         """
 
-    def caught_up(self) -> None:
-        """This rank has come as far as others had when it went on with them."""
+    def catch_up(self, step: int) -> None:
+        """This rank, which was behind others when it went on with them, has come to a step of the clock."""
 
     def step_ends(self) -> None:
         """A step was closed, and another may have other ranks."""

@@ -39,7 +39,7 @@ class Loaders:
         self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         """Those that may turn out to follow another one when they are read."""
         self._warned_of: set[str] = set()
-        self._later: _Later | None = None
+        self._later: list[_Later] = []
         self._bound: Bound | None = None  # the algorithm among the present ranks
 
     def find(self, dataset: Any, batch_size: int, options: Mapping[str, Any]) -> Data:
@@ -64,7 +64,7 @@ class Loaders:
         Raises: UsageError for a loader of other data, or another first batch size, where one is followed.
         """
         self._bound = bound
-        if self._later is not None and isinstance(loader, ShareLoader):
+        if self._later and isinstance(loader, ShareLoader):
             loader.share_among(self._membership, at_once=False)
         follows = isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs
         others = self._like(data.kind)
@@ -96,24 +96,28 @@ class Loaders:
         self._bound = bound
         for loader in self._live:
             self._connect(bound, loader)
+        now = bound.world.membership
         if saved is not None and caught_up_at:
-            self._later = _Later(caught_up_at, saved)
+            self._later.append(_Later(caught_up_at, saved, now))
             return
-        self._share(bound, at_once=saved is not None)
+        self._later = []
+        self._share(now, at_once=saved is not None)
         if saved is not None:
             self._read_on(saved)
 
     def read_until(self, next_step: int) -> int:
         """The clock at what `export` tells, where this rank's step is over at `next_step`."""
-        return next_step if self._later is None else max(next_step, self._later.step)
+        return max([next_step, *(one.step for one in self._later)])
 
-    def catch_up(self) -> None:
-        """This rank has come as far as the others had: it reads on with them."""
-        if self._later is not None:
-            self.restore(self._later.saved)
+    def catch_up(self, step: int) -> None:
+        """This rank's clock has come so far: where others had, it reads on with those who were left then."""
+        while self._later and self._later[0].step <= step:
+            reached = self._later.pop(0)
+            self._share(reached.membership, at_once=True)
+            self._read_on(reached.saved)
 
-    def _share(self, bound: Bound, *, at_once: bool) -> None:
-        self._later, self._membership = None, bound.world.membership
+    def _share(self, membership: Membership, *, at_once: bool) -> None:
+        self._membership = membership
         for loader in self._live:
             if isinstance(loader, ClientLoader):
                 loader.share_among(self._membership)
@@ -130,8 +134,8 @@ class Loaders:
 
         A rank that is behind the others will have read as far as they have.
         """
-        if self._later is not None:
-            return list(map(dict, self._later.saved))
+        if self._later:
+            return list(map(dict, self._later[-1].saved))
         known = [
             {"kind": list(data.kind), "anew": data.is_anew, **data.progress.export()} for data in self._known
         ]
@@ -139,8 +143,9 @@ class Loaders:
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Go on from a checkpoint, also with loaders that are made later."""
-        if self._later is not None and self._bound is not None:
-            self._share(self._bound, at_once=True)
+        if self._later and self._bound is not None:
+            self._later = []
+            self._share(self._bound.world.membership, at_once=True)
         self._read_on(saved)
 
     def _read_on(self, saved: Sequence[Mapping[str, Any]]) -> None:
@@ -224,12 +229,14 @@ class Loaders:
 
 
 class _Later(NamedTuple):
-    """A rank's way to where the others read on from.
+    """Where a rank that is behind reads on with others: one for each loss that is ahead of it.
 
     Args:
         step: the clock there.
         saved: how far data sets are read there.
+        membership: whose share it reads from there on.
     """
 
     step: int
     saved: Sequence[Mapping[str, Any]]
+    membership: Membership

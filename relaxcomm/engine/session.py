@@ -156,9 +156,9 @@ class Session:
         with self.replica.mean.left():
             return self._ranks.go_on(error, in_step=in_step, in_round=in_round)
 
-    def caught_up(self) -> None:
-        """This rank has come as far as others had when it went on with them: it shares data with them."""
-        self.loaders.catch_up()
+    def catch_up(self, step: int) -> None:
+        """This rank, which was behind others, has come to a step: from there on it may read with them."""
+        self.loaders.catch_up(step)
 
     def step_ends(self) -> None:
         """A step has ended: where something was exchanged in it, workers that ask are admitted."""

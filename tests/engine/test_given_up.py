@@ -52,7 +52,7 @@ class Losing:
         self.model.load_state_dict({name: one + 1 for name, one in self.model.state_dict().items()})
         self.loop.go_on_with(self.loop.step, self.loop.step.bound.clock.step + in_step, 0)
 
-    def caught_up(self) -> None:
+    def catch_up(self, step: int) -> None:
         pass
 
     def lose(self, indices: list[int]) -> None:
