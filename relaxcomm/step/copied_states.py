@@ -87,7 +87,7 @@ class _Part:
         items: list[Item] = []
         lacks = [key for key, form in theirs.items() if form is _Mark.LEFT and self.values.get(key) is None]
         made = {
-            key: _made(form, self.values.get(key), f"{self.name}.{key}", self.like, items)
+            key: _made(form, self._held(key), f"{self.name}.{key}", self.like, items)
             for key, form in theirs.items()
             if form is not _Mark.LEFT
         }
@@ -98,6 +98,11 @@ class _Part:
             for key in self.forms():
                 del self.values[key]
         return items
+
+    def _held(self, key: int | str) -> Any:
+        """What is here, to be filled; not a list of a group's: groups may share the one of the defaults."""
+        held = self.values.get(key)
+        return None if self.is_group and not isinstance(held, Tensor) else held
 
 
 def begin_as(
