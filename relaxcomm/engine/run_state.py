@@ -118,8 +118,6 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
     replica = session.replica
     load_all(session.world.transport, _parts(replica, saved, others))
     replica.load_model(saved["model"])
-    if replica.scaler is not None:
-        replica.scaler.load_state_dict(saved["scaler"])
     engine_state.restore(session, saved["engine"])
     _restore_random(saved["random"], replica.device)
 
@@ -128,6 +126,8 @@ def _parts(replica: Replica, saved: Mapping[str, Any], others: Mapping[str, Stat
     """What loads a state by a method of its own, which may refuse it."""
     optimizers = zip(replica.optimizers, saved["optimizers"], strict=True)
     found = [SavedPart(type(one).__name__, one, partial(load_held, one, state)) for one, state in optimizers]
+    if (scaler := replica.scaler) is not None:
+        found.append(SavedPart("GradScaler", scaler, partial(scaler.load_state_dict, saved["scaler"])))
     for name, one in others.items():
         load = partial(one.load_state_dict, saved["others"][name])
         found.append(SavedPart(f"{name!r} ({type(one).__name__})", one, load))

@@ -56,9 +56,12 @@ class Held:
 
 def have_means(told: Iterable[Held]) -> bool:
     """Whether what ranks hold of a parameter is but numbers, and moments of the same shapes and types."""
-    kinds: dict[str, tuple[torch.Size, torch.dtype]] = {}
+    told, kinds = list(told), dict[str, tuple[torch.Size, torch.dtype]]()
+    numbers = {name for one in told for name in one.numbers}
     return all(
-        not one.is_more and all(kinds.setdefault(name, kind) == kind for name, kind in one.moments.items())
+        not one.is_more
+        and not numbers & one.moments.keys()  # a rank may hold a number in its place until it has begun
+        and all(kinds.setdefault(name, kind) == kind for name, kind in one.moments.items())
         for one in told
     )
 

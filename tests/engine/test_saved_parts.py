@@ -78,6 +78,25 @@ def test_another_kind_of_scheduler_is_refused_before_anything_has_changed(saved_
         assert says in said
 
 
+def test_a_scaler_that_was_off_is_refused_before_anything_has_changed():
+    def rank(world: World):
+        saved = None
+        for enabled in (False, True):
+            model = torch.nn.Linear(3, 2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+            scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+            with world.attach(model, optimizer, {"algorithm": "bsp"}, scaler=scaler) as engine:
+                if saved is None:
+                    saved = engine.run_state_dict()
+                    continue
+                before = model.weight.tolist()
+                with pytest.raises(ConfigError, match="GradScaler does not take the saved state"):
+                    engine.load_run_state_dict(saved)
+                assert model.weight.tolist() == before
+
+    in_process(rank, 2)
+
+
 @pytest.mark.parametrize("make", [step, cosine, plateau, scaled, in_turn])
 def test_the_same_kind_goes_on(make):
     assert in_process(resumed, 2, make, make) == ["", ""]

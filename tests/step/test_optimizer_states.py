@@ -113,6 +113,22 @@ def test_a_moment_that_is_none_has_not_begun():
         torch.testing.assert_close(found, torch.full((2, 4), 1.5))
 
 
+def test_a_number_in_the_place_of_a_moment_is_no_mean():
+    """Prodigy holds one where a parameter was zero in its first step."""
+
+    def rank(group):
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        held = torch.full((2, 4), float(group.rank())) if group.rank() else torch.tensor(7.0)
+        with attach(model, optimizer, "local_sgd", process_group=group) as engine:
+            optimizer.state[model.weight]["mine"] = held
+            engine.switch("bsp")
+        return optimizer.state[model.weight]["mine"]
+
+    first, *others = simulate(rank, 3)
+    assert all(torch.equal(first, other) for other in others)
+
+
 def test_a_step_that_a_scaler_skipped_on_one_rank():
     def rank(group):
         torch.manual_seed(0)
