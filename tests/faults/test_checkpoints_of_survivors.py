@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from relaxcomm.checkpoint.manifest import checkpoints
-from tests.faults.small_script import BEGIN
-from tests.ranks import free_port
+from tests.faults.small_script import BEGIN, kept_store
+from tests.ranks import launch_script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.faults]
 
 SIZE = 3
 
 SCRIPT = (
-    """
-import json, os, signal, sys, time, torch, relaxcomm
+    BEGIN
+    + """
 from relaxcomm.checkpoint import writing
 from relaxcomm.checkpoint.periodic import Checkpoints
 from relaxcomm.config import CheckpointConfig
 from relaxcomm.network.operations import AllReduce
 from relaxcomm.network.process_groups import Groups
 
-ALGORITHM, FOLDER, PORT, STEPS, LOST, AT, WHEN = json.loads(sys.argv[1])
-"""
-    + BEGIN
-    + """
 def ending(write):
     def act(self, *args):
         if rank in LOST and f"step-{AT:08d}" in str(self._writer.path):
-            end()
+            end(0.5)
         if rank in LOST and WHEN == "torn" and "step-00000010" in str(self._writer.path):
             time.sleep(60)  # it will not come to its end
         return write(self, *args)
@@ -59,7 +51,7 @@ with relaxcomm.attach(model, optimizer, config) as engine:
     begun = engine.statistics["steps"]
     while engine.statistics["steps"] < STEPS:
         if WHEN in ("step", "torn") and rank in LOST and engine.statistics["steps"] == AT:
-            end()
+            end(0.5)
         x = torch.randn(16, 20)
         (model(x)[:, 0] - torch.tanh(x[:, 0])).square().mean().backward()
         optimizer.step()
@@ -67,8 +59,7 @@ with relaxcomm.attach(model, optimizer, config) as engine:
         saving.step()
     saving.finish()
     found = {"begun": begun, "ranks": engine.world.size, "steps": engine.statistics["steps"]}
-flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-print(json.dumps({**found, "sum": flat.double().sum().item()}))
+print(json.dumps({**found, "sum": total()}))
 """
 )
 
@@ -77,30 +68,16 @@ def run(
     folder: Path, algorithm, steps: int, *, lost: tuple[int, ...] = (), at: int = 0, when: str = "", size=SIZE
 ):
     """What those that are left print; the others are killed after `at` steps, or while they write these."""
-    port = free_port()
-    store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
-    given = json.dumps([algorithm, str(folder), port, steps, lost, at, when])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, given],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        said = [rank.communicate(timeout=100) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    store = kept_store()
+    settings = {"PORT": store.port, "ALGORITHM": algorithm, "FOLDER": str(folder), "STEPS": steps}
+    settings |= {"LOST": lost, "AT": at, "WHEN": when}
+    done = launch_script(SCRIPT, size, 100, arguments=[json.dumps(settings)])
     del store
     left = [rank for rank in range(size) if rank not in lost]
-    errors = "\n".join(error for _, error in said)
-    assert [ranks[rank].returncode for rank in left] == [0] * len(left), errors
+    errors = "\n".join(one.stderr for one in done)
+    assert [done[rank].returncode for rank in left] == [0] * len(left), errors
     assert "terminate called" not in errors
-    return [json.loads(said[rank][0]) for rank in left], errors
+    return [json.loads(done[rank].stdout) for rank in left], errors
 
 
 @pytest.mark.parametrize(

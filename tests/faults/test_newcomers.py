@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from threading import Timer
 
 import psutil
 import pytest
-import torch
 
 from relaxcomm.network import elastic_store
-from tests.faults import test_survivors
-from tests.ranks import free_port
+from tests.faults import elastic_job, test_survivors
+from tests.faults.elastic_job import LIMIT_SECONDS
+from tests.faults.small_script import BEGIN
 
 pytestmark = pytest.mark.ranks
 
 SIZE, MORE = 3, 40
-LIMIT_SECONDS = 200  # beside the fault matrix one that passed took 85, and one was cut off at 120
 ALGORITHMS = {
     **{name: one for name, one in test_survivors.ALGORITHMS.items() if name not in test_survivors.SERVED},
     "adaptive_local_sgd": {
@@ -31,26 +24,9 @@ ALGORITHMS = {
     },
 }
 
-SCRIPT = """
-import json, os, signal, sys, time, torch, relaxcomm
-
-CONFIG, PORT, SIZE, MORE, STOP_AT, DEVICE = json.loads(sys.argv[1])
-torch.set_num_threads(1)
-if DEVICE == "cuda":
-    sys.path.insert(0, ".")
-    from tests.network.pretended_nccl import train_on_a_gpu
-
-    train_on_a_gpu()
-joins = "RELAXCOMM_JOIN" in os.environ
-if not joins:
-    store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-torch.manual_seed(7 * joins)  # who joins has other parameters at first
-sizes = [(20, 60), (60, 60), (60, 1)]
-model = torch.nn.Sequential(*(layer for a, b in sizes for layer in (torch.nn.Linear(a, b), torch.nn.Tanh())))
-model.to(DEVICE)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+SCRIPT = (
+    BEGIN
+    + """
 x = torch.randn(240, 20, generator=torch.Generator().manual_seed(3))
 data = torch.utils.data.TensorDataset(x, torch.tanh(x[:, :1]), torch.arange(len(x)))
 
@@ -64,7 +40,7 @@ with relaxcomm.attach(model, optimizer, CONFIG) as engine:
     while since is None or engine.step < since + MORE:
         epoch = loader.epoch
         for inputs, targets, places in loader:
-            if STOP_AT and not joins and rank == STOP_AT[0] and engine.step == STOP_AT[1]:
+            if [rank, engine.step] == STOP_AT:
                 os.kill(os.getpid(), signal.SIGSTOP)
             before = engine.step
             optimizer.zero_grad()
@@ -80,53 +56,24 @@ with relaxcomm.attach(model, optimizer, CONFIG) as engine:
     with engine.averaged():
         last = loss_on(x, torch.tanh(x[:, :1])).item()
     found = {"begin": begin, "steps": engine.statistics["steps"], "ranks": engine.world.size, "first": first}
-flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-print(json.dumps({**found, "last": last, "sum": flat.double().sum().item(), "seen": seen}))
+print(json.dumps({**found, "last": last, "sum": total(), "seen": seen}))
 """
+)
 
 
-class Job:
-    """An elastic run, whose store is in the test's own process, as a launcher's is."""
+class Job(elastic_job.Job):
+    """A run of an algorithm, which some join, and in which one may stop at a step."""
 
     def __init__(
         self, name: str, *, stop_at: tuple[int, int] | None = None, device: str = "cpu", **membership: object
     ) -> None:
-        port = free_port()
-        self.store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
         more = {"bucket_bytes": 8_000, "timeout_seconds": 30, "drift_guard": {"every_steps": 3}}
         config = {**ALGORITHMS[name], **more, "membership": {"elastic": True, **membership}}
-        settings = json.dumps([config, port, SIZE, MORE, stop_at, device])
-        self.command = [sys.executable, "-c", SCRIPT, settings]
-        self.address = f"127.0.0.1:{port}"
-        self.ranks = [self.start({"RANK": str(rank), "WORLD_SIZE": str(SIZE)}) for rank in range(SIZE)]
-
-    def start(self, more: dict[str, str]) -> subprocess.Popen[str]:
-        env = {**os.environ, **more, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            self.command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def join(self, **more: str) -> None:
-        self.ranks.append(self.start({"RELAXCOMM_JOIN": self.address, **more}))
-
-    def kill(self) -> None:
-        for rank in self.ranks:
-            rank.kill()
+        super().__init__(SCRIPT, SIZE, CONFIG=config, SIZE=SIZE, MORE=MORE, STOP_AT=stop_at, DEVICE=device)
 
     def end(self, *, killed: int | None = None):
-        hanging = Timer(LIMIT_SECONDS, self.kill)
-        hanging.start()
-        with ThreadPoolExecutor() as pool:  # what is not read holds its process up
-            said = list(pool.map(lambda rank: rank.communicate(), self.ranks))
-        hanging.cancel()
-        errors = "\n".join(error for _, error in said)
-        ended = [rank.returncode for index, rank in enumerate(self.ranks) if index != killed]
-        assert ended == [0] * len(ended), errors
-        assert "terminate called" not in errors
-        found = [json.loads(out) for index, (out, _) in enumerate(said) if index != killed]
-        assert len({one["sum"] for one in found}) == 1, "close() ends with the same model everywhere"
+        found, errors = super().end(killed=killed)
         assert len({one["steps"] for one in found}) == 1
-        assert all(one["last"] < 0.5 * one["first"] for one in found), found
         return found, errors
 
 

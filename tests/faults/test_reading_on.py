@@ -6,25 +6,20 @@ import json
 from collections import Counter
 
 import pytest
-import torch
 
-from tests.ranks import free_port, launch_script
+from tests.faults.small_script import MEET, kept_store
+from tests.ranks import launch_script
 
 pytestmark = pytest.mark.ranks
 
 SIZE, SAMPLES, BATCH_SIZE, EPOCHS, LOST = 4, 480, 8, 3, 2
 
-SCRIPT = """
-import json, os, signal, sys, time, torch, relaxcomm
+SCRIPT = (
+    MEET
+    + """
 from relaxcomm.network.operations import Agree
 from relaxcomm.network.process_groups import Groups
 
-PORT, LOST_AT, BATCHES = map(int, sys.argv[1:4])
-config = json.loads(sys.argv[4])
-rank = int(os.environ["RANK"])
-torch.set_num_threads(1)
-store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
-torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -34,21 +29,20 @@ def torn(groups, operation, *wait):
     # For one rank the last agreement is torn: it never has what the others have.
     works, result = start(groups, operation, *wait)
     if isinstance(operation, Agree) and engine.step == LOST_AT - 1:
-        works = [*works, groups._host.recv([torch.empty(1)], LOST_RANK, 99)]
+        works = [*works, groups._host.recv([torch.empty(1)], LOST, 99)]
     return works, result
 
 read = []
-with relaxcomm.attach(model, optimizer, config) as engine:
-    if rank == 1 and config["algorithm"] == "d_psgd":
+with relaxcomm.attach(model, optimizer, CONFIG) as engine:
+    if rank == 1 and CONFIG["algorithm"] == "d_psgd":
         Groups.start = torn
     loader = engine.loader(torch.arange(SAMPLES).float(), batch_size=8)
     for epoch in range(EPOCHS):
         read.append([])
         for batch, x in enumerate(loader, 1):
             read[-1] += [int(one) for one in x]
-            if rank == LOST_RANK and engine.step == LOST_AT:
-                time.sleep(0.5 if config["algorithm"] == "d_psgd" else 0)
-                os.kill(os.getpid(), signal.SIGKILL)
+            if rank == LOST and engine.step == LOST_AT:
+                end(0.5 if CONFIG["algorithm"] == "d_psgd" else 0)
             if batch % BATCHES:
                 with engine.no_sync():
                     model(x.view(-1, 1) / SAMPLES).square().mean().backward()
@@ -56,12 +50,13 @@ with relaxcomm.attach(model, optimizer, config) as engine:
             model(x.view(-1, 1) / SAMPLES).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-            if config["algorithm"] != "d_psgd":
+            if CONFIG["algorithm"] != "d_psgd":
                 time.sleep(0.012 if rank == 0 else 0.008)
     with engine.averaged():
         steps = engine.statistics["steps"]
 print(json.dumps([steps, read]))
 """
+)
 
 
 def lose(lost_at: int, batches: int, **config: object) -> list[tuple[int, list[list[int]]]]:
@@ -73,11 +68,10 @@ def lose(lost_at: int, batches: int, **config: object) -> list[tuple[int, list[l
         config: where each has a clock of its own rank 0 is slow, and is behind.
     """
     config |= {"membership": {"elastic": True}, "bucket_bytes": 80}
-    port = free_port()
-    store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
-    constants = f"SAMPLES, EPOCHS, LOST_RANK = {SAMPLES}, {EPOCHS}, {LOST}\n"
-    arguments = [str(port), str(lost_at), str(batches), json.dumps(config)]
-    done = launch_script(constants + SCRIPT, SIZE, 60, arguments=arguments)
+    store = kept_store()
+    settings = {"PORT": store.port, "CONFIG": config, "LOST_AT": lost_at, "BATCHES": batches}
+    settings |= {"SAMPLES": SAMPLES, "EPOCHS": EPOCHS, "LOST": LOST}
+    done = launch_script(SCRIPT, SIZE, 60, arguments=[json.dumps(settings)])
     del store
     left = [one for rank, one in enumerate(done) if rank != LOST]
     assert [one.returncode for one in left] == [0] * len(left), "\n".join(one.stderr for one in done)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
-from tests.ranks import free_port, launch_script
+from tests.faults.small_script import BEGIN, kept_store
+from tests.ranks import launch_script
 
 pytestmark = pytest.mark.ranks
 
@@ -15,34 +15,16 @@ SIZE, STEPS, LOST_AT = 4, 40, 14
 GRACE_SECONDS, LATE_SECONDS = 3, 4.5
 
 SCRIPT = (
-    f"LATE_SECONDS = {LATE_SECONDS}"
+    BEGIN
     + """
-import json, os, signal, sys, threading, time, torch, relaxcomm
-
-CONFIG, LOST, HOW, PORT, DEVICE = json.loads(sys.argv[1])
-rank, STEPS, LOST_AT = int(os.environ["RANK"]), int(sys.argv[2]), int(sys.argv[3])
-torch.set_num_threads(1)
-if DEVICE == "cuda":
-    sys.path.insert(0, ".")
-    from tests.network.pretended_nccl import train_on_a_gpu
-
-    train_on_a_gpu()
-# The test's own process keeps the store, as a launcher does.
-store = torch.distributed.TCPStore("127.0.0.1", PORT, None, False)
-torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
-torch.manual_seed(0)
-sizes = [(20, 60), (60, 60), (60, 1)]
-model = torch.nn.Sequential(*(layer for a, b in sizes for layer in (torch.nn.Linear(a, b), torch.nn.Tanh())))
-model.to(DEVICE)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-torch.manual_seed(1 + rank)
+import threading
 
 def lose():
     if HOW == "late":
         return time.sleep(LATE_SECONDS)
     if HOW == "raise":
         raise KeyError("mine")
-    os.kill(os.getpid(), signal.SIGKILL)
+    end()
 
 def loss_on(count):
     x = torch.randn(count, 20).to(DEVICE)
@@ -70,9 +52,8 @@ with relaxcomm.attach(model, optimizer, CONFIG) as engine:
     steps = engine.statistics["steps"]
     copies = engine.world.size
 serving = [one.name for one in threading.enumerate() if one.name.startswith("relaxcomm-service")]
-flat = torch.cat([p.detach().flatten() for p in model.parameters()])
 print(json.dumps({"steps": steps, "ranks": copies, "first": first, "last": last, "longest": longest,
-                  "hidden": hidden, "serving": serving, "sum": flat.double().sum().item()}))
+                  "hidden": hidden, "serving": serving, "sum": total()}))
 """
 )
 
@@ -98,12 +79,12 @@ SERVED = ("ssp", "async_model_average", "ad_psgd", "decoupled_diloco", "heloco")
 
 def lose(name: str, *, lost: int = 1, how: str = "step", device: str = "cpu", **membership: float):
     """What the ranks that are left print, and what all of them say on their way."""
-    port = free_port()
-    store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    store = kept_store()
     more = {"membership": {"elastic": True, **membership}, "bucket_bytes": 8_000, "timeout_seconds": 30}
     config = {**ALGORITHMS[name], **more, "drift_guard": {"every_steps": 3}}
-    settings = json.dumps([config, lost, how, port, device])
-    done = launch_script(SCRIPT, SIZE, 100, arguments=[settings, str(STEPS), str(LOST_AT)])
+    settings = {"PORT": store.port, "CONFIG": config, "LOST": lost, "HOW": how, "DEVICE": device}
+    settings |= {"STEPS": STEPS, "LOST_AT": LOST_AT, "LATE_SECONDS": LATE_SECONDS}
+    done = launch_script(SCRIPT, SIZE, 100, arguments=[json.dumps(settings)])
     del store
     left = [one for rank, one in enumerate(done) if rank != lost]
     errors = "\n".join(one.stderr for one in done)

@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
-from tests.faults.small_script import BEGIN
-from tests.ranks import free_port, launch_script
+from tests.faults.small_script import BEGIN, kept_store
+from tests.ranks import launch_script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.faults]
 
 SCRIPT = (
-    """
-import json, os, signal, sys, time, torch, relaxcomm
+    BEGIN
+    + """
 from relaxcomm.errors import RankLostError
 from relaxcomm.network.torch_distributed import TorchTransport
 
-ALGORITHM, WHEN, DEAF, PORT, LOST = json.loads(sys.argv[1])
-"""
-    + BEGIN
-    + """meet, is_torn, calls = TorchTransport.meet, False, 0
+meet, is_torn, calls = TorchTransport.meet, False, 0
 
 def torn(transport, event, step=None):
     meet(transport, event, step)
     if is_torn and event == "the end of what all do together":
         if rank == LOST:
-            end()
+            end(0.5)
         if rank == DEAF:
             time.sleep(1)
             raise RankLostError("the others have met, and this rank has not heard of it")
@@ -36,9 +32,6 @@ def together():
     global calls
     calls += 1
     return engine.world.gather(rank, "a comparison")
-
-def flat():
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).double().sum().item()
 
 TorchTransport.meet = torn
 elastic = {"membership": {"elastic": True}, "timeout_seconds": 30}
@@ -50,22 +43,22 @@ with relaxcomm.attach(model, optimizer, config) as engine:
         optimizer.step()
         optimizer.zero_grad()
         if step == 5:
-            own = flat()
+            own = total()
             is_torn = WHEN != "inside"
             if WHEN == "together":
                 told = engine.together(together)
             else:
                 with engine.averaged():
-                    mean = flat()
+                    mean = total()
                     is_torn = False
                     if WHEN == "inside" and rank == LOST:
-                        end()
+                        end(0.5)
                     told = engine.together(together)
-                after = flat()
+                after = total()
                 if WHEN == "averaged":
                     assert after == own, "this rank's own comes back"
             is_torn = False
-print(json.dumps({"told": told, "calls": calls, "steps": engine.statistics["steps"], "sum": flat(),
+print(json.dumps({"told": told, "calls": calls, "steps": engine.statistics["steps"], "sum": total(),
                   "shown": None if WHEN == "together" else [mean, after]}))
 """
 )
@@ -81,9 +74,9 @@ def run(algorithm, when: str, *, size: int = 4, deaf: int = 0):
         deaf: the one that has not heard of the end of the event.
     """
     lost = size - 1
-    port = free_port()
-    store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
-    done = launch_script(SCRIPT, size, 60, arguments=[json.dumps([algorithm, when, deaf, port, lost])])
+    store = kept_store()
+    settings = {"PORT": store.port, "ALGORITHM": algorithm, "WHEN": when, "DEAF": deaf, "LOST": lost}
+    done = launch_script(SCRIPT, size, 60, arguments=[json.dumps(settings)])
     del store
     assert [one.returncode for one in done[:lost]] == [0] * lost, "\n".join(one.stderr for one in done)
     found = [json.loads(one.stdout) for one in done[:lost]]
