@@ -16,7 +16,8 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.step.state import Place, RuleState
-from relaxcomm.tensors.buckets import Bucket, Strides, are_dense
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.memory_order import Strides, are_dense
 
 _REMEDIES = {
     "rank": "load the state that this rank saved",

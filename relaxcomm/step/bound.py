@@ -20,7 +20,8 @@ from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.state import State
 from relaxcomm.step.votes import Votes
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Bucket, Strides
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.memory_order import Strides
 
 
 class Bound:

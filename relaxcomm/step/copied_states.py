@@ -16,7 +16,8 @@ from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import moment_like
 from relaxcomm.step.optimizer_states import is_plain, states_of
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Item, Strides, are_dense, local
+from relaxcomm.tensors.buckets import Item, local
+from relaxcomm.tensors.memory_order import Strides, dense_strides
 
 _EVENT = "the copy of optimizers"
 
@@ -42,8 +43,7 @@ class _Form:
     @classmethod
     def of(cls, held: Tensor) -> _Form:
         """That of a tensor."""
-        strides = held.stride() if are_dense(held.stride(), held.shape) else None
-        return cls(tuple(held.shape), strides, held.dtype, held.device.type != "cpu")
+        return cls(tuple(held.shape), dense_strides(held), held.dtype, held.device.type != "cpu")
 
     def empty(self, parameter: Tensor) -> Tensor:
         """Memory for what another rank's optimizer holds of a parameter."""

@@ -18,7 +18,8 @@ from relaxcomm.roles import Context, VotingTrigger
 from relaxcomm.step.bucket_filling import stays_in_place
 from relaxcomm.step.weighted_buffers import weighted_buffers
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Bucket, Item, Strides
+from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.memory_order import Strides
 
 
 @dataclass(frozen=True, eq=False)

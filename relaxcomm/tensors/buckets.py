@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,11 +14,10 @@ from relaxcomm.errors import UsageError
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.layout import Layout
+from relaxcomm.tensors.memory_order import Strides, dense_strides, shape_in_memory
 from relaxcomm.tensors.precision import wide
 
 _dtype, _device = attrgetter("dtype"), attrgetter("device")
-Strides: TypeAlias = tuple[int, ...] | None
-"""Of a tensor whose memory has neither gaps nor overlap (channels-last has none, a slice has); else None."""
 
 
 @dataclass(frozen=True)
@@ -71,26 +69,6 @@ def local(tensor: Tensor) -> Tensor:
     return held
 
 
-def are_dense(strides: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether strides fill the memory of a tensor without gaps or overlap."""
-    expected = 1
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _shape_in_memory(shape: torch.Size, strides: Strides) -> torch.Size:
-    """The sizes from the slowest dimension to the fastest: a column-major matrix is its transpose."""
-    if strides is None:
-        return shape
-    order = sorted(range(len(shape)), key=lambda dimension: -strides[dimension])
-    return torch.Size(shape[dimension] for dimension in order)
-
-
 class Bucket:
     """A flat buffer layout over tensors of one dtype and device.
 
@@ -125,15 +103,14 @@ class Bucket:
             self.numel += item.tensor.numel()
         self._held = [item.tensor for item in self.items]
         # Asked for once: an exchange makes views many times.
-        now = [one.stride() if are_dense(one.stride(), one.shape) else None for one in self._held]
-        self.strides: list[Strides] = now if strides is None else list(strides)
+        self.strides: list[Strides] = list(map(dense_strides, self._held) if strides is None else strides)
         self._scratch: Tensor | None = None
         self._scratch_views: list[Tensor] = []
 
     @cached_property
     def layout(self) -> Layout:
         """Names of the tensors, in flat order, and shapes as they lie there: transposed where memory is."""
-        shapes = map(_shape_in_memory, (item.tensor.shape for item in self.items), self.strides)
+        shapes = map(shape_in_memory, (item.tensor.shape for item in self.items), self.strides)
         return Layout(self.names, tuple(shapes))
 
     @property

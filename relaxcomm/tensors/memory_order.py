@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
-from relaxcomm.tensors.buckets import are_dense
+Strides: TypeAlias = tuple[int, ...] | None
+"""Of a tensor whose memory has neither gaps nor overlap (channels-last has none, a slice has); else None."""
+
+
+def are_dense(strides: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether strides fill the memory of a tensor without gaps or overlap."""
+    expected = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def dense_strides(tensor: Tensor) -> Strides:
+    """Those of a tensor, if they are dense."""
+    return tensor.stride() if are_dense(tensor.stride(), tensor.shape) else None
+
+
+def shape_in_memory(shape: torch.Size, strides: Strides) -> torch.Size:
+    """The sizes from the slowest dimension to the fastest: a column-major matrix is its transpose."""
+    if strides is None:
+        return shape
+    order = sorted(range(len(shape)), key=lambda dimension: -strides[dimension])
+    return torch.Size(shape[dimension] for dimension in order)
 
 
 def laid_out_like(tensor: Tensor, values: Tensor) -> Tensor:
@@ -22,6 +51,6 @@ def laid_out_like(tensor: Tensor, values: Tensor) -> Tensor:
     is_plain = type(values) is Tensor and values.layout == torch.strided  # a quantised one has no such memory
     if not is_plain or values.shape != tensor.shape or values.stride() == tensor.stride():
         return values
-    if not are_dense(tensor.stride(), tensor.shape):
+    if dense_strides(tensor) is None:
         return values
     return torch.empty_like(tensor, dtype=values.dtype, device=values.device).copy_(values)
