@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from relaxcomm.engine.end_of_backward import EndOfBackward
 from relaxcomm.engine.gradient_hooks import GradientHooks, hang
 from relaxcomm.engine.optimizer_turns import OptimizerTurns
+from relaxcomm.engine.output_hooks import OutputHooks
 from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
 from relaxcomm.system.compiler import uncompiled
@@ -39,7 +38,7 @@ class Follower(Protocol):
         """A parameter has its gradient; told only after `watch_parts`."""
 
     def backward_begins(self) -> None:
-        """A backward has reached what `watch_output` watches."""
+        """A backward has reached what `Hooks.output` watches."""
 
     def gradients_arrive(self, indices: list[int]) -> None:
         """Trained parameters have their gradients; how many are told of at a time, `GradientHooks` says."""
@@ -63,8 +62,6 @@ class Hooks:
     """The hooks on a model and its optimizers, which stay while the algorithms behind them change.
 
     A switch may happen in one of them: there torch allows none on modules to be added or removed.
-    Hooks on the root's output find the end of the outermost backward: under reentrant
-    checkpointing, a callback queued from inside fires when the nested backward ends.
 
     Args:
         model: whose forward is followed.
@@ -85,11 +82,11 @@ class Hooks:
         self._tells_of_model = True
         self._handles: list[RemovableHandle] = []
         self._of_parts: list[RemovableHandle] = []
-        self._leaves = WeakTensorKeyDictionary()  # that the model returns, each with its hook
         self.gradients = GradientHooks((), self._gradients_arrive)
         """Those on the gradients that the follower wants to be told of."""
         self._hybrid = HybridSharding(model)
-        self._begin_of_backward = uncompiled(self._backward_begins)
+        self.output = OutputHooks(self._backward_begins)
+        """Those on what the model returns."""
         self.end_of_backward = EndOfBackward(
             self._backward_ends, is_sharded=any(item.sharded is not None for item in parameters)
         )
@@ -138,22 +135,13 @@ class Hooks:
         """Follow them no more: the model is called."""
         _remove(self._of_parts)
 
-    def watch_output(self, output: Any) -> None:
-        """Tell when a backward reaches what the model has returned."""
-        for tensor in _tensors(output):
-            if tensor.requires_grad and tensor not in self._leaves:
-                handle = tensor.register_hook(self._begin_of_backward)  # type: ignore[no-untyped-call]  # torch's
-                if tensor.is_leaf:  # such as a parameter, which is there again in the next output
-                    self._leaves[tensor] = handle
-
     def remove(self) -> None:
         """Remove all, as before attach."""
         self._hybrid.give_back()
         self.follow(None, gradients=False)
         _remove(self._handles)
         _remove(self._of_parts)
-        _remove(list(self._leaves.values()))  # type: ignore[no-untyped-call]  # torch's
-        self._leaves.clear()
+        self.output.remove()
 
     @contextmanager
     def steps_alone(self) -> Iterator[None]:
@@ -188,7 +176,7 @@ class Hooks:
         if (follower := self._follower_of_model) is not None:
             follower.gradients_arrive(indices)
 
-    def _backward_begins(self, gradient: Tensor) -> None:
+    def _backward_begins(self) -> None:
         if (follower := self._follower_of_model) is not None:
             follower.backward_begins()
 
@@ -232,18 +220,3 @@ def _remove(handles: list[RemovableHandle]) -> None:
     for handle in handles:
         handle.remove()
     handles.clear()
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors in a module's output, however it is nested."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, list | tuple):
-        for value in output:
-            yield from _tensors(value)
-    elif is_dataclass(output):
-        for field in fields(output):
-            yield from _tensors(getattr(output, field.name))

@@ -109,7 +109,7 @@ class Loop:
         if torch.is_grad_enabled():
             replica = self.step.bound.replica
             check_forward(replica.model, module, replica.parameters[0].parameter)
-            self._hooks.watch_output(output)
+            self._hooks.output.watch(output)
 
     @callback
     def part_begins(self) -> None:
