@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
+import torch.distributed as dist
 from prometheus_client import CollectorRegistry
 from torch import Tensor
 
@@ -80,8 +81,10 @@ class Metering:
 
     def _name_run(self, settings: MetricsConfig) -> str:
         """A name that no open engine of this process has: two share a folder, and may share a second."""
+        first_rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         with _lock:
-            self.name = name_run(settings, self._bound.algorithm.name, {one.name for one in _open})
+            taken = {one.name for one in _open}
+            self.name = name_run(settings, self._bound.algorithm.name, taken, first_rank=first_rank)
             _open.add(self)
         return self.name
 

@@ -28,7 +28,9 @@ from relaxcomm.system.tcp import before_port
 _PATIENCE_SECONDS = 3.0
 
 
-def name_run(settings: MetricsConfig, algorithm: str, taken: Collection[str] = ()) -> str:
+def name_run(
+    settings: MetricsConfig, algorithm: str, taken: Collection[str] = (), *, first_rank: int = 0
+) -> str:
     """The value of the label `run`: the same after an elastic restart where the launcher has an id.
 
     Where it has none, no other run gets the same one, not even one of another process in the same second.
@@ -37,11 +39,14 @@ def name_run(settings: MetricsConfig, algorithm: str, taken: Collection[str] = (
         settings: that may give it.
         algorithm: its name.
         taken: names of engines of this process that are open; one like these gets a number.
+        first_rank: the job's rank of the run's rank 0. A job may have several runs, each of some of its
+            ranks; those without its rank 0 get the first of theirs.
     """
     launcher = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if launcher == "none":
         launcher = slurm.run_id() or f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     name = settings.run or f"{algorithm}-{launcher}"
+    name += f"-rank{first_rank}" if first_rank else ""
     numbered = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(one for one in numbered if one not in taken)
 

@@ -59,6 +59,12 @@ def test_runs_of_two_processes_in_the_same_second_have_different_names(monkeypat
     assert addresses.name_run(settings, "bsp") == "bsp-7"
 
 
+def test_runs_of_other_ranks_of_one_job_have_different_names(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    names = [addresses.name_run(MetricsConfig(), "bsp", first_rank=rank) for rank in (0, 2)]
+    assert names == ["bsp-7", "bsp-7-rank2"]
+
+
 def test_a_taken_port_is_a_warning_that_names_the_other_and_is_found():
     with socket.socket() as other:
         port = free_ports(2)  # rank 1 gets its own, so that one warning comes
