@@ -49,7 +49,7 @@ def doctor(
         settings = None if path is None else config.load(path)
         found = [*examine(workers, timeout, verbose=traceback), *exposure.findings(settings)]
         if os.environ.get("RANK", "0") != "0":  # rank 0 speaks for all that reach the master
-            found = [one for one in found if one.name == "master" and one.level == "problem"]
+            found = [one for one in found if _is_fatal(one)]
         show(found)
         if any(one.level == "problem" for one in found):
             raise SystemExit(1)
@@ -59,7 +59,7 @@ def examine(workers: int | None, timeout_seconds: float, *, verbose: bool) -> li
     """All findings that this process can make."""
     local = whole_number("LOCAL_WORLD_SIZE", workers or 1, least=1)
     found = machine.findings(local) + interfaces.findings()
-    fatal = any(one.level == "problem" and one.name in ("environment", "master", "backends") for one in found)
+    fatal = any(map(_is_fatal, found))
     if is_worker() and not fatal:
         return found + rendezvous.findings(found, timeout_seconds)
     if workers is not None and not fatal:
@@ -67,6 +67,11 @@ def examine(workers: int | None, timeout_seconds: float, *, verbose: bool) -> li
         begin_seconds = _BEGIN_SECONDS + timeout_seconds
         return found + launch(look, workers, verbose=verbose, begin_seconds=begin_seconds)
     return found
+
+
+def _is_fatal(one: Finding) -> bool:
+    """Whether it keeps this process from meeting the others."""
+    return one.level == "problem" and one.name in ("environment", "master", "backends")
 
 
 def show(found: Sequence[Finding]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import psutil
 
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
+from relaxcomm.system.environment import LAST_PORT
 
 _DEFAULT_PORT = 29500
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -107,7 +108,8 @@ def _master() -> Iterator[Finding]:
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun's own agent holds the port
         yield ok("master", f"{host}:{port}, held by torchrun")
         return
-    if not port.isdecimal() or os.environ.get("RANK", "0") != "0":
+    is_port = port.isdecimal() and int(port) <= LAST_PORT
+    if not is_port or os.environ.get("RANK", "0") != "0":  # which is told of the environment
         return
     if _is_free(int(port)):
         yield ok("master", f"port {port} is free")

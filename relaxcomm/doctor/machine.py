@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from relaxcomm.config import registry
 from relaxcomm.doctor.diagnosis import Finding, ok
+from relaxcomm.system.environment import LAST_PORT
 from relaxcomm.system.gpus import num_gpus
 
 _LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -129,3 +130,6 @@ def _environment() -> Iterator[Finding]:
     elif not missing and int(numbers["RANK"]) >= int(numbers["WORLD_SIZE"]):
         text = f"rank {numbers['RANK']} of {numbers['WORLD_SIZE']} workers"
         yield Finding("environment", "problem", text, "ranks go from 0 to WORLD_SIZE - 1")
+    elif not missing and int(numbers["MASTER_PORT"]) > LAST_PORT:
+        text = f"MASTER_PORT={numbers['MASTER_PORT']} is no port"
+        yield Finding("environment", "problem", text, f"choose one from 1024 to {LAST_PORT}")

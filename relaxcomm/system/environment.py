@@ -12,7 +12,8 @@ JOIN = "RELAXCOMM_JOIN"
 """HOST:PORT of the store of a run that this process joins; then it has no rank of a launcher's."""
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What a launcher tells a process of its place."""
-_MOST_DIGITS = 9
+LAST_PORT = 65_535
+_MOST = 10**9 - 1
 _LAUNCHER = "a launcher such as torchrun or srun sets it"
 
 
@@ -74,7 +75,7 @@ def check_rendezvous() -> None:
             "torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT together"
         )
     launched()
-    whole_number("MASTER_PORT", 0, most=65_535)
+    whole_number("MASTER_PORT", 0, most=LAST_PORT)
     address = os.environ["MASTER_ADDR"]
     if not address.isprintable() or not address.isascii() or not address or " " in address:
         raise ConfigError(
@@ -126,7 +127,7 @@ def attempt_in_store() -> int:
     return restart_count() if launcher_holds_store() else 0
 
 
-def whole_number(name: str, default: int, *, least: int = 0, most: int = 10**_MOST_DIGITS - 1) -> int:
+def whole_number(name: str, default: int, *, least: int = 0, most: int = _MOST) -> int:
     """The number in an environment variable.
 
     Raises: ConfigError for anything else.
@@ -134,7 +135,7 @@ def whole_number(name: str, default: int, *, least: int = 0, most: int = 10**_MO
     text = os.environ.get(name)
     if text is None:
         return default
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
     if not is_number or not least <= int(text) <= most:
         raise ConfigError(
             f"{name} is {text[:100]!r}; it is a whole number from {least} to {most}, and {_LAUNCHER}"

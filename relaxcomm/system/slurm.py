@@ -10,6 +10,7 @@ from relaxcomm.system.environment import JOIN, RANK_VARIABLES, whole_number
 from relaxcomm.system.mpi import num_processes, unread_processes
 
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000  # below those that Linux gives to clients
+_LAST_ID = 2**32 - 1  # a federation of clusters puts the cluster's number before the job's
 _STEPS_A_JOB = 31  # whose ports differ from those of the next jobs
 
 
@@ -78,7 +79,7 @@ def first_host(nodes: str) -> str:
         >>> first_host("gpu-[007-012,020]-ib,login")
         'gpu-007-ib'
     """
-    found = re.match(r"(?:[\w.-]+|\[\d+(?:[,-]\d+)*\])+(?=,|$)", nodes, re.ASCII)
+    found = re.match(r"(?:[\w.-]|\[\d+(?:[,-]\d+)*\])+(?=,|$)", nodes, re.ASCII)
     if found is None:
         raise ConfigError(
             f"SLURM_STEP_NODELIST is {nodes[:100]!r}, which names no host; export MASTER_ADDR, the name or "
@@ -127,7 +128,7 @@ def _as_torchrun() -> dict[str, str]:
             "go from 0 to SLURM_STEP_NUM_TASKS - 1, and srun sets both"
         )
     node = whole_number("SLURM_NODEID", 0)
-    job, step = whole_number("SLURM_JOB_ID", 0), whole_number("SLURM_STEP_ID", 0)
+    job, step = (whole_number(name, 0, most=_LAST_ID) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),

@@ -47,12 +47,22 @@ def test_on_a_terminal_it_is_a_table_with_a_sum(monkeypatch, capsys):
     assert lines[-1] == "1 problem, 0 warnings"
 
 
-def test_a_broken_environment_is_a_problem_and_nobody_is_waited_for(monkeypatch):
-    monkeypatch.setenv("RANK", "0")
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_broken_environment_is_a_problem_and_nobody_is_waited_for(rank, monkeypatch):
+    monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = run()
     assert done.exit_code == 1
     assert "environment  problem: a launcher sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT" in done.stdout
+
+
+def test_a_port_that_cannot_be_is_a_problem(monkeypatch):
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "99999"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = run()
+    assert (done.exit_code, done.stderr) == (1, "")
+    assert "MASTER_PORT=99999 is no port; choose one from 1024 to 65535" in done.stdout
 
 
 def test_workers_under_a_launcher_are_refused(monkeypatch):

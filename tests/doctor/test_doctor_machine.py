@@ -57,6 +57,7 @@ def test_cores(workers, threads, level, says, monkeypatch):
         ({"WORLD_SIZE": None, "MASTER_ADDR": None}, "missing: WORLD_SIZE, MASTER_ADDR"),
         ({"RANK": "2"}, "rank 2 of 2 workers"),
         ({"RANK": "first"}, "not a number: RANK=first"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999 is no port"),
     ],
 )
 def test_environment(changes, says, monkeypatch):

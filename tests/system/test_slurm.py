@@ -63,6 +63,11 @@ def test_all_tasks_of_a_step_and_no_others_have_one_port(started, step):
     assert ports == {str(20_000 + 31 * 7 + int(step))}
 
 
+def test_a_job_of_a_federation(started):
+    started(in_task(1, 2), SLURM_JOB_ID=str(63 * 2**26 + 7), SLURM_STEP_ID="4294967290")
+    assert 20_000 <= int(said()["MASTER_PORT"]) < 30_000
+
+
 def test_what_a_user_exports_remains(started):
     started(in_task(1, 2), MASTER_ADDR="10.0.0.3", MASTER_PORT="29500", LOCAL_RANK="1")
     assert (said()["MASTER_ADDR"], said()["MASTER_PORT"]) == ("10.0.0.3", "29500")
@@ -145,7 +150,19 @@ def test_the_first_host(nodes, first):
 
 
 @pytest.mark.parametrize(
-    "nodes", ["", ",", "host[", "host[1-3", "host[]", "host[x]", "a b", "(null)", "hôst"]
+    "nodes",
+    [
+        "",
+        ",",
+        "host[",
+        "host[1-3",
+        "host[]",
+        "host[x]",
+        "a b",
+        "(null)",
+        "hôst",
+        "averyverylongname-" * 9 + "!",
+    ],
 )
 def test_what_is_no_list_of_hosts(nodes):
     with pytest.raises(ConfigError, match="names no host"):
