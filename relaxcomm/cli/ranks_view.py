@@ -80,7 +80,9 @@ class History:
 
 
 def make_row(before: Reading | None, now: Reading, losses: tuple[float, ...] = ()) -> Row:
-    """A rank's row from two readings; rates need both."""
+    """A rank's row from two readings; rates need both, of the same process."""
+    if before is not None and now.values.get("steps", 0.0) < before.values.get("steps", 0.0):
+        before = None  # it was started again
 
     def grown(name: str) -> float:
         return 0.0 if before is None else now.values.get(name, 0.0) - before.values.get(name, 0.0)

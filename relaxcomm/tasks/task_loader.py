@@ -137,4 +137,9 @@ def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -
         raise ConfigError(describe(error, f"task {shown(name)}", make)) from None
     except PydanticUserError as error:
         raise ConfigError(f"task {shown(name)}: its signature cannot be checked: {error.message}") from None
+    except NameError as error:
+        raise ConfigError(
+            f"task {shown(name)}: its signature cannot be checked: {error}; import what its annotations name "
+            "outside of `if TYPE_CHECKING:`"
+        ) from None
     return {str(key): item for key, item in options.items()}

@@ -147,6 +147,8 @@ def test_rates_are_between_two_readings():
     assert (evaluated.exposed, evaluated.compute_seconds) == (1.0, 0.0)  # waits of rounds are in no step
     assert mark_slowest([evaluated, replace(evaluated, rank=1)])[0].note == ""
     assert make_row(now, replace(now, seconds=13.0)).note == "stands"
+    again = make_row(now, replace(before, seconds=14.0))
+    assert (again.sent_per_second, again.note) == (None, ""), "a process that was started again"
 
 
 def test_only_a_rank_that_is_clearly_slower_is_marked():

@@ -23,7 +23,13 @@ def own_module(tmp_path, monkeypatch):
     (package / "job.py").write_text(
         textwrap.dedent(
             """
+            from __future__ import annotations
+            from typing import TYPE_CHECKING
             from relaxcomm.tasks.digits import make as digits
+            if TYPE_CHECKING:
+                from relaxcomm import Task
+            def annotated(seed: int) -> Task:
+                return digits(seed)
             def make(seed: int, epochs: int = 3):
                 return digits(seed, epochs=epochs, hidden=[8])
             def nothing(seed):
@@ -80,6 +86,11 @@ def test_own_task_in_the_current_directory(own_module, value):
 def test_what_is_wrong_is_said_before_anything_is_built(own_module, value, message):
     with pytest.raises(ConfigError, match=message):
         find_task(value)
+
+
+def test_an_annotation_that_is_not_imported_is_told(own_module):
+    with pytest.raises(ConfigError, match="name 'Task' is not defined; import what its annotations name"):
+        find_task(f"{own_module}.job:annotated")
 
 
 def test_a_task_of_another_type_is_refused(own_module):
