@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from relaxcomm.network.transport import Membership
+from relaxcomm.system.random_states import raw
 
 
 def carried_random(states: Sequence[Mapping[str, Any]], membership: Membership) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def carried_random(states: Sequence[Mapping[str, Any]], membership: Membership) 
         membership: the new one.
     """
     return {
-        name: state if len({_raw(one[name]) for one in states}) == 1 else _begun(name, states, membership)
+        name: state if len({raw(one[name]) for one in states}) == 1 else _begun(name, states, membership)
         for name, state in states[0].items()
     }
 
@@ -32,7 +33,7 @@ def carried_random(states: Sequence[Mapping[str, Any]], membership: Membership) 
 def _begun(name: str, states: Sequence[Mapping[str, Any]], membership: Membership) -> Any:
     drawn = hashlib.blake2b(repr(membership).encode(), digest_size=8)
     for one in states:
-        drawn.update(_raw(one[name]))
+        drawn.update(raw(one[name]))
     seed = int.from_bytes(drawn.digest()) >> 1
     if name == "python":
         return random.Random(seed).getstate()
@@ -41,10 +42,6 @@ def _begun(name: str, states: Sequence[Mapping[str, Any]], membership: Membershi
         return kind, np.asarray(key).tolist(), *rest
     if name == "torch":
         return torch.Generator().manual_seed(seed).get_state()
-    raw = torch.zeros_like(states[0][name])  # of a GPU: the seed, and behind it how much of it was drawn
-    raw[:8] = torch.tensor([seed]).view(torch.uint8)
-    return raw
-
-
-def _raw(state: Any) -> bytes:
-    return state.numpy().tobytes() if isinstance(state, torch.Tensor) else repr(state).encode()
+    made = torch.zeros_like(states[0][name])  # of a GPU: the seed, and behind it how much of it was drawn
+    made[:8] = torch.tensor([seed]).view(torch.uint8)
+    return made

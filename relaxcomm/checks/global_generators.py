@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import random
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
 import torch
 
 from relaxcomm.checks.finding import expect
+from relaxcomm.system.random_states import export_random, raw
 
-GlobalStates = dict[str, bytes | str]
+_HOST = torch.device("cpu")
 
 
-def global_states() -> GlobalStates:
+def global_states() -> dict[str, Any]:
     """The states of the generators that a whole program shares."""
-    return {
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "NumPy": repr(np.random.get_state()),
-        "random": repr(random.getstate()),
-    }
+    return export_random(_HOST)
 
 
-def left_alone(before: GlobalStates) -> None:
+def left_alone(before: Mapping[str, Any]) -> None:
     """They are as they were: dropout and the order of data draw from them, too."""
-    here = global_states()
-    changed = [name for name, state in before.items() if here[name] != state]
+    changed = [name for name, state in global_states().items() if raw(state) != raw(before[name])]
     expect(
         not changed,
         f"seeds the global generator of {' and of '.join(changed)}, or draws from it: dropout and the order "

@@ -143,9 +143,9 @@ class Loaders:
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Go on from a checkpoint, also with loaders that are made later."""
-        if self._later and self._bound is not None:
-            self._later = []
-            self._share(self._bound.world.membership, at_once=True)
+        if self._later:
+            now, self._later = self._later[-1].membership, []
+            self._share(now, at_once=True)
         self._read_on(saved)
 
     def _read_on(self, saved: Sequence[Mapping[str, Any]]) -> None:

@@ -81,7 +81,7 @@ class Metering:
 
     def _name_run(self, settings: MetricsConfig) -> str:
         """A name that no open engine of this process has: two share a folder, and may share a second."""
-        first_rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        first_rank = dist.get_rank() if dist.is_initialized() else 0
         with _lock:
             taken = {one.name for one in _open}
             self.name = name_run(settings, self._bound.algorithm.name, taken, first_rank=first_rank)

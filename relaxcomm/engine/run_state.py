@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 
 from relaxcomm.carry import carry
@@ -22,6 +20,7 @@ from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import held, load_held
 from relaxcomm.step.world import World
+from relaxcomm.system.random_states import export_random, restore_random
 
 
 class Stateful(Protocol):
@@ -79,7 +78,7 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
         "optimizer_settings": run_optimizers.settings(replica.optimizers),
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
         "engine": engine_state.export(session),
-        "random": _export_random(replica.device),
+        "random": export_random(replica.device),
         "others": {name: one.state_dict() for name, one in others.items()},
     }
 
@@ -119,7 +118,7 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
     load_all(session.world.transport, _parts(replica, saved, others))
     replica.load_model(saved["model"])
     engine_state.restore(session, saved["engine"])
-    _restore_random(saved["random"], replica.device)
+    restore_random(saved["random"], replica.device)
 
 
 def _parts(replica: Replica, saved: Mapping[str, Any], others: Mapping[str, Stateful]) -> list[SavedPart]:
@@ -132,25 +131,6 @@ def _parts(replica: Replica, saved: Mapping[str, Any], others: Mapping[str, Stat
         load = partial(one.load_state_dict, saved["others"][name])
         found.append(SavedPart(f"{name!r} ({type(one).__name__})", one, load))
     return found
-
-
-def _export_random(device: torch.device) -> dict[str, Any]:
-    """The generators of random numbers that training may draw from."""
-    kind, key, *rest = np.random.get_state(legacy=True)
-    return {
-        "python": random.getstate(),
-        "numpy": (kind, np.asarray(key).tolist(), *rest),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-    }
-
-
-def _restore_random(saved: Mapping[str, Any], device: torch.device) -> None:
-    random.setstate(saved["python"])
-    np.random.set_state(saved["numpy"])
-    torch.set_rng_state(saved["torch"])
-    if device.type == "cuda" and saved["cuda"] is not None:
-        torch.cuda.set_rng_state(saved["cuda"], device)
 
 
 def _check(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from relaxcomm.fields.frozen import Section
+from relaxcomm.system.environment import LAST_PORT
 
 DEFAULT_PORT = 9400
 Text = Annotated[str, Field(min_length=1, max_length=200)]
@@ -28,7 +29,7 @@ class MetricsConfig(Section):
             many are written from then on.
     """
 
-    port: Annotated[int, Field(ge=0, le=65535)] | None = DEFAULT_PORT
+    port: Annotated[int, Field(ge=0, le=LAST_PORT)] | None = DEFAULT_PORT
     address: Text = "127.0.0.1"
     run: Text | None = None
     log: bool = True

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import shown
 from relaxcomm.monitoring.metrics_settings import DEFAULT_PORT
+from relaxcomm.system.environment import LAST_PORT
 
 _SILENT_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0  # for all of it, however it trickles
@@ -92,7 +93,7 @@ class Reader:
 
 def _is_address(text: str) -> bool:
     found = _ADDRESS.fullmatch(text)
-    return found is not None and int(found[2] or 0) <= 65_535
+    return found is not None and int(found[2] or 0) <= LAST_PORT
 
 
 def _places(text: str) -> dict[int, str]:
