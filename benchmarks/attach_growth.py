@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import statistics
 import sys
 import threading
@@ -33,6 +32,7 @@ from meeting import CountingStore
 from report import Report, make_parser
 
 import relaxcomm
+from benchmarks.ports import free_port
 
 SIZES = (4, 8, 16, 32, 64, 128)
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
@@ -144,9 +144,7 @@ def measure(config: Mapping[str, Any], size: int) -> dict[str, float]:
     Raises: RuntimeError if a rank ends before it has told.
     """
     context = get_context("fork")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     ranks = [
         context.Process(target=rank_of, args=(rank, size, port, config, pipes[rank][1]), daemon=True)

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import json
 import os
-import socket
 import tempfile
 import time
 import traceback
@@ -21,6 +20,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # else both sides keep the default group, and may abort at their end
 from torch.multiprocessing.spawn import ProcessException, spawn
+
+from benchmarks.ports import free_port
 
 Rounds = Sequence[Sequence[float]]
 """`rounds[r]` holds the repetitions, in seconds, that were measured in round r."""
@@ -128,11 +129,8 @@ def run_ranks(
 
     Raises: TimeoutError if one has not; all are ended then.
     """
-    with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        passed = (num_workers, port, folder, backend, function, arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        passed = (num_workers, free_port(), folder, backend, function, arguments)
         started = spawn(_rank_main, passed, nprocs=num_workers, join=False)  # type: ignore[no-untyped-call]
         try:
             _join(started, limit_seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import socket
 import sys
 import time
 import traceback
@@ -22,6 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.ports import free_port
+
 PATIENCE_SECONDS = 240  # on a busy machine starting alone takes a minute; what hangs is known by that
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -32,13 +33,6 @@ class RankError(Exception):
     def __init__(self, errors: dict[int, tuple[str, str]], traces: list[str]) -> None:
         self.errors = errors
         super().__init__("\n".join(traces))
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run_ranks(

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.ranks import free_port
+from benchmarks.ports import free_port
 
 CONFIG = """
 algorithm: {name: %s}

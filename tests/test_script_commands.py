@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.ports import free_port
 from tests.network_namespaces import finish, hosts
 from tests.test_script_pages import block, blocks
 
@@ -40,11 +40,7 @@ def command(beginning: str, **replaced: str) -> list[str]:
 
 def run(arguments: list[str], folder: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        environment["PET_MASTER_PORT"] = str(
-            free.getsockname()[1]
-        )  # torchrun's own, so tests may run at once
+    environment["PET_MASTER_PORT"] = str(free_port())  # torchrun's own, so tests may run at once
     done = subprocess.run(
         arguments,
         cwd=folder,

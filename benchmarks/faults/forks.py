@@ -33,13 +33,6 @@ def _server() -> ForkServerContext:
     return context
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def start(
     function: Callable[..., None], *arguments: Any, host: Host | None = None, errors: Path | None = None
 ) -> BaseProcess:

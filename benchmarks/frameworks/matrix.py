@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.ports import free_port
 from benchmarks.report import environment, write_result
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
@@ -92,7 +92,7 @@ def run(framework: str, family: str) -> Cell:
         command = [sys.executable]
         if framework != "ray":
             command += ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS[framework])]
-            command += ["--master-port", str(_free_port())]
+            command += ["--master-port", str(free_port())]
         command += [script, "--epochs", str(_EPOCHS), "--config", str(config)]
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(
@@ -148,9 +148,3 @@ def table(cells: Sequence[Cell]) -> str:
 def printed_lines(text: str) -> list[str]:
     """Ray puts who says it before each line."""
     return [line[line.find('{"loss"') :] if '{"loss"' in line else line for line in text.splitlines()]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from torch.distributed import TCPStore
 
 from benchmarks.faults import notes
-from benchmarks.faults.forks import free_port
+from benchmarks.ports import free_port
 
 SIZE = 4
 ROOT = Path(__file__).parents[2]

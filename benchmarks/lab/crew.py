@@ -7,7 +7,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 from benchmarks.lab.network import Rank
 from benchmarks.lab.networks import NETWORKS
 from benchmarks.lab.trial import Job
+from benchmarks.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 _LOOK_SECONDS = 1.0
@@ -114,7 +114,7 @@ def crew(
     """
     memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="lab", dir=memory))
-    errors, port = folder / "errors", _free_port()
+    errors, port = folder / "errors", str(free_port())
     processes: list[subprocess.Popen[str]] = []
     try:
         with NETWORKS[network].make(workers) as on, errors.open("w") as shared:
@@ -131,13 +131,6 @@ def crew(
                 _end(processes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _free_port() -> str:
-    """One that nobody listens on now, on this machine; on a new host nobody listens at all."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def _end(processes: list[subprocess.Popen[str]]) -> None:

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.ports import free_port
 from relaxcomm import errors
 from relaxcomm.cli import elastic_launcher, elastic_worker, worker_reports
 from relaxcomm.cli.exit_codes import RunFailed
 from relaxcomm.errors import CommunicationError
-from tests.monitoring.harness import free_ports
 from tests.network_namespaces import hosts
 
 pytestmark = pytest.mark.ranks
@@ -158,7 +158,7 @@ def ranks_at(port):
 @pytest.mark.faults
 def test_one_that_joins_from_another_folder_finds_checkpoints_and_is_found(start, folder, tmp_path):
     """Rank 0 is killed, so that the next one tells where all show their metrics."""
-    port = free_ports(4)
+    port = free_port(4)
     save = ("--set", "checkpoint={path: saved, every_steps: 20}", "--set", f"metrics={{port: {port}}}")
     task = options(what="kill", rank=0, epochs=60, pause=0.02)
     running = start("train", "quick.yaml", *task, *save, "--max-restarts", "0")

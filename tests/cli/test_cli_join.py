@@ -9,13 +9,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from benchmarks.ports import free_port
 from relaxcomm import ConfigError
 from relaxcomm.cli import invitation
 from relaxcomm.cli.app import app
 from relaxcomm.cli.invitation import listen
 from relaxcomm.network import elastic_store
 from tests.faults.served import Liar
-from tests.ranks import free_port
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import os
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.ports import free_port
 from relaxcomm.cli.app import app
-from tests.ranks import free_port
 from tests.slurm_variables import in_batch_script, in_task
 
 

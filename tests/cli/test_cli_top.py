@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 from typer.testing import CliRunner
 
+from benchmarks.ports import free_port
 from relaxcomm.cli.app import app
 from relaxcomm.cli.ranks_view import History, Row, make_row, mark_slowest, sparkline, table
 from relaxcomm.cli.top import Watch
@@ -26,7 +27,6 @@ from relaxcomm.monitoring.exporter import Exporter, Target
 from relaxcomm.monitoring.observations import STEP_BOUNDS
 from relaxcomm.monitoring.scraping import Reader, Reading
 from relaxcomm.monitoring.snapshot import Snapshot
-from tests.monitoring.harness import free_ports
 
 START = Snapshot(
     algorithm="local_sgd",
@@ -79,7 +79,7 @@ def running():
         shown.register(Labelled(own, {"rank": str(rank), "run": "r"}))
         exporters.append(Exporter("127.0.0.1", 0, shown, "r"))
     places = [Target(rank, "127.0.0.1", one.port) for rank, one in enumerate(exporters)]
-    exporters[0].targets = [*places, Target(2, "127.0.0.1", free_ports(1))]
+    exporters[0].targets = [*places, Target(2, "127.0.0.1", free_port())]
     yield exporters[0].url
     for one in exporters:
         one.close()
@@ -206,7 +206,7 @@ def test_sparkline():
 
 
 def test_nobody_there_is_told_with_what_to_do():
-    result = CliRunner().invoke(app, ["top", f"127.0.0.1:{free_ports(1)}"])
+    result = CliRunner().invoke(app, ["top", f"127.0.0.1:{free_port()}"])
     assert result.exit_code == 1
     assert "no job answers" in result.output
     assert "metrics: {}" in result.output

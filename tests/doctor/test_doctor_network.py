@@ -5,8 +5,9 @@ import socket
 import psutil
 import pytest
 
+from benchmarks.ports import free_port
 from relaxcomm.doctor import interfaces
-from tests.ranks import free_port, launch_script
+from tests.ranks import launch_script
 
 INTERFACES = {"lo": "127.0.0.1", "eth0": "192.0.2.7", "eth1": "198.51.100.7", "down0": "203.0.113.7"}
 

@@ -9,9 +9,10 @@ import threading
 
 import pytest
 
+from benchmarks.ports import free_port
 from relaxcomm.doctor import rendezvous
 from relaxcomm.system.time_limit import within
-from tests.ranks import PATIENCE_SECONDS, free_port
+from tests.ranks import PATIENCE_SECONDS
 
 
 def report(host: str = "a", address: str = "192.0.2.7", findings: tuple = (), **versions: str) -> dict:

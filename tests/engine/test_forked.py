@@ -9,9 +9,10 @@ from tests.ranks import launch_script
 pytestmark = pytest.mark.ranks
 
 SCRIPT = """
-import os, socket, sys, tempfile
+import os, sys, tempfile
 import torch, torch.distributed as dist, torch.multiprocessing as mp
 import relaxcomm
+from benchmarks.ports import free_port
 
 def make(seed):
     torch.manual_seed(seed)
@@ -35,11 +36,8 @@ def work(rank, size, port, folder):
     dist.destroy_process_group()
 
 def forked():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(work, (3, port, folder), nprocs=3, start_method="fork")
+        mp.start_processes(work, (3, free_port(), folder), nprocs=3, start_method="fork")
         saved = [torch.load(f"{folder}/{rank}.pt") for rank in range(3)]
     assert [count for count, _ in saved] == [2, 2, 2]
     assert all(torch.equal(flat, saved[0][1]) for _, flat in saved)

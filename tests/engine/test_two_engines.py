@@ -13,12 +13,13 @@ import torch.distributed as dist
 from torch import nn
 
 import relaxcomm
+from benchmarks.ports import free_port
 from relaxcomm import ConfigError, UsageError
 from relaxcomm.engine.consistency import compare, elastic_facts
 from tests.engine.by_hand import ALGORITHMS, Hand, NoEngine, values
 from tests.engine.harness import World, in_process, on_gloo
 from tests.models import CASES, Case, regression
-from tests.ranks import free_port, launch_script, run_ranks
+from tests.ranks import launch_script, run_ranks
 
 STEPS, SIZE = 7, 3
 GENERATOR = Case(

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.ports import free_port
 from relaxcomm import config
 from tests.integrations.script import SCRIPT, check_trained
-from tests.ranks import PATIENCE_SECONDS, free_port
+from tests.ranks import PATIENCE_SECONDS
 from tests.test_readme import ROOT
 
 TrainJob = pytest.importorskip("kubeflow_trainer_api.models").TrainerV1alpha1TrainJob

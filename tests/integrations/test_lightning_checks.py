@@ -10,8 +10,9 @@ import torch
 from lightning.pytorch.callbacks import BackboneFinetuning, ModelPruning
 from torch.utils.data import DataLoader
 
+from benchmarks.ports import free_port
 from tests.integrations.lightning_runs import SIZE, Net, fit, flat, on_ranks, samples
-from tests.ranks import RankError, free_port, launch_script
+from tests.ranks import RankError, launch_script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.integrations]
 

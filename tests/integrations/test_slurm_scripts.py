@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ports import free_port
 from tests.integrations.script import SCRIPT, check_trained
-from tests.ranks import PATIENCE_SECONDS, free_port
+from tests.ranks import PATIENCE_SECONDS
 from tests.slurm_variables import in_batch_script, in_task
 from tests.test_readme import ROOT
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
-import socket
 import urllib.request
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +39,3 @@ def read_log(folder: Path, rank: int) -> list[dict[str, Any]]:
     """The lines of the one log of a rank."""
     (path,) = folder.glob(f"*.rank{rank}.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row, below those that the system gives to connections."""
-    while True:
-        first = random.randrange(12_000, 30_000)
-        with ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    probe = stack.enter_context(socket.socket())
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first

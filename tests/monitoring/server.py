@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
-from tests.monitoring.harness import fetch, free_ports
+from benchmarks.ports import free_port
+from tests.monitoring.harness import fetch
 from tests.ranks import PATIENCE_SECONDS
 from tests.waiting import until
 
@@ -67,7 +68,7 @@ def prometheus(folder: Path, job_port: int, faster: int = 1, scrape: str = "1s")
     (folder / "rules").mkdir()
     (folder / "rules/relaxcomm.yml").write_text(yaml.safe_dump(rules))
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    port = free_ports(1)
+    port = free_port()
     command = ["prometheus", "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
@@ -182,7 +183,7 @@ class Job:
 def job(folder: Path, algorithm: Any, *, holds: Sequence[int] = ()) -> Iterator[Job]:
     """Start one, which holds after some steps; it is killed if it has not ended."""
     folder.mkdir(exist_ok=True)
-    port = free_ports(4)
+    port = free_port(4)
     config: Mapping[str, Any] = {
         "algorithm": algorithm,
         "metrics": {"port": port, "run": "tested"},

@@ -14,12 +14,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import relaxcomm
+from benchmarks.ports import free_port
 from relaxcomm.monitoring import addresses
 from relaxcomm.monitoring.exporter import Exporter, Target
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from tests.engine.harness import in_process, on_gloo
 from tests.models import CASES, make_optimizer
-from tests.monitoring.harness import fetch, free_ports
+from tests.monitoring.harness import fetch
 from tests.ranks import launch_script
 
 
@@ -37,7 +38,7 @@ def urls_of(world, config, steps=1):
 
 @pytest.mark.parametrize("network", [in_process, on_gloo])
 def test_ports_count_up_and_rank_0_knows_all(network):
-    port = free_ports(3)
+    port = free_port(3)
     found = network(urls_of, 3, {"port": port, "run": "a run"})
     assert [url for url, _ in found] == [f"http://127.0.0.1:{port + rank}" for rank in range(3)]
     expected = [
@@ -67,7 +68,7 @@ def test_runs_of_other_ranks_of_one_job_have_different_names(monkeypatch):
 
 def test_a_taken_port_is_a_warning_that_names_the_other_and_is_found():
     with socket.socket() as other:
-        port = free_ports(2)  # rank 1 gets its own, so that one warning comes
+        port = free_port(2)  # rank 1 gets its own, so that one warning comes
         other.bind(("127.0.0.1", port))
         other.listen()
         with pytest.warns(relaxcomm.MetricsWarning, match=f"127.0.0.1:{port}, which is taken.*instead"):
@@ -184,7 +185,7 @@ engine.close()
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_an_elastic_restart_has_the_same_ports_again(tmp_path):
-    port = free_ports(3)
+    port = free_port(3)
     script = tmp_path / "job.py"
     script.write_text(RESTARTED.replace("PORT", str(port)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -221,5 +222,5 @@ print("free")
 
 @pytest.mark.ranks
 def test_forked_data_workers_do_not_keep_the_port():
-    (done,) = launch_script(FORKED.replace("PORT", str(free_ports(3))), 1)
+    (done,) = launch_script(FORKED.replace("PORT", str(free_port(3))), 1)
     assert done.stdout.strip().endswith("free"), done.stderr[-2000:]

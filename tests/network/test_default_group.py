@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
+from benchmarks.ports import free_port
 from relaxcomm.errors import CommunicationError
 from relaxcomm.network import default_group
-from tests.ranks import free_port
 
 PLACE = {"RANK": "0", "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"}
 SEVERAL_HOSTS = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from benchmarks.ports import free_port
 from relaxcomm.network.liveness import without_frames
-from tests.ranks import free_port
 
 SCRIPT = """
 import sys, time, torch, relaxcomm

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
+from benchmarks.ports import free_port
 from relaxcomm.errors import CommunicationError
 from relaxcomm.network import elastic_store
 from relaxcomm.network.store_client import await_store
 from relaxcomm.network.store_server import serve_store
 from tests.faults.served import Liar
-from tests.ranks import free_port
 
 
 def refusal(port: int, seconds: float = 1.0) -> str:

@@ -5,13 +5,14 @@ import os
 import pytest
 import torch
 
+from benchmarks.ports import free_port
 from relaxcomm import ConfigError, config
 from relaxcomm.monitoring.addresses import name_run
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.system.environment import JOIN, RANK_VARIABLES, launched
 from relaxcomm.system.slurm import first_host, follow_srun, num_tasks, run_id, tasks_on, unused_tasks
 from relaxcomm.training.devices import choose_device
-from tests.ranks import free_port, launch_script
+from tests.ranks import launch_script
 from tests.slurm_variables import in_batch_script, in_task
 
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from benchmarks.ports import free_port
 from relaxcomm.system.tcp import connect, connect_within
-from tests.ranks import free_port
 
 
 def test_who_listens_is_reached():
