@@ -8,7 +8,7 @@ from typing import ClassVar
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from relaxcomm import PluginError, Rule, Topology, TopologyError, topology, trajectory
 from relaxcomm.plugin import frozen
@@ -95,6 +95,7 @@ def test_a_row_without_its_own_rank_is_refused():
 
 
 @settings(max_examples=60, deadline=None)
+@example(size=3, number=3, seed=3886)  # its second eigenvalue is 0.997
 @given(size=st.integers(2, 6), number=st.integers(1, 3), seed=st.integers(0, 10_000))
 def test_what_is_taken_agrees_and_what_is_refused_does_not(size, number, seed):
     """Mixtures of permutations, some of them without weight on the own rank or with negative weights."""
@@ -106,8 +107,8 @@ def test_what_is_taken_agrees_and_what_is_refused_does_not(size, number, seed):
     product = np.eye(size)
     for matrix in matrices:
         product = matrix @ product
-    with np.errstate(all="ignore"):  # some go to infinity
-        agrees = np.abs(np.linalg.matrix_power(product, 2000) - 1 / size).max() < 1e-6
+    with np.errstate(all="ignore"):  # some go to infinity, and some to the mean by 0.3 % a step
+        agrees = np.abs(np.linalg.matrix_power(product, 2**20) - 1 / size).max() < 1e-6
     with nullcontext() if agrees else pytest.raises(TopologyError):
         rows(*matrices).check(size)
 
