@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from relaxcomm.cli import report
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, read_job, tell_of_phases
 from relaxcomm.cli.local_run import run
+from relaxcomm.cli.pictures import check_matplotlib
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import link_in_words, show
 from relaxcomm.cli.train import provenance
@@ -59,8 +59,7 @@ def compare(
     with readable(traceback):
         if is_worker():
             raise ConfigError("compare starts its own workers; call it without torchrun or srun")
-        if importlib.util.find_spec("matplotlib") is None:
-            raise ConfigError("compare draws with matplotlib; install it with: pip install 'relaxcomm[demo]'")
+        check_matplotlib("compare")
         simulated = None if link is None else parse_link(link)
         names = split_names(algorithms)
         jobs = dict(zip(names, make_jobs(config, names, workers, sets or [], simulated), strict=True))

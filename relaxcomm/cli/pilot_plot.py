@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from relaxcomm.cli.plot import COLOURS, new_figure
-from relaxcomm.system.files import write_whole
+from relaxcomm.cli.pictures import COLOURS, new_figure, write_picture
 from relaxcomm.training.pilot_statistics import Pilot
 
 
@@ -27,9 +25,7 @@ def plot_pilots(pilots: Sequence[Pilot], path: Path) -> Path:
         axes.set_title(f"{size} workers", fontsize="medium")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    target = io.BytesIO()
-    figure.savefig(target, dpi=120, format=path.suffix[1:])
-    return write_whole(path, target.getvalue())
+    return write_picture(figure, path)
 
 
 def _draw(axes: object, pilot: Pilot, colour: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import ConfigPath, Sets, Traceback, read_job
+from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.pilot_plot import plot_pilots
 from relaxcomm.cli.pilot_rows import pilots_as_json, show_pilots
 from relaxcomm.cli.plan_arguments import (
@@ -45,7 +44,7 @@ from relaxcomm.cli.plan_options import (
 from relaxcomm.cli.plan_pilots import Case, Training, train_all, training_of
 from relaxcomm.cli.plan_plot import Planned, plot_forecasts
 from relaxcomm.cli.plan_rows import as_json, show_forecasts
-from relaxcomm.errors import CompositionError, ConfigError, TopologyError
+from relaxcomm.errors import CompositionError, TopologyError
 from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.scenario import Scenario
@@ -54,8 +53,6 @@ from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import load_task
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.training.pilot_statistics import Pilot
-
-_FORMATS = (".png", ".svg", ".pdf")
 
 
 def plan(
@@ -89,7 +86,8 @@ def plan(
     """
     with readable(traceback):
         training = training_of(train, seeds, target, within, num_parameters)
-        _check_picture(picture)
+        if picture is not None:
+            check_picture("--plot", picture)
         settings = read_job(config).override(sets=sets).load(any_topology=algorithms is not None)
         task = None if settings.task is None else load_task(settings.task, settings.seed)
         items = parameters_of(task, num_parameters)
@@ -119,15 +117,6 @@ def plan(
                 print(f"plot: {drawn}")
         if not plans:
             raise RunFailed("no algorithm can run so; why stands above", bad_input=True)
-
-
-def _check_picture(picture: Path | None) -> None:
-    if picture is None:
-        return
-    if picture.suffix not in _FORMATS:
-        raise ConfigError(f"--plot {picture}: name a file that ends in {', '.join(_FORMATS)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot draws with matplotlib; install it with: pip install 'relaxcomm[demo]'")
 
 
 def _forecast_all(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from relaxcomm.cli.plot import COLOURS, MARKERS, new_figure
+from relaxcomm.cli.pictures import COLOURS, MARKERS, new_figure, write_picture
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.planner.forecast import Forecast, forecast
 from relaxcomm.planner.links import infinitely_fast
 from relaxcomm.planner.scenario import Scenario
-from relaxcomm.system.files import write_whole
 from relaxcomm.tensors.buckets import Item
 
 Planned = tuple[Scenario, Algorithm, Forecast]
@@ -44,9 +42,7 @@ def plot_forecasts(plans: Sequence[Planned], items: Sequence[Item], path: Path) 
     axes.set(ylabel="seconds a step", xscale="log", yscale="log")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", ncols=1 + len(names) // 12)
-    target = io.BytesIO()
-    figure.savefig(target, dpi=120, format=path.suffix[1:])
-    return write_whole(path, target.getvalue())
+    return write_picture(figure, path)
 
 
 def _over_bandwidth(plan: Planned, items: Sequence[Item]) -> list[tuple[float, float]]:

@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from relaxcomm.cli.pictures import COLOURS, MARKERS, new_figure, write_picture
 from relaxcomm.cli.table import title
-from relaxcomm.system.files import write_whole
 from relaxcomm.training.results import Point, Result
 
-MARKERS = "osD^vPX*"
-# Okabe and Ito's colours, which colour-blind people tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 _PARTS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#999999")  # of a bar, which is no algorithm's colour
 
 
@@ -26,9 +23,7 @@ def plot(results: Sequence[Result], path: Path) -> Path:
     over_time.set_ylabel(f"held-out {results[0].heading}")
     over_time.legend()
     figure.suptitle(title(results[0]))
-    target = io.BytesIO()
-    figure.savefig(target, dpi=120, format=path.suffix[1:])
-    return write_whole(path, target.getvalue())
+    return write_picture(figure, path)
 
 
 def draw_time(axes: Any, results: Sequence[Result]) -> None:
@@ -91,17 +86,6 @@ def svg(draw: Callable[[Any, Sequence[Result]], None], results: Sequence[Result]
     figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
     text = target.getvalue()
     return text[text.index("<svg") :]
-
-
-def new_figure(width: float, height: float) -> Any:
-    """A figure of so many inches, without a window."""
-    # A window system is not needed to write a file, and importing costs half a second.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _draw(axes: Any, results: Sequence[Result], place: Callable[[Point], float]) -> None:

@@ -11,10 +11,11 @@ from relaxcomm.cli.descriptions import algorithm_node, configuration_node, primi
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
+from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.topology_facts import parse_topology, topology_node
 from relaxcomm.cli.topology_picture import draw_topology
 from relaxcomm.cli.tree import Node, show as print_tree
-from relaxcomm.config import Config, load, registry
+from relaxcomm.config import Config, load, names_yaml, registry
 from relaxcomm.config.unread_keys import check_quorum
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest, shown
@@ -24,7 +25,6 @@ from relaxcomm.topology import Topology
 _WORKERS = (2, 4, 8, 16)
 _DRAWN_WORKERS = 8
 _NUM_PARAMETERS = 1_000_000
-_YAML = (".yaml", ".yml")
 
 
 def show(
@@ -90,11 +90,13 @@ def show(
                 f"--set {shown(sets[0])} gives a parameter of NAME, and there is none; write a topology's "
                 "into it: --topology '{random_pairs: {rounds: 3}}'"
             )
+        if topology is not None:
+            check_picture("--output", output)
         values = dict(map(parse_set, sets or ()))
         graph = None if topology is None else parse_topology(topology)
         model = _model(num_parameters, task)
         made = []
-        if name is not None and Path(name).suffix in _YAML:
+        if name is not None and names_yaml(name):
             loaded = load(name, values if graph is None else {**values, "topology": graph})
             if workers is not None or "workers" in loaded.model_fields_set:
                 check_quorum(loaded, workers or loaded.workers)
@@ -105,8 +107,7 @@ def show(
             made = nodes(name, values, model or CountedFor.matrix(_NUM_PARAMETERS), sizes, graph)
         if graph is not None:
             drawn = workers or _DRAWN_WORKERS
-            draw_topology(graph, drawn, output)
-            made.append(topology_node(graph, drawn, output))
+            made.append(topology_node(graph, drawn, draw_topology(graph, drawn, output)))
         for node in made:
             print_tree(node)
 

@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from relaxcomm.errors import ConfigError
+from relaxcomm.cli.pictures import new_figure, write_picture
 from relaxcomm.topology import Topology
 
 Places: TypeAlias = Mapping[int, tuple[float, float]]
 
 
-def draw_topology(topology: Topology, world_size: int, path: Path) -> None:
+def draw_topology(topology: Topology, world_size: int, path: Path) -> Path:
     """Draw the graph, one panel for each step of its period, with the mixing weights' spectral gap.
 
     Args:
@@ -24,21 +24,16 @@ def draw_topology(topology: Topology, world_size: int, path: Path) -> None:
         world_size: number of ranks.
         path: of the picture; its ending says which kind.
 
-    Raises: TopologyError if the graph cannot be used; ConfigError if nothing can be drawn.
-    """
-    try:
-        import matplotlib
-    except ImportError:
-        raise ConfigError("pictures need matplotlib: pip install 'relaxcomm[demo]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    Returns: the path.
 
+    Raises: TopologyError if the graph cannot be used.
+    """
     topology.check(world_size)
     steps = topology.period_steps(world_size)
     side = max(4.6, 1.1 * math.sqrt(world_size))
     places = spread(topology, world_size)
-    figure, axes = pyplot.subplots(1, steps, figsize=(side * steps, side + 0.6), squeeze=False)
-    for step, axis in enumerate(axes[0]):
+    figure = new_figure(side * steps, side + 0.6)
+    for step, axis in enumerate(figure.subplots(1, steps, squeeze=False)[0]):
         _panel(axis, topology, world_size, step, places)
         if steps > 1:
             axis.set_title(f"step {step} of {steps}", fontsize=10)
@@ -47,13 +42,7 @@ def draw_topology(topology: Topology, world_size: int, path: Path) -> None:
         f"{topology!r}, {world_size} rank{'s' if world_size > 1 else ''}", int(13 * side * steps)
     )
     figure.suptitle(f"{name}\nspectral gap {gap:.3g} a step", fontsize=10)
-    figure.tight_layout()
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot write the picture {path}: {error}") from None
-    finally:
-        pyplot.close(figure)
+    return write_picture(figure, path)
 
 
 def _panel(axis: Any, topology: Topology, world_size: int, step: int, places: Places) -> None:

@@ -2,7 +2,7 @@
 
 from relaxcomm.config.configuration import Config, load, load_values, read_values
 from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, Phase
-from relaxcomm.config.yaml_text import parse_yaml
+from relaxcomm.config.yaml_text import names_yaml, parse_yaml
 
 __all__ = [
     "CheckpointConfig",
@@ -12,6 +12,7 @@ __all__ = [
     "Phase",
     "load",
     "load_values",
+    "names_yaml",
     "parse_yaml",
     "read_values",
 ]

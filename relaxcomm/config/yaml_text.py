@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,6 +19,11 @@ _LONGEST_NUMBER = 100  # characters
 _TAG = "tag:yaml.org,2002:"
 _RESOLVED = ("bool", "float", "int", "null")
 _TAGS = frozenset(f"{_TAG}{kind}" for kind in (*_RESOLVED, "str", "seq", "map", "merge"))
+
+
+def names_yaml(name: str) -> bool:
+    """Whether a name is, by its ending, that of a YAML file."""
+    return Path(name).suffix.lower() in (".yaml", ".yml")
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config import Config, load, registry
+from relaxcomm.config import Config, load, names_yaml, registry
 from relaxcomm.engine.attached_models import all_attached
 from relaxcomm.engine.model_checks import check_initialised, check_model, fitted
 from relaxcomm.errors import CompositionError, ConfigError, UsageError
@@ -67,7 +67,7 @@ def _named(config: str | Path | Mapping[str, Any] | Algorithm) -> str | Path | M
 
     Raises: ConfigError for a name that no algorithm has.
     """
-    if not isinstance(config, str) or Path(config).is_file() or Path(config).suffix in (".yaml", ".yml"):
+    if not isinstance(config, str) or Path(config).is_file() or names_yaml(config):
         return config
     try:
         registry.algorithm(config)

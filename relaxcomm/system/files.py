@@ -73,7 +73,8 @@ def write_whole(path: Path, content: str | bytes) -> Path:
         os.replace(beside, path)
         _keep_name(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # as it was never made
+            beside.unlink()
         raise RelaxcommError(
             f"cannot write {path} ({len(data):,} bytes): {error.strerror}; what was there before is untouched"
         ) from error

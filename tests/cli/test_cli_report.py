@@ -10,6 +10,7 @@ import pytest
 
 from relaxcomm import config
 from relaxcomm.cli import plot, report
+from relaxcomm.cli.pictures import new_figure
 from relaxcomm.cli.train import provenance
 from relaxcomm.training.results import Result
 from tests.cli.test_cli_compare import result
@@ -84,10 +85,10 @@ def test_names_are_text():
 
 @pytest.mark.parametrize("sent", [0, 4_000_000])
 def test_bars_are_the_numbers(sent):
-    axes = plot.new_figure(4, 3).subplots()
+    axes = new_figure(4, 3).subplots()
     plot.draw_seconds(axes, [result("bsp", sent)])
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.9, 0.6])
-    axes = plot.new_figure(4, 3).subplots()
+    axes = new_figure(4, 3).subplots()
     plot.draw_primitives(axes, [result("bsp", sent), result("local_sgd", sent // 2)])
     widths = [bar.get_width() for bar in axes.patches]
     assert widths == pytest.approx([0.9 * sent / 1e6, 0.45 * sent / 1e6, 0.1 * sent / 1e6, 0.05 * sent / 1e6])
@@ -95,7 +96,7 @@ def test_bars_are_the_numbers(sent):
 
 @pytest.mark.parametrize(("least", "wanted"), [(2_000_000, {"20", "30", "60"}), (30_000, {"0.1", "1", "10"})])
 def test_bytes_are_plain_numbers_on_their_axis(least, wanted):
-    figure = plot.new_figure(4, 3)
+    figure = new_figure(4, 3)
     axes = figure.subplots()
     plot.draw_bytes(axes, [result("bsp", 80_000_000), result("local_sgd", least)])
     figure.draw_without_rendering()

@@ -246,4 +246,6 @@ def test_a_topology_is_drawn(tmp_path):
     code, _, err = run("--topology", "{random_regular: {degree: 3}}", "--workers", "3")
     assert (code, "below" in err) == (2, True)
     assert run("--topology", "rings")[0] == 2
+    code, _, err = run("--topology", "ring", "--output", str(tmp_path / "picture"))
+    assert (code, "name a file that ends in .png" in err) == (2, True)
     assert run()[0] == 2

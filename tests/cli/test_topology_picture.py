@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import networkx as nx
 import numpy as np
 import pytest
 
-from relaxcomm import ConfigError, TopologyError, from_networkx, topology
+from relaxcomm import RelaxcommError, TopologyError, from_networkx, topology
 from relaxcomm.cli.topology_picture import _passes_over, draw_topology, spread
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -72,14 +71,10 @@ def test_a_link_that_would_pass_over_a_rank_is_bent():
     assert not _passes_over(2, 3, places)
 
 
-def test_what_cannot_be_drawn_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="cannot write the picture"):
-        draw_topology(topology.ring(), 3, tmp_path / "no" / "graph.png")
-    with pytest.raises(ConfigError, match=r"cannot write the picture .*graph\.doc"):
-        draw_topology(topology.ring(), 3, tmp_path / "graph.doc")
+def test_what_cannot_be_drawn_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RelaxcommError, match=r"cannot write .*file/graph\.png"):
+        draw_topology(topology.ring(), 3, tmp_path / "file" / "graph.png")
     with pytest.raises(TopologyError, match="power of two"):
         draw_topology(topology.hypercube(), 3, tmp_path / "graph.png")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match="pip install"):
-        draw_topology(topology.ring(), 3, tmp_path / "graph.png")
-    assert list(tmp_path.iterdir()) == []
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]

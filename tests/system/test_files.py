@@ -78,6 +78,8 @@ def test_a_folder_that_cannot_be(tmp_path):
             check_folder("output", folder)
     check_folder("output", tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
+    with pytest.raises(RelaxcommError, match=r"cannot write .*/file/below \(4 bytes\): "):
+        write_whole(tmp_path / "file" / "below", "text")
 
 
 def _logged() -> RunLog:
