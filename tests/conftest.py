@@ -34,7 +34,10 @@ _values: defaultdict[tuple[Any, str], list[Any]] = defaultdict(list)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """As on a chessboard: with three arguments or more each value of one still meets each of another."""
+    """As on a chessboard: with three arguments or more each value of one still meets each of another.
+
+    Of the combinations one in two is not slow, or one in `of`.
+    """
     marker = item.get_closest_marker("every_other")
     if marker is None:
         return
@@ -45,7 +48,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         if value not in known:
             known.append(value)
         place += known.index(value)
-    if place % 2:
+    if place % marker.kwargs.get("of", 2):
         item.add_marker(pytest.mark.slow)
 
 

@@ -87,6 +87,7 @@ def test_python_runs(page, elsewhere, capsys):
     assert PRINTED.get(page, "") in capsys.readouterr().out
 
 
+@pytest.mark.every_other("name", of=3)
 @pytest.mark.parametrize(
     ("page", "name"),
     [

@@ -87,6 +87,7 @@ def test_what_is_in_the_archives(archives):
     assert {str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")} <= held
 
 
+@pytest.mark.slow
 def test_it_runs_and_trains_outside_the_repository(installed, tmp_path):
     where = run(installed / "python", "-c", "import relaxcomm; print(relaxcomm.__file__)", cwd=tmp_path)
     assert where.startswith(str(installed.parent))

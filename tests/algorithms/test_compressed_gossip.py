@@ -70,7 +70,7 @@ def settings(algorithm, one=None, **more):
     return config, places
 
 
-@pytest.mark.every_other("graph", "coder")
+@pytest.mark.every_other("graph", "coder", of=3)
 @pytest.mark.parametrize("coder", CODERS)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_choco_equals_its_reference(graph, coder):
@@ -80,7 +80,7 @@ def test_choco_equals_its_reference(graph, coder):
     assert_histories_agree(in_process(train, size, config, STEPS), expected)
 
 
-@pytest.mark.every_other("graph", "optimizer")
+@pytest.mark.every_other("graph", "optimizer", of=3)
 @pytest.mark.parametrize("optimizer", ["plain", "adamw"])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_dcd_equals_its_reference(graph, optimizer):
@@ -149,6 +149,7 @@ def values_in_buckets(model, engine):
     return np.concatenate([named[name].detach().numpy().reshape(-1) for name in names])
 
 
+@pytest.mark.every_other("coder", "size")
 @pytest.mark.parametrize("size", [2, 5, 6])
 @pytest.mark.parametrize("coder", ["top_k", "quantize"])
 def test_choco_keeps_the_mean_and_contracts_as_its_theorem_says(size, coder):

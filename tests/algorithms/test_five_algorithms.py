@@ -31,7 +31,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.every_other("network", "name", "optimizer")
+@pytest.mark.every_other("network", "name", "optimizer", of=4)
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw", "groups"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithm_equals_its_reference_after_every_step(network, name, optimizer):

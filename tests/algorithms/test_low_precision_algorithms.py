@@ -192,6 +192,7 @@ def mean_gradients(world, algorithm, steps):
     return found.mean(0).numpy(), found.std(0).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -27,7 +27,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.every_other("name", "stop")
+@pytest.mark.every_other("name", "stop", of=4)
 @pytest.mark.parametrize("stop", [4, 9])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_resumed_run_is_bit_identical(name, stop, tmp_path):
@@ -57,6 +57,7 @@ def scaled(world, algorithm, overflow_step):
     return history, [slots["compressor"] for _, _, slots in state["slots"] if "compressor" in slots]
 
 
+@pytest.mark.every_other("name")
 @pytest.mark.parametrize("name", ["bytegrad", "ef_signsgd", "powersgd", "ef21", "qadam", "two-sided"])
 def test_a_scale_changes_nothing(name):
     expected = in_process(train, 3, {"algorithm": CONFIGS[name]}, STEPS, "plain")

@@ -65,6 +65,7 @@ class Reference:
         return result
 
 
+@pytest.mark.every_other("matrix_rank", "bucket_bytes", "optimizer")
 @pytest.mark.parametrize("matrix_rank", [1, 2])
 @pytest.mark.parametrize("bucket_bytes", [64, BUCKET_BYTES])
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])

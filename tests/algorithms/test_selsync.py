@@ -48,7 +48,7 @@ CASES_OF_IT = {
 }
 
 
-@pytest.mark.every_other("network", "name", "optimizer")
+@pytest.mark.every_other("network", "name", "optimizer", of=3)
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [

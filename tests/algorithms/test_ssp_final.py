@@ -82,6 +82,7 @@ def test_close_ends_with_all_that_was_pushed(staleness, steps, period):
     assert_final(found, lambda one: one[:3])
 
 
+@pytest.mark.every_other("staleness", "period")
 @pytest.mark.parametrize("staleness", STALENESS)
 @pytest.mark.parametrize("period", [1, 3])
 def test_averaged_shows_what_the_server_holds_and_changes_nothing(staleness, period):

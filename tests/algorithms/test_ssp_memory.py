@@ -37,6 +37,7 @@ print((together - alone) / sum(parameter.nbytes for parameter in model.parameter
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_ssp_needs_no_copies_but_those_that_mean_something():
     """1 is the anchor, 1 what came back, 2/3 a shard and its buffer, 2/3 answers, the rest on its way."""

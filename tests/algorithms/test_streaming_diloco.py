@@ -31,6 +31,7 @@ def settings(steps=9, fragments=3, delay=2, **more):
     return {"algorithm": made, "bucket_bytes": 512}
 
 
+@pytest.mark.every_other("delay", "merge")
 @pytest.mark.parametrize("delay", [0, 2, 9])
 @pytest.mark.parametrize("merge", [0.0, 0.5])
 def test_streaming_diloco_equals_its_reference(delay, merge):

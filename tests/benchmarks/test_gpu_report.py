@@ -88,6 +88,7 @@ def test_aims_are_held_or_missed():
     assert (decode["found"], decode["holds"]) == (3.0, False)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_or_crashes_does_not_take_others_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr(proofs, "_GRACE_SECONDS", 0.5)
     path, broken = tmp_path / "test_made.py", tmp_path / "test_broken.py"
@@ -114,6 +115,7 @@ def test_one_that_hangs_or_crashes_does_not_take_others_with_it(tmp_path, monkey
     assert "for a reason" in told["test_is_skipped"][1]
 
 
+@pytest.mark.slow
 def test_what_was_not_reached_is_told(tmp_path):
     path, later = tmp_path / "test_made.py", tmp_path / "test_later.py"
     path.write_text("import time\ndef test_first(): time.sleep(60)\ndef test_second(): pass\n")

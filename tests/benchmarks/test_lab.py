@@ -248,6 +248,7 @@ def test_comparing_two_files():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.ranks
 def test_a_crew_counts_the_kernels_bytes_and_leaves_nothing_behind():

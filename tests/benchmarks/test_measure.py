@@ -70,6 +70,7 @@ def memory_of(rank: int, mebibytes: int) -> dict[str, int]:
     return {**peak.read(), "rank": rank}
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.parametrize("mebibytes", [20, 200])
 def test_peak_memory_counts_what_was_freed_and_leaves_out_the_baseline(mebibytes):
@@ -89,6 +90,7 @@ def sum_or_fail(rank: int, failing_rank: int) -> list[int]:
     return [int(total), torch.get_num_threads(), os.getpid()]
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_run_ranks_returns_rank_0s_answer_from_other_processes():
     total, threads, pid = measure.run_ranks(sum_or_fail, 3, -1)

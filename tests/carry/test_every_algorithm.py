@@ -96,7 +96,7 @@ def masses(states) -> dict[str, torch.Tensor]:
     return dict(found)
 
 
-@pytest.mark.every_other("name", "before")
+@pytest.mark.every_other("name", "before", of=4)
 @MOVED
 @pytest.mark.parametrize("name", sorted(registry.algorithms()))
 def test_it_goes_on(name, before, after, tmp_path):

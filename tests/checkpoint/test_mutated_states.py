@@ -132,6 +132,7 @@ QUICK = settings(
 MANY = settings(QUICK, max_examples=10_000)
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.data())
 def test_a_mutated_state(data):

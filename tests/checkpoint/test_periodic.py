@@ -73,6 +73,7 @@ def result_of(folder: Path, task: str, output: str, *more: str, launcher=()) -> 
     return json.loads(next((folder / output).glob("*.json")).read_text()), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_killed_run_starts_again_and_ends_as_if_nothing_had_been(tmp_path):
     (tmp_path / "whole").mkdir()

@@ -33,6 +33,7 @@ NEEDED = {
 }
 
 
+@pytest.mark.every_other("name")
 @pytest.mark.parametrize("name", sorted(registry.algorithms()))
 def test_every_bundled_algorithm_goes_on_bit_for_bit(name, tmp_path):
     """Stopped in the middle of an epoch, saved with its schedule, and loaded into all that is made anew."""

@@ -185,6 +185,7 @@ def plugin(tmp_path, monkeypatch):
     registry.primitives.cache_clear()
 
 
+@pytest.mark.every_other("case")
 @pytest.mark.filterwarnings("ignore:plug-in 'broken'")
 @pytest.mark.parametrize("case", CASES)
 def test_caught(case, plugin):
@@ -237,6 +238,7 @@ def test_what_never_ends_is_ended_and_named(what, plugin):
     assert set(threading.enumerate()) <= before, "the loop goes on"
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_the_command_ends_too_and_leaves_no_process(plugin, tmp_path):
     folder = str(plugin(ENDLESS["a coder"][0]))

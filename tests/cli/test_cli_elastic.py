@@ -200,6 +200,7 @@ def fail():
 PHASES = ("--set", "algorithm.steps=16", "--set", "phases=[{after_steps: 10, algorithm: bsp}]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["kill", pytest.param("die in switch", marks=pytest.mark.faults)])
 def test_those_who_are_left_go_on_with_the_next_phase_and_others_join_it(start, folder, what):
     """The loss is noticed where all switch, and what joins has begun with another algorithm."""
@@ -244,6 +245,7 @@ def test_all_begin_again_if_one_ends_before_they_have_met(start, folder):
     assert (record["workers"], record["changes"]) == (3, [])
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_one_that_cannot_begin(start):
     task = json.dumps({"mine.job:make": {"what": "fail early"}})
     result = start("train", "quick.yaml", *ELASTIC, "--max-restarts", "1", "--set", f"task={task}").finish()

@@ -24,6 +24,7 @@ def srun(start):
     return started
 
 
+@pytest.mark.slow
 def test_the_tasks_train_together(srun):
     first, second = srun("train", "quick.yaml")
     assert (first.code, second.code) == (0, 0), first.err + second.err

@@ -52,6 +52,7 @@ def test_a_failing_worker_ends_all_with_one_message(start, what, message):
     assert lines[1:] == ["relaxcomm: --traceback shows where it happened"]
 
 
+@pytest.mark.slow
 def test_nan_on_one_worker_is_no_success(start):
     """Nothing is exchanged in 1000 steps, so it is the average for an evaluation that comes upon it."""
     arguments = ("--algorithm", "local_sgd", "--set", "algorithm.steps=1000")
@@ -67,7 +68,7 @@ def test_nan_on_one_worker_is_no_success(start):
 HANG = ("train", "quick.yaml", "--set", "task={'mine.job:make': {what: hang}}")
 
 
-@pytest.mark.parametrize("when", ["workers start", "workers train"])
+@pytest.mark.parametrize("when", [pytest.param("workers start", marks=pytest.mark.slow), "workers train"])
 def test_interrupting_ends_all_workers(start, folder, when):
     (folder / "hangs").unlink(missing_ok=True)
     running = start(*HANG)
@@ -106,6 +107,7 @@ def test_a_signal_before_there_are_workers_ends_all_in_order(start):
     assert result.err.splitlines()[-1] == "relaxcomm: interrupted; all workers are ended"
 
 
+@pytest.mark.slow
 def test_workers_that_start_end_when_their_launcher_is_killed(start):
     running = start(*HANG)
     running.until(lambda: starting(running), "a worker")

@@ -44,6 +44,7 @@ def test_workers_collect_garbage_but_not_in_what_was_imported():
     assert launch(collecting, 2) == (True, True)
 
 
+@pytest.mark.slow
 def test_so_does_the_command_line():
     program = """
 import gc, sys
@@ -58,6 +59,7 @@ except SystemExit:
     assert done.stdout.split("\n")[1:] == ["True True", ""]
 
 
+@pytest.mark.slow
 def test_the_server_opens_nothing_that_a_fork_breaks():
     def threads(source: str) -> str:
         done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)

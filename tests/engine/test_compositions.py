@@ -69,7 +69,7 @@ COMPOSITIONS = {
 }
 
 
-@pytest.mark.every_other("network", "name", "optimizer")
+@pytest.mark.every_other("network", "name", "optimizer", of=3)
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 @pytest.mark.parametrize("name", COMPOSITIONS)
 def test_composition_equals_its_reference_after_every_step(network, name, optimizer):

@@ -66,6 +66,7 @@ def both(world: World, algorithm):
     return gone_back(world, algorithm, True), gone_back(world, algorithm, False)
 
 
+@pytest.mark.every_other("name", of=3)
 @pytest.mark.parametrize("name", sorted(CASES_IN_ALL))
 def test_it_is_as_if_nan_had_never_been(name):
     found = in_process(both, SIZE, CASES_IN_ALL[name])
@@ -240,6 +241,7 @@ def again(world: World, algorithm, begin: int):
         return first, steps(5)
 
 
+@pytest.mark.every_other("algorithm", "begin")
 @pytest.mark.parametrize("begin", [0, 2])
 @pytest.mark.parametrize(
     "algorithm",

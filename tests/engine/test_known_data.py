@@ -49,6 +49,7 @@ def made_anew(group, way):
     return epochs
 
 
+@pytest.mark.every_other("way")
 @pytest.mark.parametrize("way", ["cycle", "held", "held on one rank", "left"])
 def test_data_made_anew_are_read_in_another_order(way, caplog):
     gc.disable()
@@ -134,6 +135,7 @@ def train_and_val(group, stop, saved=None, *, with_val=True, holds=False):
     return orders, None
 
 
+@pytest.mark.every_other("settings", "stop")
 @pytest.mark.parametrize("settings", [{}, {"with_val": False, "holds": True}], ids=["with val", "held"])
 @pytest.mark.parametrize("stop", [(1, 1), (2, 0)], ids=str)
 def test_data_made_anew_go_on_in_the_orders_of_a_whole_run(settings, stop):

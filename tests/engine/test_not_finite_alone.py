@@ -40,6 +40,7 @@ def spoilt(world: World, algorithm: str, bad: int, at: int, pace) -> tuple[str, 
     return "", bool(np.isfinite(values(model)).all())
 
 
+@pytest.mark.every_other("algorithm", "latency")
 @pytest.mark.parametrize(
     ("algorithm", "latency"),
     [*((one, seconds) for one in ALONE for seconds in (0.0, 0.6, 3.0)), *((one, 0.0) for one in TOGETHER)],

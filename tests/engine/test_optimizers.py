@@ -80,6 +80,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.every_other("name", "algorithm")
 @pytest.mark.parametrize("algorithm", ["bsp", "local_sgd"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_it_trains_as_by_hand(name, algorithm):

@@ -86,7 +86,7 @@ def assert_parity(world_size, *args, train=train_bsp, debug=False):
             )
 
 
-@pytest.mark.every_other("world_size", "name", "optimizer", "set_to_none")
+@pytest.mark.every_other("world_size", "name", "optimizer", "set_to_none", of=4)
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 @pytest.mark.parametrize(

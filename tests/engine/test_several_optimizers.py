@@ -84,6 +84,7 @@ def assert_same(one, several) -> None:
             np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.every_other("name")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_two_optimizers_equal_one_of_two_groups(name):
     algorithm, options = ALGORITHMS[name]

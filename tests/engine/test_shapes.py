@@ -228,7 +228,7 @@ def loop_of(backward):
     return loop
 
 
-@pytest.mark.every_other("name", "algorithm")
+@pytest.mark.every_other("name", "algorithm", of=4)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_trains_as_by_hand(name, algorithm):

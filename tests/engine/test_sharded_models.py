@@ -119,6 +119,7 @@ def test_algorithms_that_code_tensors_code_each_shard_as_a_tensor(names):
     assert {name: far for name, far in apart.items() if far > 1e-12} == {}
 
 
+@pytest.mark.slow
 def test_algorithms_that_depend_on_time_keep_the_shards_of_a_replica_together():
     found = run_ranks(train_all, RANKS, LATE, "toy")
     for name in LATE:
@@ -136,6 +137,7 @@ def thin(rank: int) -> Any:
     }
 
 
+@pytest.mark.slow
 def test_a_shard_may_be_empty():
     found = run_ranks(thin, RANKS)
     for name in ("bsp", "local_sgd", "d_psgd", "ssp"):

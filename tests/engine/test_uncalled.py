@@ -91,6 +91,7 @@ def test_on_gloo():
         np.testing.assert_array_equal(history, same)
 
 
+@pytest.mark.every_other("config", "overflow_step")
 @pytest.mark.parametrize("overflow_step", [0, 1, 2, 3, 5, 8])
 @pytest.mark.parametrize(
     "config", [PHASES, {"algorithm": {"name": "local_sgd", "steps": 2}}, {"algorithm": "bsp"}]

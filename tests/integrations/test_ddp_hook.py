@@ -134,6 +134,7 @@ class Used(nn.Module):
         return sum((self.layers[index].weight * weight).sum() for index, weight in used)
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_residuals_follow_rebuilt_buckets():
     (first, *_) = on_gloo(residual_moves, 3)

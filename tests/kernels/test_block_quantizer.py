@@ -48,7 +48,7 @@ def check_same(x, segments, num_codes, key=None, *, symmetric=False, residual=No
     assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.every_other("block", "symmetric", "key")
+@pytest.mark.every_other("block", "symmetric", "key", of=4)
 @KEYS
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("block", [1, 7, 1024, 4096])
@@ -61,7 +61,7 @@ def test_blocks_of_any_size(block, symmetric, key, kernels):
         check_same(x, Segments(numel, block), num_codes, key, symmetric=symmetric, residual=residual)
 
 
-@pytest.mark.every_other("kind", "dtype", "key")
+@pytest.mark.every_other("kind", "dtype", "key", of=4)
 @KEYS
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)

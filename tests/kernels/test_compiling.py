@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.test_readme import ROOT
 
 BOUND_BY_MEMORY = {"_statistics", "_count", "_write", "_blocks", "_pack", "_quantize", "_sum"}
@@ -14,6 +16,7 @@ LARGEST = 400_000
 KERNELS = BOUND_BY_MEMORY | {"_threshold", "_parts", "_select"}
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles(kernels, tmp_path):
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(

@@ -45,6 +45,7 @@ def coded(coder, tensor, layout=None):
     return messages[0].pack(), result, sent
 
 
+@pytest.mark.every_other("name", "dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name in CODERS if name != "power_sgd"])
 def test_both_implementations_send_the_same(name, dtype, kernels):

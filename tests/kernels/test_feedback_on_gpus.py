@@ -51,6 +51,7 @@ def test_a_quantisers_correction_has_the_bits_of_passes_apart(name, decay, dtype
     assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.every_other("name", "dtype")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FUSED)
 def test_both_implementations_leave_the_same(name, dtype, kernels):

@@ -27,6 +27,7 @@ def spread(x, segments, num_codes, *, around_zero=False):
     return (found.highs - found.lows) / (num_codes - 1), found.lows
 
 
+@pytest.mark.every_other("numel", "num_codes", "key")
 @pytest.mark.parametrize("key", [None, key_of(2**40 + 5)], ids=["nearest", "drawn"])
 @pytest.mark.parametrize("num_codes", CODES)
 @pytest.mark.parametrize("numel", [1, 31, 1025])

@@ -25,6 +25,7 @@ def messages(numel, num_codes, segments):
     return [one.to(DEVICE) for one in (packed, steps, lows, torch.rand(WORKERS, generator=draw))]
 
 
+@pytest.mark.every_other("numel", "num_codes")
 @pytest.mark.parametrize("num_codes", CODES)
 @pytest.mark.parametrize("numel", [1, 1025])
 def test_both_implementations_add_the_same(numel, num_codes, kernels):

@@ -42,6 +42,7 @@ def everywhere(found, metrics):
     return [json.loads(text.splitlines()[-1]) for text in printed]
 
 
+@pytest.mark.slow
 def test_all_are_found_from_another_host():
     with hosts(2) as found:
         first, (warned, told, texts) = everywhere(found, {"address": "0.0.0.0", "run": "apart"})
@@ -51,6 +52,7 @@ def test_all_are_found_from_another_host():
         assert f'relaxcomm_step_seconds_count{{rank="{rank}",run="apart"}}' in text
 
 
+@pytest.mark.slow
 def test_loopback_is_told_once_with_the_key():
     with hosts(2) as found:
         (first, *_), (second, *_) = everywhere(found, {})

@@ -194,6 +194,7 @@ CASES_ALONE = [
 ]
 
 
+@pytest.mark.every_other("algorithm", "what")
 @pytest.mark.ranks
 @pytest.mark.parametrize(("algorithm", "what", "place"), CASES_ALONE)
 def test_what_one_rank_does_alone_is_an_error_on_all(algorithm, what, place):

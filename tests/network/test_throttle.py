@@ -127,6 +127,7 @@ def timed(rank):
     return tries
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_an_operation_takes_its_bytes_over_the_rate_and_the_latency():
     """Never less and at most 1 s more, of which an idle machine takes some milliseconds."""

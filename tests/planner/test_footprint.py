@@ -101,6 +101,7 @@ def held():
     return found, {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in found}
 
 
+@pytest.mark.every_other("name")
 @pytest.mark.parametrize("name", ["bsp", "local_sgd", "topk_sgd", "dgc", "choco_sgd", "qadam", "d_psgd"])
 def test_all_is_what_a_run_holds(name):
     algorithm, graph = built(name)

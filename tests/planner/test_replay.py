@@ -334,6 +334,7 @@ def test_streaming_diloco_over_a_gigabit_as_published():
     assert found.step_seconds / alone == pytest.approx(0.88 / 0.67, rel=0.05)
 
 
+@pytest.mark.every_other("billions")
 @pytest.mark.parametrize("billions", [1, 100])
 def test_a_thousand_workers_and_billions_of_parameters_take_seconds(billions):
     model = shapes_only([(10_000, 1000 * billions)] * 100)
@@ -344,6 +345,7 @@ def test_a_thousand_workers_and_billions_of_parameters_take_seconds(billions):
     assert time.perf_counter() - begin < 20
 
 
+@pytest.mark.every_other("topology")
 @pytest.mark.parametrize("topology", ["complete", "star", {"erdos_renyi": {"probability": 0.5}}], ids=str)
 def test_a_thousand_neighbors_take_no_more_than_they_must(topology):
     graph = parse_primitive("topology", topology)

@@ -51,6 +51,7 @@ def test_the_package_imports_from_the_public_namespaces_only():
     assert modules == {"relaxcomm", "relaxcomm.plugin", "relaxcomm.primitives"}
 
 
+@pytest.mark.slow
 def test_relaxcomm_check_holds_all_of_it(known):
     found = relaxcomm.check(Path(__file__).parent)
     names = {

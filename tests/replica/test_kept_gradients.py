@@ -83,6 +83,7 @@ ALGORITHMS = [
 ]
 
 
+@pytest.mark.every_other("algorithm", "to_none")
 @pytest.mark.parametrize("to_none", [True, False])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
 def test_memory_is_used_again(monkeypatch, algorithm, to_none):

@@ -108,6 +108,7 @@ def test_a_wrapped_model_is_refused_at_attach(name):
     on_gloo(together, 3, [(wrapped_then_attached, name)])
 
 
+@pytest.mark.every_other("name")
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapping_that_comes_later_is_refused_in_the_first_step(name):

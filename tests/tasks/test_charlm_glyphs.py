@@ -40,6 +40,7 @@ def test_charlm_learns_and_lower_is_better():
     assert after < 4.7
 
 
+@pytest.mark.slow
 def test_glyphs_learns():
     before, after = trained(load_task("glyphs", seed=0), 150, 32)
     assert before < 0.1

@@ -168,6 +168,7 @@ FEW = error_feedback(compressor=chain(compressors=(chunk_top_k(num_kept=1, chunk
 BITS = quantize(bits=8, block_size=64)
 
 
+@pytest.mark.every_other("compressor", "delay")
 @needs_numba
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize(

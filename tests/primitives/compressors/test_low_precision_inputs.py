@@ -32,6 +32,7 @@ def inputs(dtype):
         yield gradient.to(dtype)
 
 
+@pytest.mark.every_other("name", "dtype")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", CODERS)
 def test_error_feedback_loses_nothing(name, dtype):

@@ -180,6 +180,7 @@ def trained(exchange, payload, outer, *, bad):
     return relaxcomm.simulate(train, 4)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("payload", "outer"),
     [
