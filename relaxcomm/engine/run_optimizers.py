@@ -11,9 +11,10 @@ from torch.optim import Optimizer
 from relaxcomm.engine.run_schema import OptimizerState
 from relaxcomm.engine.state_schema import fault_of
 from relaxcomm.errors import ConfigError
-from relaxcomm.replica.sharding import held
+from relaxcomm.replica.sharding import held, load_held
 
 _KEPT_BY_TORCH = "param_names"  # where the saved groups have none
+_HOW = ("foreach", "fused")  # the same step is computed, which moments do not tell
 _Groups: TypeAlias = Sequence[Mapping[str, Any]]
 
 
@@ -37,6 +38,13 @@ def export(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
 def settings(optimizers: Sequence[Optimizer]) -> dict[int, list[str]]:
     """Names of what each was made with; a wrapper may have none."""
     return {index: list(getattr(one, "defaults", None) or ()) for index, one in enumerate(optimizers)}
+
+
+def load(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Have it go on from its state, and compute steps as it was made to: GradScaler takes it by that."""
+    pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)
+    groups = [{**theirs, **{key: ours[key] for key in _HOW if key in ours}} for ours, theirs in pairs]
+    load_held(optimizer, {**saved, "param_groups": groups})
 
 
 def check(
@@ -92,11 +100,13 @@ def _check_groups(
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     """The places of a group's parameters, and the kinds of its settings, whose values may differ."""
-    return {
-        key: value
-        if key == "params"
-        else "number"
-        if isinstance(value, int | float) and not isinstance(value, bool)  # which torch's steps refuse
-        else type(value).__name__
-        for key, value in group.items()
-    }
+    kinds = {key: _kind(value) for key, value in group.items() if key not in _HOW}
+    return {**kinds, "params": group["params"]}
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):  # which torch's steps refuse in the place of numbers
+        return "bool"
+    if isinstance(value, int | float):
+        return "number"
+    return "list" if isinstance(value, list | tuple) else type(value).__name__  # YAML has no tuples

@@ -18,7 +18,7 @@ from relaxcomm.engine.state_fits import kind
 from relaxcomm.engine.switching import check_between_steps
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.replica.replica import Replica
-from relaxcomm.replica.sharding import held, load_held
+from relaxcomm.replica.sharding import held
 from relaxcomm.step.world import World
 from relaxcomm.system.random_states import export_random, restore_random
 
@@ -124,7 +124,10 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
 def _parts(replica: Replica, saved: Mapping[str, Any], others: Mapping[str, Stateful]) -> list[SavedPart]:
     """What loads a state by a method of its own, which may refuse it."""
     optimizers = zip(replica.optimizers, saved["optimizers"], strict=True)
-    found = [SavedPart(type(one).__name__, one, partial(load_held, one, state)) for one, state in optimizers]
+    found = [
+        SavedPart(type(one).__name__, one, partial(run_optimizers.load, one, state))
+        for one, state in optimizers
+    ]
     if (scaler := replica.scaler) is not None:
         found.append(SavedPart("GradScaler", scaler, partial(scaler.load_state_dict, saved["scaler"])))
     for name, one in others.items():

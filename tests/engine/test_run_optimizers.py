@@ -75,6 +75,17 @@ def resumed(make, folder, *, into=None, after=lambda optimizer: None):
     return found
 
 
+def trained_alone(*optimizers):
+    """A step of each leaves the same moments."""
+    for optimizer in optimizers:
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    for states in zip(*(one.state.values() for one in optimizers), strict=True):
+        for name in states[0]:
+            torch.testing.assert_close(*(one[name] for one in states))
+
+
 def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
@@ -136,6 +147,45 @@ def test_a_run_that_did_not_save_what_its_optimizers_were_made_with_is_loaded():
         state = engine.run_state_dict()
         del state["optimizer_settings"]
         engine.load_run_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [("Adam", {"foreach": True}), ("Adam", {"fused": True}), ("NAdam", {"betas": [0.8, 0.9]})],  # as of YAML
+    ids=str,
+)
+@pytest.mark.parametrize("is_back", [False, True])
+def test_settings_with_which_moments_mean_the_same_may_change(tmp_path, kind, changed, is_back):
+    def plain(parameters):
+        return getattr(torch.optim, kind)(parameters, betas=(0.7, 0.8))
+
+    def with_others(parameters):
+        return getattr(torch.optim, kind)(parameters, **{"betas": (0.7, 0.8), **changed})
+
+    make, into = (with_others, plain) if is_back else (plain, with_others)
+    saved, loaded = resumed(make, tmp_path, into=into)
+    group, made = loaded.param_groups[0], into(nn.Linear(4, 2).parameters()).param_groups[0]
+    assert [group.get(key) for key in ("foreach", "fused")] == [made.get(key) for key in ("foreach", "fused")]
+    assert group["betas"] == saved.param_groups[0]["betas"]
+    for theirs, ours in zip(saved.state.values(), loaded.state.values(), strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    trained_alone(saved, loaded)
+
+
+def test_a_scaler_takes_a_fused_optimizer_that_was_not_when_saved(tmp_path):
+    """It leaves the division by the scale to an optimizer that was made fused."""
+    for fused, acts in ((None, checkpoint.save), (True, checkpoint.load)):
+        model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu")
+        optimizer = torch.optim.Adam(model.parameters(), fused=fused)
+        with attach(model, optimizer, "bsp", scaler=scaler) as engine:
+            if fused:
+                acts(engine, tmp_path)
+            scaler.scale(model(torch.ones(8, 4)).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            if not fused:
+                acts(engine, tmp_path)
 
 
 def test_other_groups_are_refused(tmp_path):
