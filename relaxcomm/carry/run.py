@@ -57,6 +57,7 @@ def carry(
         "engine": carrying.engine(),
         "random": carried_random([state["random"] for state in states], membership),
         "others": _carried_others(first, algorithm),
+        "scheduler_kinds": lead.get("scheduler_kinds", {}),
     }
 
 

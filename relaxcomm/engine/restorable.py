@@ -88,8 +88,8 @@ class Restorable(Readable):
             >>> import torch
             >>> from relaxcomm import attach
             >>> with attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
-            ...     sorted(engine.run_state_dict())
-            ['engine', 'model', 'optimizer_settings', 'optimizers', 'others', 'random', 'scaler']
+            ...     list(engine.run_state_dict())[:6]
+            ['model', 'optimizers', 'optimizer_settings', 'scaler', 'engine', 'random']
         """
         self._check_not_averaged("run_state_dict() or checkpoint.save()", SAVES_MEAN)
         return run_state.export(self._session, others)

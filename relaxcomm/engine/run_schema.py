@@ -82,6 +82,7 @@ class RunState(Part):
 
     Args:
         optimizer_settings: names of those that each optimizer was made with; older runs have not saved them.
+        scheduler_kinds: of what was given besides, which older runs have not saved, either.
     """
 
     model: dict[str, Any]
@@ -91,6 +92,7 @@ class RunState(Part):
     engine: Any
     random: RandomState
     others: dict[str, dict[str, Any]]
+    scheduler_kinds: dict[str, str] = Field(default={})
 
 
 def parse_run(saved: Any) -> RunState:

@@ -12,7 +12,7 @@ from relaxcomm.carry import carry
 from relaxcomm.engine import engine_state, run_optimizers
 from relaxcomm.engine.consistency import share
 from relaxcomm.engine.run_schema import parse_run
-from relaxcomm.engine.saved_parts import SavedPart, check_schedulers, load_all
+from relaxcomm.engine.saved_parts import SavedPart, check_schedulers, load_all, scheduler_kinds
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.state_fits import kind
 from relaxcomm.engine.switching import check_between_steps
@@ -80,6 +80,7 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
         "engine": engine_state.export(session),
         "random": export_random(replica.device),
         "others": {name: one.state_dict() for name, one in others.items()},
+        "scheduler_kinds": scheduler_kinds(others),
     }
 
 
@@ -145,7 +146,7 @@ def _check(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> None
             f"besides the run's own, the state of {sorted(parsed.others)} was saved, and "
             f"{sorted(others)} is given; give load what save was given, by the same names"
         )
-    check_schedulers(others, parsed.others)
+    check_schedulers(others, parsed.others, parsed.scheduler_kinds)
     run_optimizers.check(replica.optimizers, parsed.optimizers, parsed.optimizer_settings)
     if (parsed.scaler is None) != (replica.scaler is None):
         had, has = ("no", "a") if parsed.scaler is None else ("a", "no")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlateau, SequentialLR, StepLR
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LRScheduler,
+    MultiplicativeLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 
 from relaxcomm import ConfigError
 from tests.engine.harness import World, in_process
@@ -30,6 +40,47 @@ def in_turn(optimizer):
     return SequentialLR(optimizer, [step(optimizer), cosine(optimizer)], [2])
 
 
+def exponential(optimizer):
+    return ExponentialLR(optimizer, 0.9)
+
+
+def multiplied(optimizer):
+    return MultiplicativeLR(optimizer, lambda epoch: 0.9)
+
+
+def others_in_turn(optimizer):
+    return SequentialLR(optimizer, [step(optimizer), exponential(optimizer)], [2])
+
+
+def three_in_turn(optimizer):
+    return SequentialLR(optimizer, [step(optimizer), cosine(optimizer), cosine(optimizer)], [2, 4])
+
+
+def together(optimizer):
+    return ChainedScheduler([step(optimizer), cosine(optimizer)], optimizer)
+
+
+class OfMine(StepLR):
+    def __init__(self, optimizer):
+        super().__init__(optimizer, 3)
+
+
+class Around(LRScheduler):
+    """One that a framework puts around another."""
+
+    def __init__(self, optimizer):
+        self.inner = step(optimizer)
+
+    def step(self):
+        self.inner.step()
+
+    def state_dict(self):
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict):
+        self.inner.load_state_dict(state_dict)
+
+
 def attached(world: World, make):
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
@@ -39,7 +90,7 @@ def attached(world: World, make):
     return model, optimizer, scheduler, engine
 
 
-def resumed(world: World, saved_by, loaded_by):
+def resumed(world: World, saved_by, loaded_by, forgotten=()):
     """What is said where one scheduler was saved and another loads."""
     model, optimizer, scheduler, engine = attached(world, saved_by)
     with engine:
@@ -49,6 +100,8 @@ def resumed(world: World, saved_by, loaded_by):
             optimizer.zero_grad()
             scheduler.step(*([0.1] if saved_by is plateau else []))
         saved = engine.run_state_dict(scheduler=scheduler)
+        for key in forgotten:
+            del saved[key]
     model, optimizer, scheduler, engine = attached(world, loaded_by)
     with engine:
         before = model.weight.tolist(), dict(vars(scheduler)), len(optimizer.state)
@@ -61,14 +114,20 @@ def resumed(world: World, saved_by, loaded_by):
 
 
 REFUSED = {
-    "settings": (step, cosine, "no T_max, eta_min, which CosineAnnealingLR keeps"),
-    "plateau": (step, plateau, "which ReduceLROnPlateau keeps"),
-    "lambdas": (step, scaled, "no lr_lambdas, which LambdaLR keeps"),
+    "settings": (step, cosine, "'scheduler' is of StepLR, and CosineAnnealingLR is given"),
+    "plateau": (step, plateau, "and ReduceLROnPlateau is given"),
+    "lambdas": (step, scaled, "and LambdaLR is given"),
+    "that wraps any": (Around, cosine, "no T_max, eta_min, which CosineAnnealingLR keeps"),
     "others inside": (
         cosine,
         in_turn,
-        "(SequentialLR) does not take the saved state: KeyError('_schedulers')",
+        "is of CosineAnnealingLR, and SequentialLR(StepLR, CosineAnnealingLR) is given; make the scheduler",
     ),
+    "more settings": (step, exponential, "is of StepLR, and ExponentialLR is given"),
+    "lambdas alike": (scaled, multiplied, "is of LambdaLR, and MultiplicativeLR is given"),
+    "in turn, together": (in_turn, together, "and ChainedScheduler(StepLR, CosineAnnealingLR) is given"),
+    "other kinds inside": (in_turn, others_in_turn, "and SequentialLR(StepLR, ExponentialLR) is given"),
+    "another number": (in_turn, three_in_turn, "and SequentialLR(StepLR, CosineAnnealingLR, CosineAn"),
 }
 
 
@@ -97,6 +156,17 @@ def test_a_scaler_that_was_off_is_refused_before_anything_has_changed():
     in_process(rank, 2)
 
 
-@pytest.mark.parametrize("make", [step, cosine, plateau, scaled, in_turn])
+@pytest.mark.parametrize("make", [step, cosine, plateau, scaled, in_turn, together, Around])
 def test_the_same_kind_goes_on(make):
     assert in_process(resumed, 2, make, make) == ["", ""]
+
+
+@pytest.mark.parametrize(("saved_by", "loaded_by"), [(step, OfMine), (OfMine, step), (step, Around)])
+def test_a_subclass_or_wrapper_of_the_same_kind_goes_on(saved_by, loaded_by):
+    assert in_process(resumed, 1, saved_by, loaded_by) == [""]
+
+
+def test_a_run_that_did_not_save_the_kinds_is_compared_by_what_they_keep():
+    assert in_process(resumed, 1, step, step, ["scheduler_kinds"]) == [""]
+    (said,) = in_process(resumed, 1, step, cosine, ["scheduler_kinds"])
+    assert "no T_max, eta_min, which CosineAnnealingLR keeps" in said
