@@ -185,7 +185,8 @@ def _say_joined(transport: Transport, settings: Config) -> None:
     if shards is not None:
         ranks = f"{membership.world_size} replicas of {shards.membership.world_size} shards"
     others = "several are started by torchrun, or meet by init_process_group before attach"
-    network = f"alone: {unread_processes() or unused_tasks() or others}"
+    alone = "alone, so that nobody can join" if settings.membership.elastic else "alone"
+    network = f"{alone}: {unread_processes() or unused_tasks() or others}"
     if isinstance(transport, TorchTransport):
         network = transport.backend
     tell(f"{ranks}, {settings.algorithm.name}, {network}")

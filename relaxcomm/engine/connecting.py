@@ -32,7 +32,7 @@ def connect(
 
     Returns: the transport, and whether the default process group was made here.
     """
-    owned = _initialise(group, (settings or _plain()).timeout_seconds, secret)
+    owned = _initialise(group, settings or _plain(), secret)
     if owned:
         undo.callback(dist.destroy_process_group)
     transport = _transport(model, settings, group, secret)
@@ -41,11 +41,11 @@ def connect(
     return transport, owned
 
 
-def _initialise(group: object, timeout_seconds: float, secret: Secret | None) -> bool:
-    """Make the default process group where torchrun has started several ranks; whether it was made here."""
-    if group is not None or not is_launched():
+def _initialise(group: object, settings: Config, secret: Secret | None) -> bool:
+    """Make the default process group where a launcher has started these ranks; whether it was made here."""
+    if group is not None or not is_launched(elastic=settings.membership.elastic):
         return False
-    make_default_group(timeout_seconds, secret)
+    make_default_group(settings.timeout_seconds, secret)
     return True
 
 

@@ -129,8 +129,8 @@ def check_elastic(transport: Transport) -> None:
             "membership.elastic: with each rank a part of a sharded model is lost, so that its replica "
             "cannot go on; leave it out, and save checkpoints"
         )
-    # A simulated link would be left behind with the first generation.
-    if type(transport) is not TorchTransport:
+    # A simulated link would be left behind with the first generation; nobody comes to who is alone, or is lost.
+    if type(transport) is not TorchTransport and transport.membership.world_size > 1:
         raise ConfigError(
             "membership.elastic: ranks can be lost and go on over gloo and nccl alone, "
             f"got {type(transport).__name__}; leave it out"

@@ -27,6 +27,7 @@ from relaxcomm.system.environment import (
     check_rendezvous,
     launched,
     launcher_holds_store,
+    missing_variables,
 )
 from relaxcomm.system.network_interface import use_interface_of
 from relaxcomm.system.slurm import follow_srun
@@ -37,15 +38,18 @@ _served: list[Any] = []
 _signed: list[Any] = []  # torch holds a store of Python's, but not what is Python's of it
 
 
-def is_launched() -> bool:
+def is_launched(*, elastic: bool) -> bool:
     """Whether a launcher has started several ranks, and no default group is there.
+
+    Args:
+        elastic: whether others may join, so that one rank that a launcher has started is enough.
 
     Raises: ConfigError for variables that no launcher has set so.
     """
     if dist.is_initialized():
         return False
     follow_srun()
-    return launched().world_size > 1
+    return launched().world_size > 1 or (elastic and not missing_variables())
 
 
 def _find_store(seconds: float) -> None:

@@ -61,15 +61,17 @@ def launched() -> Launch:
     return found
 
 
+def missing_variables() -> list[str]:
+    """Those that are not set of the four by which ranks meet."""
+    return [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+
+
 def check_rendezvous() -> None:
     """Refuse what would let this process wait for others at a place that cannot be.
 
     Raises: ConfigError.
     """
-    missing = [
-        name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ
-    ]
-    if missing:
+    if missing := missing_variables():
         raise ConfigError(
             f"WORLD_SIZE is {launched().world_size}, but {', '.join(missing)} is not set; start with "
             "torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT together"

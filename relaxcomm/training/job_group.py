@@ -11,16 +11,16 @@ import torch.distributed as dist
 from relaxcomm.config import Config
 from relaxcomm.network import Link, Throttle, ThrottledTransport
 from relaxcomm.network.default_group import is_launched, make_default_group
-from relaxcomm.network.secret import Secret
 
 
 @contextmanager
-def process_group(timeout_seconds: float, secret: Secret | None) -> Iterator[None]:
+def process_group(config: Config) -> Iterator[None]:
     """The default group, on which nothing is sent: the engine makes groups of its own."""
-    if not is_launched():
+    membership = config.membership
+    if not is_launched(elastic=membership.elastic):
         yield
         return
-    make_default_group(timeout_seconds, secret)
+    make_default_group(config.timeout_seconds, membership.read_secret())
     yield
     # Not in a `finally`: after a failure it could wait for ranks that are gone.
     dist.destroy_process_group()

@@ -54,7 +54,7 @@ def train(config: Config, link: Link | None = None) -> Outcome:
     task = factory.build(config.seed)
     task.model.to(device)
     torch.manual_seed(config.seed + rank)  # every rank its own dropout
-    with process_group(config.timeout_seconds, config.membership.read_secret()):
+    with process_group(config):
         run = Run(config, task, device, None if link is None else throttled(config, device, link))
         records = run.run()
         result = merge(

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.ranks
 ELASTIC = ("--workers", "3", "--set", "membership={elastic: true}", "--set", "bucket_bytes=2000")
 
 
-def options(**more):
+def options(workers=3, **more):
     """Those of an elastic run on 3 workers and 3 buckets; `more` is for the task."""
-    return (*ELASTIC, "--set", f"task={json.dumps({'mine.job:make': more})}", "--set", "output=out")
+    return (*ELASTIC, "--workers", str(workers), "--set", f"task={json.dumps({'mine.job:make': more})}", "--set", "output=out")
 
 
 def result_of(folder, algorithm="local_sgd"):
@@ -135,8 +135,9 @@ def test_an_interrupt_ends_all(start, folder, number):
 
 
 @pytest.mark.faults
-def test_one_more_joins_and_all_end_together(start, folder):
-    task = options(epochs=60, pause=0.02)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_one_more_joins_and_all_end_together(start, folder, workers):
+    task = options(workers, epochs=20 * workers, pause=0.02)  # an epoch of one has three times the steps
     running = start("train", "quick.yaml", *task)
     joining = start("join", address_in(running))
     joined, result = joining.finish(), running.finish()
@@ -144,7 +145,7 @@ def test_one_more_joins_and_all_end_together(start, folder):
     assert joined.out == "".join(result.out.splitlines(keepends=True)[:2]), "both show the same result"
     record = result_of(folder)
     (change,) = record["changes"]
-    assert (change["joined"], change["workers"], record["workers"]) == ([3], 4, 4)
+    assert (change["joined"], change["workers"], record["workers"]) == ([workers], workers + 1, workers + 1)
     assert record["history"][0]["step"] < change["step"]
 
 

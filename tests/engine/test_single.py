@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from relaxcomm import attach
 from tests import references
 from tests.algorithms.test_five_algorithms import ALGORITHMS
 from tests.engine.harness import World, in_process, simulated_workers, train, values
@@ -44,6 +45,14 @@ def test_alone_bsp_is_plain_training_bit_for_bit():
         optimizer.zero_grad()
     history = train(World(0, 1), {"algorithm": "bsp"}, 10, "adamw", "transformer")
     np.testing.assert_array_equal(history[-1], values(plain))
+
+
+def test_an_elastic_script_that_no_launcher_has_started_trains_alone(capsys):
+    model = CASES["toy"].model()
+    config = {"algorithm": "local_sgd", "membership": {"elastic": True}}
+    with attach(model, make_optimizer("plain", model), config) as engine:
+        assert engine.world.size == 1
+    assert "1 rank, local_sgd, alone, so that nobody can join: " in capsys.readouterr().err
 
 
 def gradients_without_optimizer(world: World):

@@ -33,6 +33,23 @@ def test_a_name_that_only_its_own_host_takes_for_loopback(monkeypatch, host, add
     assert served == ([(host, 29500)] if serves else [])
 
 
+@pytest.mark.parametrize(
+    ("variables", "elastic", "launched"),
+    [
+        ({}, True, False),
+        (PLACE | {"WORLD_SIZE": "1"}, False, False),
+        (PLACE | {"WORLD_SIZE": "1"}, True, True),
+        (PLACE | ONE_HOST, False, True),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, True, False),
+    ],
+)
+def test_one_rank_of_a_launcher_makes_a_group_where_others_may_join(
+    monkeypatch, variables, elastic, launched
+):
+    monkeypatch.setattr(os, "environ", variables)
+    assert default_group.is_launched(elastic=elastic) == launched
+
+
 def refused(monkeypatch, port, **variables):
     """What a rank says that cannot meet the others."""
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
