@@ -19,6 +19,16 @@ _LONGEST_CHARACTERS = 1_800
 _LAST_CHARACTERS = 600
 
 
+def worded(error: BaseException) -> str:
+    """Its type and what it says, if it says anything.
+
+    Example:
+        >>> worded(ValueError("the disk is full")), worded(KeyboardInterrupt())
+        ('ValueError: the disk is full', 'KeyboardInterrupt')
+    """
+    return ": ".join(filter(None, (type(error).__name__, str(error))))
+
+
 class RelaxcommError(Exception):
     """Base of every error that relaxcomm raises on purpose."""
 

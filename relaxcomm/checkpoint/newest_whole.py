@@ -15,7 +15,7 @@ from relaxcomm.checkpoint.plain_state import decode, join
 from relaxcomm.checkpoint.storage import METADATA, Reading
 from relaxcomm.checkpoint.writing import skeleton_of
 from relaxcomm.engine.consistency import share
-from relaxcomm.errors import ConfigError
+from relaxcomm.errors import ConfigError, worded
 from relaxcomm.step.world import World
 
 T = TypeVar("T")
@@ -140,9 +140,7 @@ def _read(folder: Path, manifest: Manifest, ranks: Sequence[int]) -> list[dict[s
     except OSError as error:
         raise ConfigError(f"cannot read {folder}: {error.strerror}") from None
     except Exception as error:  # the checksums are right, so somebody else has written it
-        raise ConfigError(
-            f"{folder / METADATA} is no checkpoint of relaxcomm: {type(error).__name__}: {error}"
-        ) from None
+        raise ConfigError(f"{folder / METADATA} is no checkpoint of relaxcomm: {worded(error)}") from None
 
 
 def _decoded(reading: Reading, name: str) -> tuple[dict[str, Any], dict[str, str]]:

@@ -12,7 +12,7 @@ from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, drawn, hard_input
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import as_dense, context, encode_decode, slots
-from relaxcomm.errors import RelaxcommError
+from relaxcomm.errors import RelaxcommError, worded
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.roles import Compressor, is_buffer
 from relaxcomm.tensors.layout import Layout, one_tensor
@@ -146,7 +146,7 @@ def _is_survived(compressor: Compressor, tensor: Tensor, layout: Layout, what: s
         state = slots(compressor, tensor, layout)
         _, result, decoded = encode_decode(compressor, tensor, state, layout=layout)
     except Exception as error:  # a plug-in may raise anything
-        raise Broken(f"{what}: raises {type(error).__name__}: {error}") from error
+        raise Broken(f"{what}: raises {worded(error)}") from error
     finite = bool(result.isfinite().all() and decoded.isfinite().all())
     expect(finite, f"{what}: the result is not finite")
     made, allowed = {result.dtype, decoded.dtype}, {tensor.dtype, wide(tensor.dtype)}

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from relaxcomm.errors import CompositionError, ConfigError, PluginError, RelaxcommError, TopologyError
+from relaxcomm.errors import CompositionError, ConfigError, PluginError, RelaxcommError, TopologyError, worded
 from relaxcomm.system.telling import tell
 
 BAD_INPUT = (ConfigError, CompositionError, TopologyError, PluginError)
@@ -42,7 +42,7 @@ def describe(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     place = f" (at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-    what = ": ".join(filter(None, (type(error).__name__, str(error))))
+    what = worded(error)
     if isinstance(error, SystemExit):
         what = f"sys.exit({'' if error.code is None else repr(error.code)}) before the run was over"
     return f"{what}{place}{notes}"
@@ -71,15 +71,23 @@ def warn(
 
 
 @contextmanager
-def readable(show_traceback: bool, prefix: str = "") -> Iterator[None]:
-    """Turn whatever a command raises into a message on standard error and the exit code."""
+def readable(
+    show_traceback: bool, prefix: str = "", interrupted: str = "all workers are ended"
+) -> Iterator[None]:
+    """Turn whatever a command raises into a message on standard error and the exit code.
+
+    Args:
+        show_traceback: print it, too.
+        prefix: of the message.
+        interrupted: what an interrupt means to the run.
+    """
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough; click ends quietly
         raise
     except (KeyboardInterrupt, SignalException) as error:
-        tell("interrupted; all workers are ended")
+        tell(f"interrupted; {interrupted}")
         number = error.sigval if isinstance(error, SignalException) else signal.SIGINT
         raise SystemExit(128 + number) from None
     except Exception as error:

@@ -40,7 +40,7 @@ def join(
 
     The others admit it when they synchronise, and hand it their state; it trains until they end.
     """
-    with readable(traceback):
+    with readable(traceback, interrupted="the others go on without this worker"):
         store = invitation.reach(address)
         for name in RANK_VARIABLES:
             os.environ.pop(name, None)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.errors import ConfigError, PluginError
+from relaxcomm.errors import ConfigError, PluginError, worded
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import shown
 from relaxcomm.roles import RELAXCOMM_PROTOCOL
@@ -67,7 +67,7 @@ def discover(group: str, included: Iterable[EntryPoint]) -> list[Found]:
             except PluginError as error:
                 complain(one.name, source, str(error))
             except (Exception, SystemExit) as error:  # a broken plug-in must not take the others down
-                complain(one.name, source, f"{type(error).__name__}: {error}")
+                complain(one.name, source, worded(error))
     return list(found.values())
 
 
@@ -158,9 +158,7 @@ def _declared(folder: Path) -> list[EntryPoint]:
             for name, value in groups.get(group, {}).items()
         ]
     except (KeyError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"{folder} is not a package's folder: pyproject.toml: {type(error).__name__}: {error}"
-        ) from None
+        raise ConfigError(f"{folder} is not a package's folder: pyproject.toml: {worded(error)}") from None
     source = folder / "src" if (folder / "src").is_dir() else folder
     sys.path.insert(0, str(source.resolve()))
     return [one for point in points for one in each(point)]

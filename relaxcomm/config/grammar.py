@@ -11,7 +11,7 @@ from typing import Any
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import registry
-from relaxcomm.errors import ConfigError, PluginError, RelaxcommError
+from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, shown
 
@@ -88,7 +88,7 @@ def _made(cls: type[Declared], arguments: Mapping[str, Any]) -> Declared:
         raise
     except Exception as error:
         name = f"{cls.role} {cls.__name__} ({cls.__module__})"
-        raise PluginError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{name} cannot be made: {worded(error)}") from error
 
 
 def arguments_of(target: Callable[..., object], values: Mapping[Any, Any]) -> dict[str, Any]:

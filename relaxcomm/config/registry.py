@@ -14,7 +14,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, complain, discover, is_primitive, points_in
-from relaxcomm.errors import ConfigError, PluginError, RelaxcommError
+from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, describe, refuse_bools, shown, signature_of
 
@@ -60,7 +60,7 @@ class Entry:
             raise
         except (Exception, SystemExit) as error:
             raise PluginError(
-                f"algorithm {self.name} ({self.origin}) cannot be built: {type(error).__name__}: {error}"
+                f"algorithm {self.name} ({self.origin}) cannot be built: {worded(error)}"
             ) from error
         if not isinstance(built, Algorithm):
             raise PluginError(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
-from relaxcomm.errors import NonFiniteError, RankLostError
+from relaxcomm.errors import NonFiniteError, RankLostError, worded
 from relaxcomm.step.step import Step
 
 
@@ -40,7 +40,7 @@ def callback(method: Callback) -> Callback:
             if isinstance(error, NonFiniteError) and error.on_all_ranks:
                 loop.leave_step()  # nobody waits for this rank, and all may go on
             else:
-                loop.step.bound.world.transport.announce(f"failed: {type(error).__name__}: {error}")
+                loop.step.bound.world.transport.announce(f"failed: {worded(error)}")
             raise
 
     return cast("Callback", told)

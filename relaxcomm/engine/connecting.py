@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from relaxcomm.config import Config, load
+from relaxcomm.errors import worded
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, single
 from relaxcomm.network.default_group import is_launched, make_default_group
 from relaxcomm.network.secret import Secret
@@ -54,7 +55,7 @@ def _telling(transport: Transport) -> Callable[[object, BaseException | None, ob
 
     def tell(kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            transport.announce(f"failed: {type(error).__name__}: {error}")
+            transport.announce(f"failed: {worded(error)}")
 
     return tell
 

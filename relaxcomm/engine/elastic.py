@@ -129,7 +129,7 @@ def check_elastic(transport: Transport) -> None:
             "membership.elastic: with each rank a part of a sharded model is lost, so that its replica "
             "cannot go on; leave it out, and save checkpoints"
         )
-    # A simulated link would be left behind with the first generation; nobody comes to who is alone, or is lost.
+    # A simulated link would be left behind with the first generation; where one is alone there is no other.
     if type(transport) is not TorchTransport and transport.membership.world_size > 1:
         raise ConfigError(
             "membership.elastic: ranks can be lost and go on over gloo and nccl alone, "

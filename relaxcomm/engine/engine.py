@@ -15,7 +15,7 @@ from relaxcomm.engine.batching import Batching
 from relaxcomm.engine.restorable import Restorable
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.telemetry import Telemetry
-from relaxcomm.errors import UsageError
+from relaxcomm.errors import UsageError, worded
 
 T = TypeVar("T")
 
@@ -230,7 +230,7 @@ class Engine(Batching, Restorable, Telemetry):
     def _fail(self, error: BaseException) -> None:
         self._closed = True
         self._session.detach()
-        self._release(f"failed: {type(error).__name__}: {error}")
+        self._release(f"failed: {worded(error)}")
 
     def _release(self, status: str) -> None:
         self._session.release(status)

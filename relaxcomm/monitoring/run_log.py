@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from relaxcomm.errors import MetricsWarning
+from relaxcomm.errors import MetricsWarning, worded
 from relaxcomm.monitoring.snapshot import jsonable
 from relaxcomm.system.files import make_folder, unshared
 
@@ -74,7 +74,7 @@ class RunLog:
             with suppress(OSError):  # what it still holds finds no room, either
                 self._file.close()
             self._lines.clear()
-            reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            reason = error.strerror if isinstance(error, OSError) else worded(error)
             text = f"the run log {self.path} ends here: {reason}; training goes on without it"
             warnings.warn(text, MetricsWarning, stacklevel=1)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from torch import Tensor
 
-from relaxcomm.errors import CommunicationError, UsageError
+from relaxcomm.errors import CommunicationError, UsageError, worded
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.link import Link
 from relaxcomm.network.operation_slots import Slot
@@ -206,7 +206,7 @@ def simulate(
             results[rank] = function(InProcessGroup(world, rank))
         except BaseException as error:  # re-raised in the caller's thread
             errors.append(error)
-            how = f"failed: {type(error).__name__}: {error}"
+            how = f"failed: {worded(error)}"
         finally:
             world.finished[rank] = how
             following = world.choose()

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, ValidationError, validate_call
 
-from relaxcomm.errors import ConfigError
+from relaxcomm.errors import ConfigError, worded
 from relaxcomm.fields.validation import closest, describe, shown
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.user_calls import named
@@ -104,9 +104,7 @@ def _import(name: str) -> Callable[..., Task]:
             f"task {shown(name)}: no module {error.name!r} in {os.getcwd()} nor among the installed packages"
         ) from None
     except (Exception, SystemExit) as error:  # a script that ends by itself is no module
-        raise ConfigError(
-            f"task {shown(name)} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        raise ConfigError(f"task {shown(name)} cannot be imported: {worded(error)}") from error
     make = getattr(module, attribute, None)
     if not callable(make):
         defined = [

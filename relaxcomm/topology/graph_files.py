@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import XMLParser
 
-from relaxcomm.errors import ConfigError, TopologyError
+from relaxcomm.errors import ConfigError, TopologyError, worded
 from relaxcomm.fields.validation import shown
 from relaxcomm.system.files import expanded, read_at_most
 
@@ -33,7 +33,7 @@ def read_graph(path: str) -> Any:
     except TopologyError as error:
         raise TopologyError(f"{path}: {error}") from None
     except Exception as error:  # networkx raises whatever its parsers do
-        raise TopologyError(f"{path} is not a graph: {type(error).__name__}: {error}") from None
+        raise TopologyError(f"{path} is not a graph: {worded(error)}") from None
 
 
 def _read_graphml(data: bytes) -> Any:

@@ -25,7 +25,8 @@ ELASTIC = ("--workers", "3", "--set", "membership={elastic: true}", "--set", "bu
 
 def options(workers=3, **more):
     """Those of an elastic run on 3 workers and 3 buckets; `more` is for the task."""
-    return (*ELASTIC, "--workers", str(workers), "--set", f"task={json.dumps({'mine.job:make': more})}", "--set", "output=out")
+    task = json.dumps({"mine.job:make": more})
+    return (*ELASTIC, "--workers", str(workers), "--set", f"task={task}", "--set", "output=out")
 
 
 def result_of(folder, algorithm="local_sgd"):

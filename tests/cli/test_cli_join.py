@@ -103,6 +103,16 @@ def test_a_run_that_does_not_begin(run):
     assert "has told of no run that can be joined" in said(run[1])
 
 
+def test_an_interrupt_ends_this_worker_alone(run, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("relaxcomm.cli.join.find_task", interrupt)
+    done = CliRunner().invoke(app, ["join", run[1]])
+    told = "relaxcomm: interrupted; the others go on without this worker"
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (130, told)
+
+
 def test_a_task_that_is_not_on_this_machine(run):
     store, address = run
     invitation.invite(store, {"algorithm": "bsp", "task": "elsewhere.job:make"})

@@ -311,3 +311,11 @@ def test_a_string_is_an_algorithm_s_name_unless_it_is_a_file(tmp_path, monkeypat
         words = f"unknown algorithm '{name}'.*{near}.*nor is there a file '{name}'"
         with pytest.raises(ConfigError, match=words):
             attached(name)
+
+
+def test_an_error_without_words_is_told_by_its_name(monkeypatch):
+    said, engine = [], relaxcomm.attach(nn.Linear(2, 1), None, "bsp")
+    monkeypatch.setattr(engine._session, "release", said.append)
+    with pytest.raises(KeyboardInterrupt), engine:
+        raise KeyboardInterrupt
+    assert said == ["failed: KeyboardInterrupt"]
