@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
+from typing import TypeVar
 
 from relaxcomm.config import Config
 from relaxcomm.errors import CommunicationError, ConfigError, RankLostError
@@ -12,6 +16,9 @@ from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.step.world import World
 from relaxcomm.system.telling import tell
 from relaxcomm.tensors import buffer_pool
+
+T = TypeVar("T")
+_ATTEMPTS = 3  # to join: each costs the others a step, and it may be this worker that is hard to reach
 
 
 class Elastic:
@@ -65,13 +72,30 @@ class Elastic:
         assert isinstance(world.transport, TorchTransport), "other networks lose no ranks"
         return replace(world, transport=world.transport.at(place))
 
-    def join(self) -> MeetingPlace:
-        """Ask to be admitted as a new worker; where all meet then.
+    def join(self, meet: Callable[[MeetingPlace], T]) -> T:
+        """Ask to be admitted as a new worker, and meet the others; again where one is lost meanwhile.
+
+        Args:
+            meet: all that is done with them before this worker is one of them.
+
+        Returns: what that returns.
 
         Raises: CommunicationError or ConfigError if it is not admitted.
         """
-        self._generations.ask()
-        return self._generations.wait_for_admission(self._timeout_seconds)
+        for attempt in count(1):
+            self._generations.ask()
+            place = self._generations.wait_for_admission(self._timeout_seconds)
+            try:
+                return meet(place)
+            except RankLostError as error:
+                if attempt == _ATTEMPTS:
+                    raise CommunicationError(
+                        f"{_ATTEMPTS} times another worker was lost while this one joined; start it again: {error}"
+                    ) from None
+                tell(f"another worker was lost while this one joined, so it asks again: {error}")
+                forget_locals(error)
+                buffer_pool.release()  # as in `give_up`
+        raise AssertionError("it has returned or raised")
 
     def newest(self) -> int:
         """The last worker that asks to be admitted, or -1."""
@@ -135,3 +159,10 @@ def check_elastic(transport: Transport) -> None:
             "membership.elastic: ranks can be lost and go on over gloo and nccl alone, "
             f"got {type(transport).__name__}; leave it out"
         )
+
+
+def forget_locals(error: BaseException | None) -> None:
+    """Let go of what the frames of an error hold: operations on connections that are to be closed."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

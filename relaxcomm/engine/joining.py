@@ -18,9 +18,10 @@ from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.model_checks import fitted
 from relaxcomm.engine.session import Session
-from relaxcomm.errors import ConfigError
+from relaxcomm.errors import ConfigError, worded
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import TorchTransport, elastic_store
+from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.replica_norms import ReplicaNorms
@@ -52,12 +53,28 @@ def join(
     mine = elastic_facts(fingerprint(model, settings, run.size))
     compare([run.facts, mine], "join with the run's model and configuration")
     elastic = Elastic.begin(elastic_store.place_of(store, run, settings.timeout_seconds, secret), settings)
-    place = elastic.join()
+    replica = Replica(model, tuple(optimizers), scaler, settings.bucket_bytes)
+    try:
+        session = elastic.join(lambda place: _meet(place, elastic, replica, settings, run.shown_as))
+    except BaseException as error:
+        elastic.leave(f"failed: {worded(error)}")
+        raise
+    world = session.world
+    tell(
+        f"worker {elastic.generation.workers[world.rank]} has joined as rank {world.rank} of {world.size}, "
+        f"{session.bound.algorithm.name}, from step {world.statistics.steps}"
+    )
+    return Engine(session, owns_default_group=False)
+
+
+def _meet(
+    place: MeetingPlace, elastic: Elastic, replica: Replica, settings: Config, shown_as: str
+) -> Session:
+    """Meet the others, and take over their state."""
     with ExitStack() as undo:
-        undo.push(lambda kind, error, trace: elastic.leave(f"failed: {error}") if error else None)
         transport = TorchTransport(
             place,
-            device=next((p.device for p in model.parameters()), torch.device("cpu")),
+            device=next((p.device for p in replica.model.parameters()), torch.device("cpu")),
             backend=settings.backend,
             timeout_seconds=settings.timeout_seconds,
             debug=settings.debug,
@@ -65,22 +82,17 @@ def join(
             grace_seconds=settings.membership.grace_seconds,
         )
         undo.callback(transport.close)
-        replica = Replica(model, tuple(optimizers), scaler, settings.bucket_bytes)
         world = World(transport, Statistics(transport.counters), settings.topology)
         norms = ReplicaNorms(replica.parameters, world.statistics.latest)
-        bound = Bound(fitted(model, settings.algorithm), replica, world, norms)
+        bound = Bound(fitted(replica.model, settings.algorithm), replica, world, norms)
         worker = elastic.generation.workers[world.rank]
-        metering = Metering(bound, settings.metrics, settings.output, joined=(worker, run.shown_as))
+        metering = Metering(bound, settings.metrics, settings.output, joined=(worker, shown_as))
         undo.callback(metering.close, "failed: it has not joined")
         session = Session(bound, settings, metering, elastic)
         undo.callback(session.detach)
         session.join()
         undo.pop_all()
-    tell(
-        f"worker {worker} has joined as rank {world.rank} of {world.size}, "
-        f"{session.bound.algorithm.name}, from step {session.world.statistics.steps}"
-    )
-    return Engine(session, owns_default_group=False)
+    return session
 
 
 def _check(settings: Config) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -11,13 +10,14 @@ from relaxcomm.engine import bucket_parts, next_generation, survival
 from relaxcomm.engine.admission import Newcomers
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.common_events import CommonEvents
-from relaxcomm.engine.elastic import Elastic
+from relaxcomm.engine.elastic import Elastic, forget_locals
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Going, Gone
 from relaxcomm.engine.standings import Standing
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import GivenUpError
+from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
@@ -154,7 +154,16 @@ class Reconfiguration:
                 f"{error}; {before.algorithm.name} admits nobody, so this worker ends"
             ) from None
         tell(f"{error}; it asks to join them")
-        self.join(before, self.elastic.at(world, self.elastic.join()), in_step=in_step)
+
+        def meet(place: MeetingPlace) -> None:
+            following = self.elastic.at(world, place)
+            try:
+                self.join(before, following, in_step=in_step)
+            except RankLostError:
+                self.elastic.give_up(following)
+                raise
+
+        self.elastic.join(meet)
 
     def _go_on_with(self, gone: Gone) -> None:
         self._run.go_on_with(gone)
@@ -162,10 +171,3 @@ class Reconfiguration:
 
     def _look_for_newcomers(self, world: World) -> None:
         self._newcomers, self._has_synchronised = Newcomers(self.elastic, world), False
-
-
-def forget_locals(error: BaseException | None) -> None:
-    """Let go of what the frames of an error hold: operations on connections that are to be closed."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__

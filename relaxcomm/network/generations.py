@@ -101,8 +101,10 @@ class Generations:
         self.current = replace(self.current, newest=newest)
 
     def ask(self) -> None:
-        """Ask to be admitted, as a worker that was not there before."""
+        """Ask to be admitted, as a worker that was not there before; what this one was is gone."""
         with self._store_needed("ask to be admitted"):
+            if self._worker >= 0:
+                self._store.set(f"left/{self._worker}", "asks to join again")
             self._worker = self._size + self._store.add(_NEWCOMERS, 1) - 1
             self._store.set(f"process/{self._worker}", this_process())
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
 from relaxcomm.engine.elastic import Elastic
+from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import Generation, Generations
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.transport import Membership
@@ -31,3 +33,26 @@ def test_each_change_is_told(lost, joined, in_order, told, capsys):
     generations.current = Generation(1, (0, 1, 2), lost, joined)
     Elastic(generations, 1.0, 1).say(9, in_order=in_order)
     assert capsys.readouterr().err == ("" if told is None else f"relaxcomm: {told}\n")
+
+
+@pytest.mark.parametrize("lost", [0, 2, 3])
+def test_who_joins_asks_again_when_another_is_lost_meanwhile(lost, capsys):
+    asked, met = [], []
+
+    def meet(place):
+        met.append(place)
+        if len(met) <= lost:
+            raise RankLostError("rank 0 has ended")
+        return "a session"
+
+    generations = SimpleNamespace(ask=lambda: asked.append(1), wait_for_admission=lambda seconds: len(asked))
+    elastic = Elastic(generations, 1.0, 1)
+    if lost < 3:
+        assert elastic.join(meet) == "a session"
+    else:
+        with pytest.raises(
+            CommunicationError, match=r"3 times another worker was lost .*; start it again: rank 0 has ended"
+        ):
+            elastic.join(meet)
+    assert met == [1, 2, 3][: lost + 1]
+    assert capsys.readouterr().err.count("so it asks again: rank 0 has ended\n") == min(lost, 2)

@@ -34,6 +34,9 @@ def loss_on(x, y):
     return torch.nn.functional.mse_loss(model(x.to(DEVICE)), y.to(DEVICE))
 
 first, seen, changed = loss_on(x, torch.tanh(x[:, :1])).item(), [], False
+if ENDS_AT_HANDOVER == rank:
+    from relaxcomm.engine import admission
+    admission.hand_over = lambda *arguments: end()
 with relaxcomm.attach(model, optimizer, CONFIG) as engine:
     begin, loader = engine.step, engine.loader(data, batch_size=4)
     since = begin if joins and engine.world.size > SIZE else None
@@ -65,11 +68,18 @@ class Job(elastic_job.Job):
     """A run of an algorithm, which some join, and in which one may stop at a step."""
 
     def __init__(
-        self, name: str, *, stop_at: tuple[int, int] | None = None, device: str = "cpu", **membership: object
+        self,
+        name: str,
+        *,
+        stop_at: tuple[int, int] | None = None,
+        ends_at_handover: int | None = None,
+        device: str = "cpu",
+        **membership: object,
     ) -> None:
         more = {"bucket_bytes": 8_000, "timeout_seconds": 30, "drift_guard": {"every_steps": 3}}
         config = {**ALGORITHMS[name], **more, "membership": {"elastic": True, **membership}}
-        super().__init__(SCRIPT, SIZE, CONFIG=config, SIZE=SIZE, MORE=MORE, STOP_AT=stop_at, DEVICE=device)
+        told = {"STOP_AT": stop_at, "ENDS_AT_HANDOVER": ends_at_handover, "DEVICE": device}
+        super().__init__(SCRIPT, SIZE, CONFIG=config, SIZE=SIZE, MORE=MORE, **told)
 
     def end(self, *, killed: int | None = None):
         found, errors = super().end(killed=killed)
@@ -150,3 +160,13 @@ def test_two_join_and_one_is_killed(name):
     found, errors = job.end(killed=0)
     assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
     assert "has ended without a message" in errors
+
+
+@pytest.mark.faults
+def test_who_would_hand_over_is_killed_and_they_ask_again():
+    job = Job("local_sgd", ends_at_handover=0)
+    job.join()
+    job.join()
+    found, errors = job.end(killed=0)
+    assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
+    assert "another worker was lost while this one joined, so it asks again: rank " in errors

@@ -80,6 +80,19 @@ def test_numbers_are_never_used_twice():
     assert stays.current.workers == (0, 2)
 
 
+def test_who_asks_again_is_another_and_nobody_waits_for_what_it_was():
+    store = dist.HashStore()
+    stays, joins = generations(store, 0, 60, size=1), newcomer(store, 1)
+    joins.ask()
+    stays.follow(newest=1)
+    joins.wait_for_admission(60)
+    joins.ask()
+    assert stays.follow().membership == Membership(0, 1)
+    assert stays.current.lost == {1: "asks to join again"}
+    assert stays.follow(newest=stays.newest()).membership == Membership(0, 2)
+    assert joins.wait_for_admission(60).membership == Membership(1, 2)
+
+
 def test_who_is_not_admitted_hears_why():
     store = dist.HashStore()
     ranks, refused, late = generations(store, 0, 60, size=1), newcomer(store, 1), newcomer(store, 1)
