@@ -90,7 +90,8 @@ class Elastic:
             except RankLostError as error:
                 if attempt == _ATTEMPTS:
                     raise CommunicationError(
-                        f"{_ATTEMPTS} times another worker was lost while this one joined; start it again: {error}"
+                        f"{_ATTEMPTS} times another worker was lost while this one joined; start it again: "
+                        f"{error}"
                     ) from None
                 tell(f"another worker was lost while this one joined, so it asks again: {error}")
                 forget_locals(error)
