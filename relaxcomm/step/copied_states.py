@@ -66,7 +66,7 @@ class _Part:
         name: of it, the same on all ranks.
         values: all of it.
         like: a tensor that lies where new ones go.
-        is_group: whether there are parameters in it, and what cannot be sent is the user's.
+        is_group: whether it is a group's or of the defaults: what cannot be sent there is the user's.
     """
 
     name: str
@@ -74,35 +74,69 @@ class _Part:
     like: Tensor
     is_group: bool = False
 
-    def forms(self) -> _Forms:
-        """What is told of it."""
-        return {
-            key: _form(value)
-            for key, value in self.values.items()
-            if isinstance(key, str | int) and not (self.is_group and key == "params")
-        }
+    def keys(self) -> list[str | int]:
+        """Of what is told of it."""
+        own = {"params"} if self.is_group else set()
+        return [key for key in self.values if isinstance(key, str | int) and key not in own]
 
-    def take(self, theirs: _Forms) -> list[Item]:
+    def forms(self, seen: dict[int, Any]) -> _Forms:
+        """What is told of it; `seen`: the forms so far, by what they are of: what is shared has one."""
+        return {key: _form(self.values[key], seen) for key in self.keys()}
+
+    def take(self, theirs: _Forms, copy: _Copy) -> None:
         """Hold what another rank holds; the tensors are to be copied from that."""
-        items: list[Item] = []
         lacks = [key for key, form in theirs.items() if form is _Mark.LEFT and self.values.get(key) is None]
         made = {
-            key: _made(form, self._held(key), f"{self.name}.{key}", self.like, items)
+            key: copy.made(form, self.values.get(key), f"{self.name}.{key}", self.like)
             for key, form in theirs.items()
             if form is not _Mark.LEFT
         }
-        for key in self.forms().keys() - theirs.keys() if not self.is_group else ():
-            del self.values[key]
-        self.values.update(made)
-        if lacks and not self.is_group:  # the optimizer begins with all of it or nothing
-            for key in self.forms():
+        for key in self.keys() if not self.is_group else ():
+            if key not in theirs or lacks:  # the optimizer begins with all of it or nothing
                 del self.values[key]
-        return items
+        if not lacks or self.is_group:
+            self.values.update(made)
 
-    def _held(self, key: int | str) -> Any:
-        """What is here, to be filled; not a list of a group's: groups may share the one of the defaults."""
-        held = self.values.get(key)
-        return None if self.is_group and not isinstance(held, Tensor) else held
+
+class _Copy:
+    """What this rank's optimizers hold, made from the forms of another rank's."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self._made: dict[int, Any] = {}
+        self._filled: set[int] = set()
+
+    def made(self, form: Any, here: Any, name: str, like: Tensor) -> Any:
+        """A value from its form, in the memory of what this rank holds, if it can be.
+
+        Dicts, lists and tensors are filled in place: an optimizer may hold them elsewhere too. What is one
+        there is one here, and what is one here alone, as a default of several groups, is not filled twice.
+        """
+        if form is None or isinstance(form, int | float | str):
+            return form
+        if id(form) not in self._made:
+            kept = None if id(here) in self._filled else here
+            self._filled.add(id(here))
+            self._made[id(form)] = self._filled_in(form, kept, name, like)
+        return self._made[id(form)]
+
+    def _filled_in(self, form: Any, here: Any, name: str, like: Tensor) -> Any:
+        if isinstance(form, _Form):
+            tensor = here if isinstance(here, Tensor) and _form(here, {}) == form else form.empty(like)
+            self.items.append(Item(name, local(tensor)))
+            return tensor
+        if isinstance(form, dict):
+            kept = here if isinstance(here, dict) else {}
+            made = {key: self.made(one, kept.get(key), f"{name}.{key}", like) for key, one in form.items()}
+            kept.clear()
+            kept.update(made)
+            return kept
+        known = dict(enumerate(here)) if isinstance(here, list | tuple) else {}
+        held = [self.made(one, known.get(at), f"{name}.{at}", like) for at, one in enumerate(form)]
+        if isinstance(form, list) and isinstance(here, list):
+            here[:] = held
+            return here
+        return type(form)(held)
 
 
 def begin_as(
@@ -124,14 +158,17 @@ def begin_as(
         for place, parameter, states in states_of(replica, names)
     ]
     parts += _settings(replica) if settings else []
-    mine = {part.name: part.forms() for part in parts}
+    seen: dict[int, Any] = {}
+    mine = {part.name: part.forms(seen) for part in parts}
     told = cast("list[dict[str, _Forms]]", world.gather(mine if world.rank == root else {}, _EVENT))[root]
-    items = [item for part in parts for item in part.take(told[part.name])]
+    copy = _Copy()
+    for part in parts:
+        part.take(told[part.name], copy)
     for _, parameter, states in states_of(replica, names):
         if not states[parameter]:
             del states[parameter]
     found = [item for part in parts if not part.is_group for item in told[part.name].items()]
-    return items, {str(key) for key, form in found if form is _Mark.LEFT}
+    return copy.items, {str(key) for key, form in found if form is _Mark.LEFT}
 
 
 def warn_of_left(event: str, left: Iterable[str]) -> None:
@@ -146,53 +183,33 @@ def warn_of_left(event: str, left: Iterable[str]) -> None:
 
 
 def _settings(replica: Replica) -> list[_Part]:
-    """The optimizers' groups, and what they keep of no parameter."""
+    """The optimizers' defaults, which groups may share, their groups, and what they keep of no parameter."""
     like, parts = torch.empty(0, device=replica.device), []
     for index, optimizer in enumerate(replica.optimizers):
+        parts.append(_Part(f"{index}.defaults", optimizer.defaults, like, is_group=True))
         groups = enumerate(optimizer.param_groups)
         parts += [_Part(f"{index}.group {number}", group, like, is_group=True) for number, group in groups]
         parts.append(_Part(f"{index}", optimizer.state, like))
     return parts
 
 
-def _form(value: Any) -> Any:
-    """What a value is made from on another rank."""
+def _form(value: Any, seen: dict[int, Any]) -> Any:
+    """What a value is made from on another rank: one form for one value, also where it is held twice."""
+    if value is None or isinstance(value, int | float | str):
+        return value
+    if id(value) not in seen:
+        seen[id(value)] = _new_form(value, seen)
+    return seen[id(value)]
+
+
+def _new_form(value: Any, seen: dict[int, Any]) -> Any:
     if isinstance(value, Tensor):
         held = local(value)
         return _Form.of(held) if is_plain(held) else _Mark.LEFT
-    if value is None or isinstance(value, int | float | str):
-        return value
     if type(value) is dict:
-        made: Any = {key: _form(one) for key, one in value.items()}
+        made: Any = {key: _form(one, seen) for key, one in value.items()}
         return _Mark.LEFT if _Mark.LEFT in made.values() else made
     if type(value) in (list, tuple):
-        made = type(value)(map(_form, value))
+        made = type(value)(_form(one, seen) for one in value)
         return _Mark.LEFT if _Mark.LEFT in made else made
     return _Mark.LEFT
-
-
-def _made(form: Any, here: Any, name: str, like: Tensor, items: list[Item]) -> Any:
-    """A value from its form, in the memory of what this rank holds, if it can be; its tensors are added.
-
-    Dicts and lists are filled in place: an optimizer may hold them elsewhere too.
-    """
-    if isinstance(form, _Form):
-        tensor = here if isinstance(here, Tensor) and _form(here) == form else form.empty(like)
-        items.append(Item(name, local(tensor)))
-        return tensor
-    if isinstance(form, dict):
-        kept = here if isinstance(here, dict) else {}
-        made = {key: _made(one, kept.get(key), f"{name}.{key}", like, items) for key, one in form.items()}
-        kept.clear()
-        kept.update(made)
-        return kept
-    if isinstance(form, list | tuple):
-        known = dict(enumerate(here)) if isinstance(here, list | tuple) else {}
-        held = [
-            _made(one, known.get(place), f"{name}.{place}", like, items) for place, one in enumerate(form)
-        ]
-        if isinstance(form, list) and isinstance(here, list):
-            here[:] = held
-            return here
-        return type(form)(held)
-    return form

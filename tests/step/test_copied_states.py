@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from relaxcomm import ConfigWarning, attach, simulate
-from relaxcomm.step.copied_states import begin_as
 from tests.engine.harness import values
 
 RANKS = 3
@@ -198,23 +197,6 @@ def test_codes_and_their_scale_are_one_ranks():
 def test_what_an_optimizer_holds_elsewhere_too_stays_the_same():
     for _, optimizer in simulate(lambda group: trained(group, HeldTwice), RANKS):
         assert optimizer.state["whole"] is optimizer.kept
-
-
-def test_groups_that_share_a_list_on_one_rank_do_not_fill_it_twice():
-    def worker(group):
-        model = nn.Linear(4, 2)
-        shared = [0.9, 0.99]
-        groups = [{"params": [one], "betas": shared} for one in model.parameters()]
-        optimizer = torch.optim.SGD(groups, lr=0.1)
-        if group.rank() == 0:  # whose settings all take
-            optimizer.param_groups[1]["betas"] = [0.5, 0.8]
-        with attach(model, optimizer, "local_sgd", process_group=group) as engine:
-            begin_as(engine._session.replica, engine._session.world, 0, (), settings=True)
-        return [one["betas"] for one in optimizer.param_groups], shared
-
-    for betas, shared in simulate(worker, RANKS):
-        assert betas == [[0.9, 0.99], [0.5, 0.8]]
-        assert shared == [0.9, 0.99], "the user's own"
 
 
 def test_the_drift_guard_copies_them_too():
