@@ -65,8 +65,8 @@ class CommonEvents:
                 self._run.world.meet("the end of what all do together")
                 self.ended += 1
             except RankLostError as error:
-                if self._run.joins_again(error):
-                    raise self._rejoined() from None
+                if self._joins_again(error, failed):
+                    raise self._rejoined() from failed
             except CommunicationError as error:
                 if failed is None:
                     raise
@@ -75,6 +75,14 @@ class CommonEvents:
                 if failed is not None:
                     raise failed
                 return cast("T", result)
+
+    def _joins_again(self, error: RankLostError, failed: Exception | None) -> bool:
+        try:
+            return self._run.joins_again(error)
+        except CommunicationError as lost:
+            if failed is None:
+                raise
+            raise lost from failed  # this rank has failed before, alone
 
     def _rejoined(self) -> RejoinedError:
         return RejoinedError(

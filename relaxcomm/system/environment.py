@@ -137,9 +137,9 @@ def whole_number(name: str, default: int, *, least: int = 0, most: int = _MOST) 
     text = os.environ.get(name)
     if text is None:
         return default
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
-    if not is_number or not least <= int(text) <= most:
+    digits = text.lstrip("0") or "0" if text.isascii() and text.isdecimal() else ""
+    if not 0 < len(digits) <= len(str(most)) or not least <= int(digits) <= most:
         raise ConfigError(
             f"{name} is {text[:100]!r}; it is a whole number from {least} to {most}, and {_LAUNCHER}"
         )
-    return int(text)
+    return int(digits)

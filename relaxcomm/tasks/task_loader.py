@@ -15,7 +15,7 @@ from pydantic import ConfigDict, PydanticUserError, ValidationError, validate_ca
 from relaxcomm.errors import ConfigError, worded
 from relaxcomm.fields.validation import closest, describe, shown
 from relaxcomm.tasks.task import Task
-from relaxcomm.tasks.user_calls import named
+from relaxcomm.tasks.user_calls import called_function, named
 
 BUNDLED: Mapping[str, str] = {name: f"relaxcomm.tasks.{name}:make" for name in ("digits", "charlm", "glyphs")}
 
@@ -122,13 +122,16 @@ def _import(name: str) -> Callable[..., Task]:
 def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -> dict[str, Any]:
     """The options, checked against the signature of `make` without calling it."""
 
-    @functools.wraps(make)
+    @functools.wraps(called_function(make))
     def probe(**arguments: Any) -> dict[str, Any]:
         return arguments
 
     if "seed" in options:
         raise ConfigError(f"task {shown(name)}: the seed is set at the top level of the configuration")
+    probe.__wrapped__ = make  # whose signature it is: a partial's is its own
     try:
+        # Of what it returns none: that is checked when it is there.
+        probe.__annotations__ = {key: one for key, one in probe.__annotations__.items() if key != "return"}
         check = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(probe)
         check(seed=0, **{str(key): item for key, item in options.items()})
     except ValidationError as error:

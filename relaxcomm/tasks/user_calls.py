@@ -65,10 +65,17 @@ def _place(what: str, function: Callable[..., Any]) -> str:
     return f"the task's {what}, at {file}:{line},"
 
 
-def _definition(function: Callable[..., Any]) -> tuple[str, int]:
-    """File and line of a function, a method, a partial or an object that is called."""
+def called_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is called of a function, a method, a partial, a class or an object."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    if inspect.isroutine(function):
+        return function
+    return function.__init__ if inspect.isclass(function) else function.__call__  # type: ignore[operator]
+
+
+def _definition(function: Callable[..., Any]) -> tuple[str, int]:
+    """File and line of it."""
+    code = getattr(called_function(function), "__code__", None)
     return (code.co_filename, code.co_firstlineno) if code is not None else (repr(function), 0)

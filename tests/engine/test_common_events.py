@@ -104,6 +104,23 @@ def test_what_fails_on_one_rank_is_raised_where_the_others_are_elsewhere():
     assert "not at the same place" in str(raised.value.__cause__)
 
 
+@pytest.mark.parametrize("joins", [False, True])
+def test_what_failed_before_others_were_lost_is_told(joins):
+    run = Run(0, joins=joins)
+
+    def cannot_go_on(error: RankLostError) -> bool:
+        raise error
+
+    def work() -> None:
+        raise OSError("no space left")
+
+    if not joins:
+        run.joins_again = cannot_go_on
+    with pytest.raises(RejoinedError if joins else RankLostError) as raised:
+        run.events.together(work)
+    assert "no space left" in str(raised.value.__cause__)
+
+
 def test_nobody_is_met_after_an_exchange_has_failed():
     run = Run()
 

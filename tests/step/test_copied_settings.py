@@ -1,4 +1,4 @@
-"""What optimizers' groups hold is what one rank's hold where it is copied, and that rank's stays what it was."""
+"""What optimizers' groups hold is what one rank's hold where it is copied, and that rank's own stays."""
 
 from __future__ import annotations
 

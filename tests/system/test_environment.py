@@ -28,6 +28,12 @@ def test_a_good_start_is_read(started):
     check_rendezvous()
 
 
+def test_a_number_may_begin_with_zeros(started):
+    started(MASTER_PORT="029500", RANK="0" * 10 + "1", LOCAL_RANK="000")
+    assert (launched().rank, launched().local_rank) == (1, 0)
+    check_rendezvous()
+
+
 def test_a_rank_needs_a_world(started):
     started(WORLD_SIZE=None)
     with pytest.raises(ConfigError, match="RANK is 1 and WORLD_SIZE is 1; ranks go from 0 to WORLD_SIZE - 1"):

@@ -24,14 +24,22 @@ def own_module(tmp_path, monkeypatch):
         textwrap.dedent(
             """
             from __future__ import annotations
+            import functools
             from typing import TYPE_CHECKING
             from relaxcomm.tasks.digits import make as digits
             if TYPE_CHECKING:
                 from relaxcomm import Task
-            def annotated(seed: int) -> Task:
+            def annotated(seed: int, like: Task | None = None):
                 return digits(seed)
             def make(seed: int, epochs: int = 3):
                 return digits(seed, epochs=epochs, hidden=[8])
+            def later(seed: int, epochs: int) -> Task:
+                return digits(seed, epochs=epochs, hidden=[8])
+            partial = functools.partial(later, epochs=3)
+            class Maker:
+                def __call__(self, seed: int, epochs: int = 3) -> Task:
+                    return later(seed, epochs)
+            maker = Maker()
             def nothing(seed):
                 return 5
             """
@@ -86,6 +94,13 @@ def test_own_task_in_the_current_directory(own_module, value):
 def test_what_is_wrong_is_said_before_anything_is_built(own_module, value, message):
     with pytest.raises(ConfigError, match=message):
         find_task(value)
+
+
+@pytest.mark.parametrize("what", ["later", "partial", "maker"])
+def test_whatever_is_called_makes_a_task_and_its_options_are_checked(own_module, what):
+    assert load_task({f"{own_module}.job:{what}": {"epochs": 2}}, seed=0).epochs == 2
+    with pytest.raises(ConfigError, match="epochs = 'two' is not allowed"):
+        find_task({f"{own_module}.job:{what}": {"epochs": "two"}})
 
 
 def test_an_annotation_that_is_not_imported_is_told(own_module):
