@@ -279,6 +279,20 @@ class slot_of_another_form(adagrad):
 
 
 @frozen
+class noisy(gradients):
+    facts = gradients.facts
+
+    def read(self, cx, bucket, state, out):
+        return gradients.read(self, cx, bucket, state, out).add_(
+            torch.randn(out.shape, generator=cx.generator(3, out.device))
+        )
+
+
+def test_noise_is_no_momentum():
+    assert not found(noisy(), "momentum")
+
+
+@frozen
 class anchor_written(deltas):
     facts = deltas.facts
 
