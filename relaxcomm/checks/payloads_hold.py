@@ -26,12 +26,13 @@ class _Trial:
 
     Args:
         payload: what is tried.
-        value: of all parameters.
+        value: of the first parameter; no two are alike, as a constant gradient's entries are, and sums exact.
     """
 
     def __init__(self, payload: Payload, value: float = 1.0) -> None:
         self._payload = payload
-        tensors = [torch.full((2, 3), value), torch.full((6,), value)]
+        one, other = (value + torch.arange(_NUMEL) / 16).chunk(2)
+        tensors = [one.view(2, 3), other]
         self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=True)])
         kept: list[Tensor | None] = [one.clone() for one in tensors]  # an optimizer's, as it began
         self.cx = context().at(optimizer_state=lambda bucket, slots: kept)
@@ -116,8 +117,8 @@ def writing_is_declared(payload: Payload) -> None:
     one, other = _Trial(payload).moved(0.0), _Trial(payload).moved(0.0)
     for trial, by in ((one, 0.25), (other, 0.75)):
         trial.bucket.scatter(trial.parameters + by)
-    written = one.write(5.0), other.write(5.0)
-    moves = not torch.equal(written[0], torch.full((_NUMEL,), 1.25))
+    before, written = one.parameters, (one.write(5.0), other.write(5.0))
+    moves = not torch.equal(written[0], before)
     expect(moves == facts.moves_model, f"declares moves_model={facts.moves_model}, but it is {moves}")
     keeps = moves and not torch.equal(*written)
     expect(keeps == facts.keeps_local, f"declares keeps_local={facts.keeps_local}, but it is {keeps}")

@@ -236,6 +236,16 @@ def test_there_is_a_lie_for_every_field():
         assert {one.name for one in fields(role.declares)} - told == set()
 
 
+@pytest.mark.parametrize("share", [0.5, 0.25, 1 / 3])
+def test_a_share_of_the_gradient_is_not_taken_for_the_model(share):
+    """Whatever the numbers are on which it is tried."""
+
+    def read(self, cx, bucket, state, out):
+        return out.mul_(share)
+
+    assert found(liar(gradients(), {}, read=read), "reading") is None
+
+
 class adagrad(Outer):
     facts = replace(sgd(lr=0.5).facts, averages=False, needs_base=True, slots={"squares": "equal"})
 
