@@ -58,7 +58,7 @@ class Declared(ABC):
 
 C = TypeVar("C", bound=type)
 
-_CHECKS = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
+_CHECKS = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True, validate_default=True)
 
 
 class Section(BaseModel):
