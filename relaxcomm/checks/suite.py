@@ -18,6 +18,7 @@ from relaxcomm.checks.global_generators import global_states, left_alone
 from relaxcomm.checks.outers_hold import outer_checks
 from relaxcomm.checks.partitions_hold import partition_checks
 from relaxcomm.checks.payloads_hold import payload_checks
+from relaxcomm.checks.topologies_hold import topology_checks
 from relaxcomm.checks.triggers_hold import trigger_checks
 from relaxcomm.checks.wrapped_compressors import wrapped_facts_are_true
 from relaxcomm.composition.algorithm import Algorithm
@@ -29,6 +30,7 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.fields import docstrings
 from relaxcomm.fields.validation import closest
 from relaxcomm.roles import Compressor, Controller, Exchange, Outer, Payload, Trigger
+from relaxcomm.topology import Topology
 
 LIMIT_SECONDS = 300.0  # of a check; bundled ones take some seconds
 
@@ -124,6 +126,7 @@ _CHECKS: Mapping[type, Callable[[Any], dict[str, Callable[[], None]]]] = {
     Outer: outer_checks,
     Controller: controller_checks,
     Partition: partition_checks,
+    Topology: topology_checks,
 }
 
 

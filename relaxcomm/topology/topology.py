@@ -19,6 +19,9 @@ Graph: TypeAlias = Any
 """A networkx Graph over the ranks 0 to N - 1, a DiGraph where links have a direction. (The stubs' type
 parameters change from version to version.)"""
 
+_LATER = range(1, 4)
+"""Steps in which the weights of one that stays are looked at again."""
+
 
 class Topology(Declared):
     """Base of all topologies. Subclasses are made with `@frozen`, so that they can be compared and hashed.
@@ -159,6 +162,19 @@ class Topology(Declared):
             takers, givers = np.nonzero(product)
             connectivity.check(takers, givers, world_size, repr(self))
             weight_checks.check_period(product, repr(self))
+        self._check_stays(world_size)
+
+    def _check_stays(self, world_size: int) -> None:
+        """Refuse one that changes and does not say so: what keeps its neighbours' values counts on that."""
+        first = self.weights(world_size)
+        for step in () if self.changes else _LATER:
+            later = self.weights(world_size, step)
+            if later is not first and later != first:
+                raise TopologyError(
+                    f"{self!r} declares changes = False, but with {world_size} workers its weights in step "
+                    f"{step} are not those of step 0; declare changes: ClassVar[bool] = True, and let "
+                    "period_steps say when they come again"
+                )
 
     def describe(self, world_size: int) -> str:
         """Short text for ranks to compare: it differs if the topology, its weights or its groups do."""

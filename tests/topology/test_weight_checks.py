@@ -24,6 +24,8 @@ class written(Topology):
 
     matrices: tuple[tuple[tuple[float, ...], ...], ...]
 
+    changes: ClassVar[bool] = True
+
     def graph(self, world_size, step=0):
         return nx.complete_graph(world_size)
 

@@ -1,0 +1,98 @@
+"""Checks of topologies: each declared fact against their graphs, for several numbers of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.errors import TopologyError
+from relaxcomm.topology import Topology
+
+_NUMBERS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+_STEPS = 16  # at most; graphs that are drawn may come again after many more
+
+
+def _trials(topology: Topology) -> list[int]:
+    """Numbers of workers for which it has a graph, that of a graph which has its own among them."""
+    found: list[int] = []
+    for number in _NUMBERS:
+        try:
+            nodes = len(topology.graph(number))
+        except TopologyError:
+            continue
+        except Exception as error:  # a plug-in may raise anything
+            kind = f"{type(error).__name__}: {error}"
+            remedy = "raise TopologyError for a number that it cannot have"
+            raise Broken(f"for {number} workers raises {kind}; {remedy}") from error
+        found += [number, nodes]
+    return list(dict.fromkeys(found))
+
+
+def links_are_right(topology: Topology) -> None:
+    """Some number of workers would come to agree over it, unless it refuses all that were tried."""
+    refused = None
+    for number in _trials(topology):
+        try:
+            topology.check(number, balanced=False)
+        except TopologyError as error:
+            refused = error
+        else:
+            if number > 1:
+                return
+    if refused is not None:
+        raise refused
+
+
+def graphs_come_again(topology: Topology) -> None:
+    """Each rank makes all graphs for itself, so nothing is drawn that the arguments do not decide."""
+    for number in _trials(topology):
+        for step in _steps(topology, number):
+            once, again = _made(topology, number, step), _made(replace(topology), number, step)
+            expect(once == again, f"makes another graph of {number} workers when asked again for step {step}")
+
+
+def period_is_declared(topology: Topology) -> None:
+    """After a period come the same graphs and weights."""
+    for number in _trials(topology):
+        period = topology.period_steps(number)
+        for step in _steps(topology, number):
+            same = _made(topology, number, step) == _made(topology, number, step + period)
+            declares = f"declares period_steps of {period} for {number} workers"
+            expect(same, f"{declares}, but the graph of step {step + period} is not that of step {step}")
+
+
+def change_is_declared(topology: Topology) -> None:
+    """Whether one step's graph or weights are not those of another."""
+    found, told = False, ""
+    for number in _trials(topology):
+        first = _made(topology, number, 0)
+        steps = _steps(topology, number) if topology.changes else range(_STEPS)
+        changing = [step for step in steps if _made(topology, number, step) != first]
+        if changing and not found:
+            found, told = True, f", as in step {changing[0]} for {number} workers"
+    expect(found == topology.changes, f"declares changes={topology.changes}, but it is {found}{told}")
+
+
+def _steps(topology: Topology, number: int) -> range:
+    return range(min(topology.period_steps(number), _STEPS))
+
+
+def _made(topology: Topology, number: int, step: int) -> tuple[Any, ...]:
+    """Graph and weights of a step, to be compared."""
+    graph, rows = topology.graph(number, step), topology.weights(number, step)
+    linked = {one: dict(others) for one, others in graph.adjacency()}
+    return graph.is_directed(), dict(graph.nodes), linked, {rank: dict(row) for rank, row in rows.items()}
+
+
+def topology_checks(topology: Topology) -> dict[str, Callable[[], None]]:
+    """The checks of a topology, by name."""
+    checks = {
+        "links": links_are_right,
+        "repeats": graphs_come_again,
+        "period": period_is_declared,
+        "changes": change_is_declared,
+    }
+    return {name: partial(run, topology) for name, run in checks.items()}

@@ -1,0 +1,137 @@
+"""What a topology does wrong is found before a run is."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import ClassVar
+
+import networkx as nx
+import pytest
+import torch
+
+from relaxcomm import Topology, TopologyError, from_networkx
+from relaxcomm.checks import suite
+from relaxcomm.checks.finding import attempt
+from relaxcomm.checks.topologies_hold import topology_checks
+from relaxcomm.plugin import frozen
+from relaxcomm.primitives import hierarchical, in_turn, one_peer_exponential, random_pairs, ring, star
+
+
+@frozen
+class pairs(Topology):
+    """Pairs that take turns."""
+
+    changes: ClassVar[bool] = True
+
+    def graph(self, world_size, step=0):
+        graph = nx.empty_graph(world_size)
+        ends = ((rank, (rank + 1) % world_size) for rank in range(step % 2, world_size, 2))
+        graph.add_edges_from(pair for pair in ends if pair[0] != pair[1])
+        return graph
+
+    def period_steps(self, world_size):
+        return 2
+
+
+@frozen
+class pairs_of_another_period(pairs):
+    def period_steps(self, world_size):
+        return 3
+
+
+@frozen
+class pairs_in_secret(pairs):
+    changes: ClassVar[bool] = False
+
+
+@frozen
+class pairs_of_step_0(Topology):
+    """Has a graph for each step, of which one would be used."""
+
+    def graph(self, world_size, step=0):
+        return pairs().graph(world_size, step) if step else nx.cycle_graph(world_size)
+
+
+@frozen
+class staying(pairs):
+    def graph(self, world_size, step=0):
+        return nx.cycle_graph(world_size)
+
+
+@frozen
+class unbalanced(Topology):
+    def graph(self, world_size, step=0):
+        return nx.cycle_graph(world_size)
+
+    def weights(self, world_size, step=0):
+        return {rank: {rank: 0.5, (rank + 1) % world_size: 0.7} for rank in range(world_size)}
+
+
+@frozen
+class weights_in_turn(Topology):
+    """Whose graph stays, and whose weights do not."""
+
+    def graph(self, world_size, step=0):
+        return nx.cycle_graph(world_size)
+
+    def weights(self, world_size, step=0):
+        own = 0.5 if step % 2 else 0.25
+        return {rank: {rank: own, (rank + 1) % world_size: 1 - own} for rank in range(world_size)}
+
+
+@frozen
+class drawn(pairs):
+    def graph(self, world_size, step=0):
+        return nx.gnp_random_graph(world_size, 0.5, seed=int(torch.randint(0, 2**31, ())))
+
+
+@frozen
+class careless(Topology):
+    def graph(self, world_size, step=0):
+        return nx.random_regular_graph(3, world_size, seed=0)
+
+
+EVERY = {"links", "repeats", "period", "changes"}
+
+
+@pytest.mark.parametrize(
+    ("topology", "broken"),
+    [
+        *((one, set()) for one in (pairs(), ring(), random_pairs(), one_peer_exponential())),
+        *((one, set()) for one in (hierarchical(sizes=(2, 3)), in_turn(topologies=(ring(), star())))),
+        (from_networkx(nx.path_graph(7)), set()),
+        (from_networkx(nx.empty_graph(7)), {"links"}),
+        (pairs_of_another_period(), {"period"}),
+        (pairs_in_secret(), {"changes"}),
+        (pairs_of_step_0(), {"changes", "period"}),
+        (staying(), {"changes"}),
+        (unbalanced(), {"links"}),
+        (weights_in_turn(), {"changes", "period", "links"}),
+        (drawn(), {"repeats", "period"}),
+        (careless(), EVERY),
+    ],
+    ids=repr,
+)
+def test_found(topology, broken):
+    found = [attempt("it", name, run, 60) for name, run in topology_checks(topology).items()]
+    assert {one.check for one in found} == EVERY
+    assert {one.check for one in found if one.fault} == broken, [one for one in found if one.fault]
+
+
+def test_it_is_told_what_to_do():
+    said = attempt("it", "links", topology_checks(careless())["links"], 60).fault
+    assert "for 1 workers raises NetworkXError" in said
+    assert "; raise TopologyError for a number that it cannot have" in said
+    said = attempt("it", "changes", topology_checks(pairs_in_secret())["changes"], 60).fault
+    assert said == "declares changes=False, but it is True, as in step 1 for 3 workers"
+
+
+@pytest.mark.parametrize("one", [pairs_in_secret(), weights_in_turn()], ids=repr)
+def test_one_that_changes_in_secret_is_refused_by_a_run_too(one):
+    with pytest.raises(TopologyError, match=r"declares changes = False, but with 4 workers its weights in"):
+        one.check(4)
+    ring().check(4)
+
+
+def test_the_suite_has_them():
+    assert {one.check for one in islice(suite.findings("ring", {}), 9)} >= EVERY
