@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks import compressors_hold, slots_hold
-from relaxcomm.checks.compressor_trials import NUMEL, SEVERAL, coded_beside, drawn
+from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, coded_beside, drawn
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context, encode_decode, slots
 from relaxcomm.roles import Compressor
+from relaxcomm.tensors.layout import Layout
 
 _DRAINED = 3000  # messages after which nothing may be left of what was kept
 _ROUNDING = 2**-15  # of ||x||^2, what the shortest floating-point type rounds off
@@ -24,6 +25,7 @@ def scope_is_declared(compressor: Compressor) -> None:
     """What lies outside its scope changes nothing."""
     if compressor.facts.scope == "entry":
         _sees_only_the_entry(compressor)
+        _sees_no_other_entry(compressor)
     if compressor.facts.scope in ("entry", "tensor"):
         _sees_only_the_tensor(compressor)
 
@@ -41,6 +43,17 @@ def _sees_only_the_entry(compressor: Compressor) -> None:
     expect(torch.equal(both[NUMEL:].sign(), more.sign()), f"{declares} what is behind a bucket's is lost")
 
 
+def _sees_no_other_entry(compressor: Compressor) -> None:
+    every_other = torch.arange(NUMEL) % 2 == 0
+    for layout in LAYOUTS:
+        tensor, found = drawn(5), []
+        for one in (tensor, torch.where(every_other, 10 * drawn(7), tensor)):
+            state = slots(compressor, tensor, layout)
+            found.append(encode_decode(compressor, one, state, layout=layout)[1][~every_other])
+        same = torch.equal(*found)
+        expect(same, "declares to look at the entry alone, but those beside it change what comes out")
+
+
 def _sees_only_the_tensor(compressor: Compressor) -> None:
     first = SEVERAL.shapes[0].numel()
     found = []
@@ -55,12 +68,17 @@ def linearity_is_declared(compressor: Compressor) -> None:
     """`C(a + b) = C(a) + C(b)` in one step, whatever was coded in the step before."""
     if not compressor.facts.linear:
         return
+    for layout in LAYOUTS:
+        _is_linear(compressor, layout)
+
+
+def _is_linear(compressor: Compressor, layout: Layout) -> None:
     tensors = drawn(5), 3 * drawn(6)
 
     def decoded(tensor: Tensor) -> Tensor:
-        state = slots(compressor, tensor)
-        encode_decode(compressor, drawn(9), state)
-        return encode_decode(compressor, tensor, state, step=1)[1]
+        state = slots(compressor, tensor, layout)
+        encode_decode(compressor, drawn(9), state, layout=layout)
+        return encode_decode(compressor, tensor, state, step=1, layout=layout)[1]
 
     apart = [decoded(one) for one in tensors]
     off = float((decoded(tensors[0] + tensors[1]) - apart[0] - apart[1]).square().sum())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from relaxcomm.checks.round_trip import context, slots
-from relaxcomm.roles import Coding, Compressor, State
+from relaxcomm.roles import Coding, Compressor, Parts, State
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import Message
 
@@ -17,8 +17,19 @@ SEVERAL = Layout(("a", "b", "c"), (torch.Size([20, 15]), torch.Size([4, 5, 6]), 
 LAYOUTS = one_tensor(NUMEL), SEVERAL  # vectors alone would miss what is done to matrices
 
 
+def _halves(messages: list[Message]) -> Parts:
+    return [(0.5, message) for message in messages]
+
+
 def coded_beside(
-    compressor: Compressor, tensor: Tensor, other: Tensor, state: State, others: State | None = None
+    compressor: Compressor,
+    tensor: Tensor,
+    other: Tensor,
+    state: State,
+    others: State | None = None,
+    *,
+    layout: Layout | None = None,
+    combined: Callable[[list[Message]], Parts] = _halves,
 ) -> Tensor:
     """The mean with what another worker has, of which nothing but its messages is seen, unless told.
 
@@ -28,20 +39,24 @@ def coded_beside(
         other: of the second one.
         state: slots of the first one.
         others: of the second one; its first ones if None.
+        layout: of both tensors, unless they lie alone.
+        combined: what comes back of the messages of a round.
     """
-    mine = compressor.encode_decode(context(0, 2), tensor.clone(), state, keep_sent=True)
-    beside = slots(compressor, other) if others is None else others
-    theirs = compressor.encode_decode(context(1, 2), other.clone(), beside, keep_sent=True)
+    beside = slots(compressor, other, layout) if others is None else others
+    mine, theirs = (
+        compressor.encode_decode(context(rank, 2, layout=layout), one.clone(), kept, keep_sent=True)
+        for rank, (one, kept) in enumerate(((tensor, state), (other, beside)))
+    )
     messages = [next(mine), next(theirs)]
     while True:
-        parts = [(0.5, message) for message in messages]
+        parts = combined(messages)
         advanced = [_advanced(coding, parts) for coding in (mine, theirs)]
         if isinstance(advanced[0], Tensor):
             return advanced[0]
         messages = [message for message in advanced if isinstance(message, Message)]
 
 
-def _advanced(coding: Coding, parts: list[tuple[float, Message]]) -> Message | Tensor:
+def _advanced(coding: Coding, parts: Parts) -> Message | Tensor:
     """The next message, or at the end the result."""
     try:
         return coding.send(parts)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, drawn, hard_inputs
+from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, coded_beside, drawn, hard_inputs
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import as_dense, context, encode_decode, slots
 from relaxcomm.errors import RelaxcommError, worded
 from relaxcomm.primitives.compressors.decode import finish
-from relaxcomm.roles import Compressor, is_buffer
+from relaxcomm.roles import Compressor, Parts, is_buffer
 from relaxcomm.tensors.layout import Layout, one_tensor
-from relaxcomm.tensors.messages import Dense
+from relaxcomm.tensors.messages import DENSE, Dense, Message
 from relaxcomm.tensors.precision import wide
 
 _DRAWS = 60
+_SHARES = 0.7, 0.3  # weights of two workers
 _STEPS = 8  # of which the first may send less than the others
 
 
@@ -65,21 +68,50 @@ def _told(layout: Layout) -> str:
 def weights_are_kept(compressor: Compressor) -> None:
     """What comes out is each message's share of the sum, as gossip and servers weigh them."""
     if compressor.facts.rounds > 1:  # where later messages build on a mean
+        _sum_is_enough(compressor)
         return
-    tensors, shares = (drawn(1), drawn(2)), (0.7, 0.3)
+    tensors = drawn(1), drawn(2)
     codings = [
         compressor.encode_decode(context(rank, 2), tensor.clone(), slots(compressor, tensor), keep_sent=True)
         for rank, tensor in enumerate(tensors)
     ]
-    parts = list(zip(shares, [next(coding) for coding in codings], strict=True))
+    parts = _weighed([next(coding) for coding in codings])
     ends = [finish(coding, parts) for coding in codings]
     sent = [as_dense(one, tensor) for (_, one), tensor in zip(ends, tensors, strict=True)]
-    wanted = shares[0] * sent[0].double() + shares[1] * sent[1].double()
+    wanted = _SHARES[0] * sent[0].double() + _SHARES[1] * sent[1].double()
     for result, _ in ends:
         expect(
             torch.allclose(result.double(), wanted, rtol=1e-2, atol=1e-2),
             "two messages with the weights 0.7 and 0.3 do not come out as 0.7 of one and 0.3 of the other",
         )
+
+
+def _sum_is_enough(compressor: Compressor) -> None:
+    """In each round two dense messages with their weights make what their weighted sum does alone."""
+    if compressor.facts.kinds != {DENSE}:
+        return
+
+    def summed(messages: list[Message]) -> Parts:
+        parts: Any = _weighed(messages)  # dense ones
+        return [(1.0, Dense(sum(share * part.tensor for share, part in parts)))]
+
+    tensors = drawn(1), drawn(2)
+    for layout in LAYOUTS:
+
+        def coded(combined: Callable[[list[Message]], Parts], layout: Layout = layout) -> Tensor:
+            state = slots(compressor, tensors[0], layout)
+            return coded_beside(compressor, *tensors, state, layout=layout, combined=combined).double()
+
+        apart, together = coded(_weighed), coded(summed)
+        expect(
+            torch.allclose(apart, together, rtol=1e-2, atol=1e-2),
+            "two messages with the weights 0.7 and 0.3 do not make what their weighted sum alone makes, in "
+            f"{_told(layout)}: weigh the messages of each round",
+        )
+
+
+def _weighed(messages: list[Message]) -> Parts:
+    return list(zip(_SHARES, messages, strict=True))
 
 
 def values_are_declared(compressor: Compressor) -> None:

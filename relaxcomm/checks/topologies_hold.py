@@ -48,9 +48,11 @@ def links_are_right(topology: Topology) -> None:
 
 def graphs_come_again(topology: Topology) -> None:
     """Each rank makes all graphs for itself, so nothing is drawn that the arguments do not decide."""
+    made: Any = topology
+    another: Topology = replace(made)
     for number in _trials(topology):
         for step in _steps(topology, number):
-            once, again = _made(topology, number, step), _made(replace(topology), number, step)
+            once, again = (_made(one, number, step) for one in (topology, another))
             expect(once == again, f"makes another graph of {number} workers when asked again for step {step}")
 
 

@@ -441,12 +441,47 @@ class by_matrix(Compressor):
         ({"made_of": lambda self, one: one / one.norm() * one.norm()}, "hard inputs", "is not finite"),
         ({"made_of": lambda self, one: one + 0 * torch.linalg.norm(one, 2)}, "hard inputs", "raises"),
         ({"layout_bytes": lambda self, layout, size: 2400}, "messages", "declares 2400 bytes"),
+        (
+            {"made_of": lambda self, one: one + one.mean(), "facts": replace(by_matrix.facts, scope="entry")},
+            "scope",
+            "to look at the entry alone, but those beside it",
+        ),
+        (
+            {"made_of": lambda self, one: one * one.norm(), "facts": replace(by_matrix.facts, linear=True)},
+            "linearity",
+            "declares to be linear",
+        ),
     ],
-    ids=["hidden NaN", "a matrix of zeros", "short types", "bytes"],
+    ids=["hidden NaN", "a matrix of zeros", "short types", "bytes", "scope", "linearity"],
 )
 def test_what_is_wrong_with_matrices_alone_is_found(methods, check, said):
     assert found(by_matrix(), check) is None
     assert said in found(liar(by_matrix(), {}, **methods), check)
+
+
+@frozen
+class in_two_rounds(by_matrix):
+    """Sends entries, then their sizes, of which the mean's signs are put before the mean."""
+
+    facts = replace(by_matrix.facts, rounds=2, unbiased=False)
+
+    def added(self, parts):
+        return sum(weight * part.tensor for weight, part in parts)
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        mean = sum(weight * part.tensor for weight, part in (yield Dense(tensor.clone())))
+        parts = yield Dense(tensor.abs())
+        return self.added(parts) * mean.sign(), tensor
+
+
+def test_rounds_that_are_not_weighted_are_found():
+    assert found(in_two_rounds(), "weights") is None
+    for wrong in (
+        lambda self, parts: sum(part.tensor for _, part in parts),
+        lambda self, parts: sum(part.tensor for _, part in parts) / len(parts),
+        lambda self, parts: parts[0][1].tensor,
+    ):
+        assert "weigh the messages of each round" in found(liar(in_two_rounds(), {}, added=wrong), "weights")
 
 
 def test_a_chain_takes_nothing_for_granted():
