@@ -30,9 +30,9 @@ def _observed(*, local: bool, micro: bool) -> ExchangedBucket:
 
 
 def _decided(controller: Controller, cx: Context, seen: ExchangedBucket) -> Mapping[str, float]:
-    """What it writes when two workers have seen the same."""
+    """What it gives when two workers have seen the same."""
     total = added(None, controller.observe(cx, seen), "observe", controller)
-    return written(controller.decide(cx, 2 * total), controller)
+    return controller.decide(cx, 2 * total)
 
 
 def _works(controller: Controller, *, local: bool, micro: bool) -> bool:
@@ -62,10 +62,9 @@ def needs_are_declared(controller: Controller) -> None:
     values, facts = Values(16.0), controller.facts
     cx = replace(context(size=2), values=values)
     seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
-    new = set(_decided(controller, cx, seen)) - set(controller.init_values()) - facts.needs
+    written(_decided(controller, cx, seen), controller)
     missing = values.asked - facts.needs
     expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")
-    expect(not new, f"writes {sorted(new)}, which its init_values do not give; batch_size is to be in needs")
 
 
 def controller_checks(controller: Controller) -> dict[str, Callable[[], None]]:

@@ -58,7 +58,7 @@ def firing_is_declared(trigger: Trigger) -> None:
     fired = [-1]
     for step in range(_PERIODS * facts.period_steps):
         try:
-            fires = trigger.fires(_observed(step, Values(1.0)))
+            fires = is_yes(trigger.fires(_observed(step, Values(1.0))), "fires", trigger)
         except AssertionError as error:
             raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
         if facts.event is None:
@@ -106,7 +106,7 @@ def numbers_are_declared(trigger: Trigger) -> None:
         return
     observation, state = _Watched(), dict(trigger.init_vote())
     for step in range(4):
-        is_yes(trigger.vote(context(step=step), state, observation), trigger)
+        is_yes(trigger.vote(context(step=step), state, observation), "vote", trigger)
     missing = (observation.asked & {"replica_distance"}) - trigger.facts.looks_at
     expect(not missing, f"looks at {sorted(missing)}, which its facts' looks_at do not name")
 

@@ -20,6 +20,7 @@ from relaxcomm.planner.links import Links
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.primitives.payloads.client_deltas import client_deltas
 from relaxcomm.roles import Context
+from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.tensors.buckets import Bucket, Item
@@ -183,7 +184,7 @@ class PricedPlan:
             if facts.needs:  # what controllers write is not known before
                 fires = (step - rule.active[0] + 1) % facts.period_steps == 0
             else:
-                fires = rule.trigger.fires(context)
+                fires = is_yes(rule.trigger.fires(context), "fires", rule.trigger)
             if rule.is_active(step) and fires:
                 found.add(index)
         return frozenset(found)

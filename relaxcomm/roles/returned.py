@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from relaxcomm.errors import PluginError
+from relaxcomm.fields.validation import shown
 from relaxcomm.roles.context import Primitive
+from relaxcomm.roles.controller import Controller
 from relaxcomm.tensors.messages import Message, Sparse
 
 _WANTED = {
@@ -31,7 +34,7 @@ def error(value: object, wanted: str, method: str, *primitives: Primitive) -> Pl
     """
     name, _, how = method.partition(" ")
     whose = " with ".join(map(repr, primitives))
-    got = f"{list(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else repr(value)
+    got = f"{list(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else shown(value)
     return PluginError(f"{name} of {whose} {how or 'returned'} {got}; {wanted}")
 
 
@@ -78,25 +81,39 @@ def added(total: Tensor | None, value: object, method: str, primitive: Primitive
     raise error(value, f"return a few numbers, {k}", method, primitive)
 
 
-def is_yes(value: object, trigger: Primitive) -> bool:
-    """What `vote` has returned.
+def is_yes(value: object, method: str, trigger: Primitive) -> bool:
+    """What `vote` or `fires` has returned.
 
-    Raises: PluginError unless it is true or false.
+    Raises: PluginError unless it is true or false: None is what a method gives that forgets to return.
     """
     one = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
     if isinstance(one, Tensor) or one not in (True, False):
-        raise error(value, "return True or False", "vote", trigger)
+        raise error(value, "return True or False", method, trigger)
     return bool(one)
 
 
-def written(value: object, controller: Primitive) -> Mapping[str, float]:
+def written(value: object, controller: Controller) -> Mapping[str, float]:
     """What `decide` has returned.
 
-    Raises: PluginError unless it is a mapping.
+    Args:
+        value: that.
+        controller: whose; it writes what `init_values` gives, and what it needs, such as `batch_size`.
+
+    Raises: PluginError unless it is a mapping of names of these to finite numbers.
     """
     if not isinstance(value, Mapping):
         raise error(value, "return new values by name, {} to leave all", "decide", controller)
+    names = controller.facts.needs | set(controller.init_values())
+    if not set(value) <= names:
+        allowed = f"no other names than init_values gives and facts.needs has: {sorted(names)}"
+        raise error(value, f"return {allowed}", "decide", controller)
+    if not all(_is_finite(number) for number in value.values()):
+        raise error(value, "return finite numbers, int or float", "decide", controller)
     return value
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def yielded(value: object, kinds: frozenset[str], compressor: Primitive) -> Message:

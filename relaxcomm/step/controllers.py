@@ -93,7 +93,8 @@ class Controllers:
             total = answer.read()
             if bool(torch.isfinite(total).all()):  # else the window is not committed, and nothing was learnt
                 controller = self._controllers[index]
-                self._write(written(controller.decide(context(controller.rule), total), controller))
+                decided = controller.decide(context(controller.rule), total)
+                self._write(written(decided, controller))
 
     def expect(self, samples: int) -> None:
         """The next backward is of so many samples."""

@@ -15,6 +15,7 @@ from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.roles import Context, VotingTrigger
+from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import stays_in_place
 from relaxcomm.step.weighted_buffers import weighted_buffers
 from relaxcomm.tensors.bucket_building import build_buckets
@@ -205,7 +206,7 @@ class Plan:
             [
                 index
                 for index, rule in self._rules.get((site, known), ())
-                if rule.is_active(step) and rule.trigger.fires(context(rule))
+                if rule.is_active(step) and is_yes(rule.trigger.fires(context(rule)), "fires", rule.trigger)
             ]
         )
 

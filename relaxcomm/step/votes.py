@@ -91,7 +91,7 @@ class Votes:
             ballot[0] = 1
             for place, trigger in enumerate(active):
                 vote = trigger.vote(contexts[trigger], self.slots[trigger], observation)
-                ballot[2 + place] = is_yes(vote, trigger)
+                ballot[2 + place] = is_yes(vote, "vote", trigger)
         for trigger in active:
             if trigger.vote_delay:  # the next vote comes before this one is counted
                 self.slots[trigger].commit(finite)

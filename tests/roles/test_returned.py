@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from relaxcomm.plugin import (
     Exchange,
     Outer,
     SharedSupport,
+    Trigger,
     VotingTrigger,
     finish,
     frozen,
@@ -28,6 +31,7 @@ from relaxcomm.primitives import (
     choco_gossip,
     coordinate_median,
     deltas,
+    every_step,
     gossip,
     gradients,
     hierarchical_all_reduce,
@@ -40,6 +44,7 @@ from relaxcomm.primitives import (
     sgd,
     top_k,
 )
+from relaxcomm.roles.returned import error
 
 FORMS = {
     "itself": lambda x: x,
@@ -197,17 +202,36 @@ class measuring(Outer):
         return base - result
 
 
+DECIDED = {
+    "one": None,
+    "typo": {"doo": 3.0},
+    "text": {"due": "3"},
+    "nan": {"due": math.nan},
+    "yes": {"due": True},
+}
+DECIDED_SAID = {
+    "one": "None; return new values by name, {} to leave all",
+    "typo": "{'doo': 3.0}; return no other names than init_values gives and facts.needs has: ['due']",
+    "text": "{'due': '3'}; return finite numbers, int or float",
+    "nan": "{'due': nan}; return finite numbers, int or float",
+    "yes": "{'due': True}; return finite numbers, int or float",
+}
+
+
 @frozen
 class watching(Controller):
     form: str
     rule: int = 0
     facts = replace(norm_test.facts, needs=frozenset(), needs_local=False)
 
+    def init_values(self):
+        return {"due": 1}
+
     def observe(self, cx, seen):
-        return NUMBERS[self.form](seen.unit)
+        return NUMBERS.get(self.form, NUMBERS["one"])(seen.unit)
 
     def decide(self, cx, total):
-        return None if self.form == "one" else {}
+        return DECIDED[self.form]
 
 
 NUMBERS = {
@@ -234,9 +258,37 @@ def test_numbers_of_buckets_are_added_only_where_they_are_as_many(form):
         trained(Rule(payload=parameters(), exchange=all_reduce()), controller)
 
 
-def test_a_controller_that_decides_nothing_says_so():
-    with pytest.raises(PluginError, match=r"decide of watching.*returned None; return new values by name"):
-        trained(Rule(payload=parameters(), exchange=all_reduce()), watching(form="one"))
+@pytest.mark.parametrize("form", DECIDED)
+def test_what_a_controller_decides_is_numbers_for_its_names(form):
+    controller = watching(form=form)
+    said = re.escape(f"decide of {controller!r} returned {DECIDED_SAID[form]}")
+    with pytest.raises(PluginError, match=said):
+        trained(Rule(payload=parameters(), exchange=all_reduce()), controller)
+
+
+@pytest.mark.parametrize(
+    ("says", "told"), [(None, "None"), (2, "2"), ("no", "'no'"), (np.True_, None), (True, None)]
+)
+def test_a_trigger_that_fires_says_yes_or_no(says, told):
+    @frozen
+    class firing(Trigger):
+        facts = every_step.facts
+
+        def fires(self, cx):
+            return says
+
+    rule = Rule(trigger=firing(), payload=parameters(), exchange=all_reduce())
+    if told is None:
+        assert trained(rule).unique(dim=0).shape[0] == 1
+        return
+    with pytest.raises(PluginError, match=rf"fires of firing\(\) returned {told}; return True or False"):
+        trained(rule)
+
+
+def test_what_a_method_returns_is_told_in_short():
+    coding = TALKS["mute"](Dense(torch.ones(100_000)))
+    said = str(error((coding, {"more": torch.ones(50, 50)}), "return a pair", "encode_decode", identity()))
+    assert len(said) < 600
 
 
 VOTES = {

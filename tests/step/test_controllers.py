@@ -102,7 +102,7 @@ def faults(checks):
 def test_checks_hold_a_trigger_and_a_controller_to_their_values():
     assert not faults(trigger_checks(in_the_named_step()))
     assert not faults(controller_checks(later_and_later()))
-    assert "writes ['other'], which its init_values do not give" in str(
+    assert "; return no other names than init_values gives and facts.needs has: ['due']" in str(
         faults(controller_checks(later_and_later(writes="other")))["needs"]
     )
 
