@@ -286,7 +286,7 @@ def test_a_trigger_that_fires_says_yes_or_no(says, told):
 
 
 def test_what_a_method_returns_is_told_in_short():
-    coding = TALKS["mute"](Dense(torch.ones(100_000)))
+    coding = TALKS["mute"](Dense(torch.ones(900)))
     said = str(error((coding, {"more": torch.ones(50, 50)}), "return a pair", "encode_decode", identity()))
     assert len(said) < 600
 
