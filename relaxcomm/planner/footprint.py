@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from relaxcomm.composition.algorithm import Algorithm
@@ -21,6 +23,8 @@ from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology
 
 _BUCKET_BYTES = 1 << 62  # buckets of any size need as much a parameter
+_MOST_ENTRIES = 1 << 18  # of the small model, but for very many parameters
+_LEAST_ENTRIES = 1 << 10  # of a parameter that is made smaller
 
 
 @dataclass(frozen=True)
@@ -45,27 +49,35 @@ def footprint(
 
     Args:
         algorithm: whose rules.
-        items: parameters of a small model, whose state is made and counted.
+        items: the trainable parameters; shapes are enough. State is made and counted for smaller ones.
         membership: rank and world size.
         topology: the configured graph.
 
     Raises: CompositionError for fewer parameters than fragments; TopologyError for a world size that the
         topology cannot have.
     """
-    fitted = algorithm.over({item.name: item.parameter.numel() for item in items})
-    plan = Plan(fitted, items)
-    buckets = plan.lay_out(fill_buckets(items, [item.name for item in items], fitted, _BUCKET_BYTES))
-    counts = [
-        _of_bucket(
-            [task.rule for tasks in plan.tasks for task in tasks if task.bucket is bucket],
-            bucket,
-            membership,
-            topology,
-        )
-        for bucket in buckets
-    ]
-    numel = sum(bucket.numel for bucket in buckets)
-    return Footprint(*(sum(column) / numel for column in zip(*counts, strict=True)))
+    sizes = {item.name: item.parameter.numel() for item in items}
+    fitted = algorithm.over(sizes)
+    small = list(_smaller(items))
+    plan = Plan(fitted, small)
+    buckets = plan.lay_out(fill_buckets(small, [*sizes], fitted, _BUCKET_BYTES))
+    counts = []
+    for bucket in buckets:
+        rules = [task.rule for tasks in plan.tasks for task in tasks if task.bucket is bucket]
+        larger = sum(sizes[name] for name in bucket.names) / max(1, bucket.numel)
+        counts.append([larger * one for one in _of_bucket(rules, bucket, membership, topology)])
+    return Footprint(*(sum(column) / sum(sizes.values()) for column in zip(*counts, strict=True)))
+
+
+def _smaller(items: Sequence[Item]) -> Iterator[Item]:
+    """The same names and types with less in them: the longest side is halved until it is little."""
+    most = max(_LEAST_ENTRIES, _MOST_ENTRIES // len(items))
+    for item in items:
+        shape = list(item.tensor.shape)
+        while math.prod(shape) > most:
+            longest = shape.index(max(shape))
+            shape[longest] = -(-shape[longest] // 2)
+        yield Item(item.name, torch.zeros(shape, dtype=item.tensor.dtype))
 
 
 def _of_bucket(

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.network.link import Link
@@ -26,7 +24,6 @@ from relaxcomm.tensors.buckets import Item
 UTILISATIONS = (0.5, 0.9, 0.99)
 _SLOWEST, _FASTEST = 1e3, 1e14  # bytes a second, between which a bandwidth is looked for
 _HALVINGS = 16
-_PROBES, _SIDE = 16, 32  # of the model whose memory is counted
 
 
 @dataclass(frozen=True)
@@ -96,11 +93,12 @@ def forecast(
     replayed = replay.run()
     useful = None if failures is None else failures.useful(replay, replayed.step_seconds, items)
     remarks += remarks_on(replay, items, math.inf if useful is None else useful.died_out_seconds)
+    needed = footprint(chosen, items, Membership(0, scenario.workers), scenario.topology)
     return Forecast(
         name=algorithm.name,
         workers=scenario.workers,
         replayed=replayed,
-        memory_bytes=_memory(chosen, items, scenario),
+        memory_bytes=needed.kept + needed.buffers + needed.under_way,
         bandwidths={one: _bandwidth_for(one, replay) for one in utilisations},
         remarks=tuple(dict.fromkeys(remarks)),
         useful_share=None if useful is None else useful.share,
@@ -158,11 +156,3 @@ def _bandwidth_for(utilisation: float, replay: Replay) -> float | None:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
     return math.exp(high)
-
-
-def _memory(algorithm: Algorithm, items: Sequence[Item], scenario: Scenario) -> float:
-    """Bytes a parameter, counted on a small model with as many parameters as fragments need."""
-    count = max(_PROBES, min(len(items), 256))
-    small = [Item(str(index), torch.zeros(_SIDE, _SIDE)) for index in range(count)]
-    found = footprint(algorithm, small, Membership(0, scenario.workers), scenario.topology)
-    return found.kept + found.buffers + found.under_way

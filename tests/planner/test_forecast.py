@@ -1,0 +1,37 @@
+"""What is forecast of algorithms whose rules name parameters, and of models that are not float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from relaxcomm import Algorithm, Link, Rule
+from relaxcomm.planner.forecast import forecast
+from relaxcomm.planner.links import OwnLinks
+from relaxcomm.planner.scenario import Scenario, StepTimes
+from relaxcomm.primitives import all_reduce, deltas, every, gradients
+from relaxcomm.tensors.buckets import Item
+from relaxcomm_algorithms.diloco import diloco
+
+ON = Scenario(3, StepTimes(0.1), OwnLinks(Link(bytes_per_second=1e9)))
+
+
+def items(dtype=torch.float32):
+    """A trunk of three million entries, and a head of one."""
+    with torch.device("meta"):
+        layers = {"trunk": nn.Linear(3000, 1000, bias=False), "head": nn.Linear(1000, 1000, bias=False)}
+    return [Item(name, one) for name, one in nn.ModuleDict(layers).to(dtype).named_parameters()]
+
+
+def test_rules_that_name_parameters_are_counted_for_what_they_select():
+    """The trunk's anchor, three entries of four, and a message of theirs; a gradient buffer of the head's."""
+    trunk = Rule(trigger=every(steps=8), payload=deltas(), exchange=all_reduce(), select="trunk.*")
+    head = Rule(payload=gradients(), exchange=all_reduce(), select="head.*")
+    found = forecast(Algorithm((trunk, head)), items(), ON, utilisations=())
+    assert found.memory_bytes == pytest.approx((3 * (4 + 4) + 1 * 4) / 4, rel=1e-4)
+
+
+def test_half_precision_is_remembered_wide_and_sent_short():
+    """DiLoCo's anchor and momentum are float32, a message is as the model."""
+    assert forecast(diloco(steps=8), items(torch.bfloat16), ON, utilisations=()).memory_bytes == 4 + 4 + 2
