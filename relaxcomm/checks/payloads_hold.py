@@ -27,11 +27,12 @@ class _Trial:
     Args:
         payload: what is tried.
         value: of the first parameter; no two are alike, as a constant gradient's entries are, and sums exact.
+        dtype: of all.
     """
 
-    def __init__(self, payload: Payload, value: float = 1.0) -> None:
+    def __init__(self, payload: Payload, value: float = 1.0, dtype: torch.dtype = torch.float32) -> None:
         self._payload = payload
-        one, other = (value + torch.arange(_NUMEL) / 16).chunk(2)
+        one, other = (value + torch.arange(_NUMEL) / 16).to(dtype).chunk(2)
         tensors = [one.view(2, 3), other]
         self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=True)])
         kept: list[Tensor | None] = [one.clone() for one in tensors]  # an optimizer's, as it began
@@ -51,7 +52,7 @@ class _Trial:
 
     def read(self, gradient: float | Tensor) -> Tensor:
         """What is exchanged."""
-        out = torch.ones(_NUMEL) * gradient
+        out = torch.ones(_NUMEL, dtype=self.bucket.dtype) * gradient
         return read(self._payload, self.cx, self.bucket, self.state, out).clone()
 
     def finalize(self, result: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ class _Trial:
 
 
 def reading_is_declared(payload: Payload) -> None:
-    """Where it is read, whether it is the model, and what has how many entries."""
+    """Where it is read, whether it is the model, how many entries it has, and of which type."""
     facts = payload.facts
     trial = _Trial(payload).moved(0.5)
     one, other = trial.read(3.0), _Trial(payload).moved(0.5).read(-7.0)
@@ -83,6 +84,9 @@ def reading_is_declared(payload: Payload) -> None:
     )
     is_model = torch.equal(one, _Trial(payload).moved(0.5).parameters)
     expect(is_model == facts.is_model, f"declares is_model={facts.is_model}, but it is {is_model}")
+    half = _Trial(payload, dtype=torch.bfloat16).moved(0.5).read(3.0)
+    declared = facts.read_as(torch.bfloat16)
+    expect(half.dtype == declared, f"declares wide={facts.wide}, but reads {half.dtype} of bfloat16")
 
 
 def momentum_is_declared(payload: Payload) -> None:

@@ -116,7 +116,7 @@ def exchange_cost(
     """
     speeds = speeds or Speeds()
     coded = exchange.coded_bytes(compressor, layout, element_bytes, world_size)
-    answers = exchange.answers_sent(layout.numel * element_bytes, world_size, topology)
+    answers = exchange.answers_sent(layout.numel * max(4, element_bytes), world_size, topology)
     sent = exchange.bytes_sent(coded, world_size, topology) + answers
     coding = speeds.coding_base_seconds + speeds.coding_entry_seconds * layout.numel
     operations = compressor.facts.rounds * exchange.facts.operations

@@ -106,7 +106,7 @@ def _of_bucket(
 
 def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int:
     """What one exchange sends and receives, and what a late result needs besides."""
-    message = bucket.empty().zero_()
+    message = torch.zeros(bucket.numel, dtype=rule.payload.facts.read_as(bucket.dtype))
     running = rule.exchange.run(cx, message, rule.compressor, state["compressor"])
     operation = next(running)
     running.close()

@@ -18,14 +18,12 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.planner.collectives import Collective, Heard, collective
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.scenario import Scenario
-from relaxcomm.primitives.payloads.client_deltas import client_deltas
 from relaxcomm.roles import Context
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.precision import wide
 
 _MOST_BUCKETS = 64  # that are replayed one by one; of a larger model several count as one
 _LEAST_STEPS = 16
@@ -61,9 +59,8 @@ def _agrees(task: Task) -> bool:
 
 
 def _entry_bytes(task: Task) -> int:
-    """Of an entry as it is read: sums of clients' moves are sent as wide as they are kept."""
-    dtype = task.bucket.dtype
-    return (wide(dtype) if isinstance(task.rule.payload, client_deltas) else dtype).itemsize
+    """Of an entry as it is read."""
+    return task.rule.payload.facts.read_as(task.bucket.dtype).itemsize
 
 
 class PricedPlan:

@@ -146,7 +146,10 @@ class Exchange(Primitive):
         """Bytes that a rank sends, on average over the ranks, for messages of `message_bytes`."""
 
     def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
-        """Bytes that a rank sends besides, in answers of full precision, on average over the ranks."""
+        """Bytes that a rank sends besides, in answers of full precision, on average over the ranks.
+
+        Answers are float32 at least, as what ranks serve is kept: `dense_bytes` are those of a bucket then.
+        """
         return 0.0
 
 

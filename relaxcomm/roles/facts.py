@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import torch
+
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.scope import Scope
+from relaxcomm.tensors.precision import wide
 
 Memory: TypeAlias = Literal["none", "leaky", "lossless"]
 """What becomes of what a message leaves out: it is gone, a part of it is sent later, or all of it."""
@@ -54,6 +57,7 @@ class PayloadFacts:
         moves_model: its result is written to the parameters; the model's buffers are then averaged with it.
         keeps_local: a part of the local parameters stays in what is written.
         extra_entries: number of entries behind those of the bucket, such as a weight.
+        wide: it is read in float32 at least, whatever the type of the parameters.
         event: the event that its trigger must wait for, or None.
         slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
 
@@ -72,8 +76,13 @@ class PayloadFacts:
     moves_model: bool
     keeps_local: bool
     extra_entries: int
+    wide: bool
     event: str | None
     slots: Slots
+
+    def read_as(self, dtype: torch.dtype) -> torch.dtype:
+        """In which type it is read of parameters of this one."""
+        return wide(dtype) if self.wide else dtype
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,6 +132,8 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (parameters(), {"is_model": False}, "reading"),
     (parameters(), {"extra_entries": 1}, "reading"),
     (primitives.client_deltas(), {"extra_entries": 0}, "reading"),
+    (parameters(), {"wide": True}, "reading"),
+    (primitives.optimizer_state(slots="exp_avg"), {"wide": False}, "reading"),
     (gradients(), {"is_momentum": True}, "momentum"),
     (momentum(), {"is_momentum": False}, "momentum"),
     (parameters(), {"has_base": True}, "base"),

@@ -51,6 +51,7 @@ class client_deltas(Payload):
         moves_model=True,
         keeps_local=False,
         extra_entries=1,
+        wide=True,
         event=ROUND,
         slots={ANCHOR: "equal", "moved": "sum", WEIGHT: "sum"},
     )

@@ -54,6 +54,7 @@ class deltas(Payload):
             moves_model=True,
             keeps_local=bool(self.merge),
             extra_entries=0,
+            wide=False,
             event=None,
             slots={ANCHOR: "equal"},
         )

@@ -47,6 +47,7 @@ class elastic_difference(Payload):
         moves_model=True,
         keeps_local=True,
         extra_entries=0,
+        wide=False,
         event=None,
         slots={CENTER: "equal"},
     )

@@ -36,6 +36,7 @@ class gradients(Payload):
         moves_model=False,
         keeps_local=False,
         extra_entries=0,
+        wide=False,
         event=None,
         slots={},
     )

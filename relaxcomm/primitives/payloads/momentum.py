@@ -49,6 +49,7 @@ class momentum(gradients):
         moves_model=False,
         keeps_local=False,
         extra_entries=0,
+        wide=False,
         event=None,
         slots={_MOMENTUM: "equal"},
     )

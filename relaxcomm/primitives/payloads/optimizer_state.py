@@ -58,6 +58,7 @@ class optimizer_state(Payload):
         moves_model=False,
         keeps_local=False,
         extra_entries=0,
+        wide=True,
         event=None,
         slots={},
     )

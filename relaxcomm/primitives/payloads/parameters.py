@@ -47,6 +47,7 @@ class parameters(Payload):
         moves_model=True,
         keeps_local=False,
         extra_entries=0,
+        wide=False,
         event=None,
         slots={},
     )

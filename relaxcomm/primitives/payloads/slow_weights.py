@@ -51,6 +51,7 @@ class slow_weights(Payload):
         moves_model=True,
         keeps_local=False,
         extra_entries=0,
+        wide=False,
         event=None,
         slots={SLOW: "mean"},
     )

@@ -42,6 +42,7 @@ class points_and_progress(Payload):
         moves_model=True,
         keeps_local=False,
         extra_entries=0,
+        wide=False,
         event=None,
         slots={SLOW: "equal"},
     )

@@ -39,6 +39,7 @@ class spring_pull(Payload):
         moves_model=True,
         keeps_local=True,
         extra_entries=0,
+        wide=False,
         event=None,
         slots={CENTER: "equal"},
     )
