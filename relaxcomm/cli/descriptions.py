@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from relaxcomm.cli.field_words import parameter_nodes
-from relaxcomm.cli.memory_needs import MEMORY_MEANS, memory_nodes
+from relaxcomm.cli.memory_needs import memory_node
 from relaxcomm.cli.message_sizes import CountedFor, sent_in_words
 from relaxcomm.cli.topology_facts import usable_topologies
 from relaxcomm.cli.tree import Node
@@ -92,7 +92,7 @@ def _composition(
         *rules,
         *controllers,
         *planner,
-        Node("memory", MEMORY_MEANS, memory_nodes(built, workers, topology)),
+        memory_node(built, model, workers, topology),
         Node("topologies", ", ".join(usable_topologies(built))),
     )
 
@@ -147,9 +147,7 @@ def _sent_node(rule: Rule, model: CountedFor, workers: Sequence[int], topology: 
     except CompositionError as error:
         return Node("sends", f"not possible: {error}")
     sent = tuple(
-        Node(
-            f"{size} workers" if size > 1 else "1 worker", sent_in_words(rule, covered.layout, size, topology)
-        )
+        Node(f"{size} workers" if size > 1 else "1 worker", sent_in_words(rule, covered, size, topology))
         for size in workers
     )
     return Node("sends", f"by each worker, for {covered.in_words(rule.compressor)} on {topology!r}", sent)

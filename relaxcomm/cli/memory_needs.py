@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
+from relaxcomm.cli.message_sizes import CountedFor, type_name
 from relaxcomm.cli.tree import Node
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.footprint import footprint
+from relaxcomm.planner.replay import shapes_only
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.topology import Topology
 
-MEMORY_MEANS = "of each worker above the model, .grad and the optimizer, in bytes a float32 parameter"
-_TENSORS, _SIDE = 16, 32  # of the model whose state is counted
+_TENSORS, _SIDE = 16, 32  # of a model of which only the size is known
 
 
-def memory_nodes(algorithm: Algorithm, workers: Sequence[int], topology: Topology) -> tuple[Node, ...]:
+def memory_node(algorithm: Algorithm, model: CountedFor, workers: Sequence[int], topology: Topology) -> Node:
     """The memory at each world size: what lasts, and what comes to it while messages are under way."""
-    return tuple(
-        Node(f"{size} workers" if size > 1 else "1 worker", _in_words(algorithm, size, topology))
+    items = model.items if model.task is not None else shapes_only([(_SIDE, _SIDE)] * _TENSORS)
+    dtypes = [*model.layouts]
+    kind = f"{type_name(dtypes[0])} parameter" if len(dtypes) == 1 else "parameter"
+    found = (
+        Node(f"{size} workers" if size > 1 else "1 worker", _in_words(algorithm, items, size, topology))
         for size in workers
     )
+    means = f"of each worker above the model, .grad and the optimizer, in bytes a {kind}"
+    return Node("memory", means, tuple(found))
 
 
-def _in_words(algorithm: Algorithm, size: int, topology: Topology) -> str:
-    items = [Item(f"{index}", torch.zeros(_SIDE, _SIDE)) for index in range(_TENSORS)]
+def _in_words(algorithm: Algorithm, items: Sequence[Item], size: int, topology: Topology) -> str:
     try:
         found = [footprint(algorithm, items, Membership(rank, size), topology) for rank in range(size)]
     except RelaxcommError as error:

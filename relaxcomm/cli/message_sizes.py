@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from relaxcomm.composition import fragments
+from relaxcomm.composition.exchange_cost import exchange_cost
 from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import RelaxcommError
-from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.planner.replay import shapes_only
+from relaxcomm.roles import Compressor
 from relaxcomm.system.quantities import data_size
+from relaxcomm.tensors.buckets import Item
 from relaxcomm.tensors.layout import Layout, one_matrix
 from relaxcomm.topology import Topology
-
-_ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -23,23 +25,33 @@ class CountedFor:
     """The model that bytes are counted for.
 
     Args:
-        layout: its parameters.
-        task: that it is of; None for parameters in one matrix, as near to a square as can be.
+        items: its parameters; shapes are enough.
+        task: that it is of; None for float32 parameters in one matrix, as near to a square as can be.
     """
 
-    layout: Layout
+    items: Sequence[Item]
     task: str | None = None
 
     @classmethod
     def matrix(cls, num_parameters: int) -> CountedFor:
         """A model of which only the size is known."""
-        return cls(one_matrix(num_parameters))
+        return cls(shapes_only(one_matrix(num_parameters).shapes))
 
     @classmethod
     def task_model(cls, task: str, parameters: Iterable[tuple[str, Tensor]]) -> CountedFor:
         """A task's model."""
-        names, tensors = zip(*((name, p) for name, p in parameters if p.requires_grad), strict=True)
-        return cls(Layout(names, tuple(tensor.shape for tensor in tensors)), task)
+        return cls([Item(name, p) for name, p in parameters if p.requires_grad], task)
+
+    @property
+    def layouts(self) -> dict[torch.dtype, Layout]:
+        """How the parameters of each type lie, which travel apart."""
+        held: dict[torch.dtype, list[Item]] = {}
+        for item in self.items:
+            held.setdefault(item.tensor.dtype, []).append(item)
+        return {
+            dtype: Layout(tuple(one.name for one in items), tuple(one.tensor.shape for one in items))
+            for dtype, items in held.items()
+        }
 
     def covered(self, rule: Rule) -> CountedFor:
         """What a rule covers of it; of a model of which only the size is known, fragments are equal parts.
@@ -48,32 +60,45 @@ class CountedFor:
         """
         if rule.select is None:
             return self
+        sizes = {item.name: item.tensor.numel() for item in self.items}
         if self.task is None:
-            return CountedFor.matrix(round(fragments.share(rule.select) * self.layout.numel))
-        shapes = dict(zip(self.layout.names, self.layout.shapes, strict=True))
-        resolved = rule.over({name: shape.numel() for name, shape in shapes.items()})
-        names = tuple(filter(resolved.covers, shapes))
-        return CountedFor(Layout(names, tuple(shapes[name] for name in names)), self.task)
+            return CountedFor.matrix(round(fragments.share(rule.select) * sum(sizes.values())))
+        resolved = rule.over(sizes)
+        return CountedFor([item for item in self.items if resolved.covers(item.name)], self.task)
 
     def in_words(self, compressor: Compressor) -> str:
         """What it is, and its shape if the bytes depend on that."""
-        size = f"{self.layout.numel:,} float32 parameters"
+        layouts = self.layouts
+        numbers = (f"{layout.numel:,} {type_name(dtype)}" for dtype, layout in layouts.items())
+        size = f"{' and '.join(numbers) or 0} parameters"
         if self.task is not None:
             return f"the {size} of {self.task}"
-        seen = compressor.layout_bytes(self.layout, _ELEMENT_BYTES)
-        if seen == compressor.message_bytes(self.layout.numel, _ELEMENT_BYTES):
+        ((dtype, layout),) = layouts.items()
+        seen = compressor.layout_bytes(layout, dtype.itemsize)
+        if seen == compressor.message_bytes(layout.numel, dtype.itemsize):
             return size
-        rows, columns = self.layout.shapes[0]
+        rows, columns = layout.shapes[0]
         return f"{size} in one matrix of {rows:,} x {columns:,} (--task counts a model's own shapes)"
 
 
-def sent_in_words(rule: Rule, layout: Layout, world_size: int, topology: Topology) -> str:
+def type_name(dtype: torch.dtype) -> str:
+    """As YAML has it.
+
+    Example:
+        >>> import torch
+        >>> type_name(torch.bfloat16)
+        'bfloat16'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+def sent_in_words(rule: Rule, model: CountedFor, world_size: int, topology: Topology) -> str:
     """The bytes of a rule, an exchange and a step, and those later on if another compressor codes then."""
     period, said = rule.trigger.facts.period_steps, []
     phases = rule.compressor.phases
     for index, (_, compressor) in enumerate(phases):
         try:
-            an_exchange = exchange_bytes(rule.exchange, compressor, layout, world_size, topology)
+            an_exchange = _exchange_bytes(rule, compressor, model, world_size, topology)
         except RelaxcommError as error:
             return f"not possible: {error}"
         words = f"{data_size(an_exchange)} an exchange, at most {data_size(an_exchange / period)} a step"
@@ -83,10 +108,14 @@ def sent_in_words(rule: Rule, layout: Layout, world_size: int, topology: Topolog
     return ", then ".join(said)
 
 
-def exchange_bytes(
-    exchange: Exchange, compressor: Compressor, layout: Layout, world_size: int, topology: Topology
+def _exchange_bytes(
+    rule: Rule, compressor: Compressor, model: CountedFor, world_size: int, topology: Topology
 ) -> float:
-    """What a rank sends in one exchange of float32 tensors, on average over the ranks."""
-    coded = exchange.coded_bytes(compressor, layout, _ELEMENT_BYTES, world_size)
-    answers = exchange.answers_sent(layout.numel * _ELEMENT_BYTES, world_size, topology)
-    return exchange.bytes_sent(coded, world_size, topology) + answers
+    """What a rank sends in one exchange, on average over the ranks."""
+    read_as = rule.payload.facts.read_as
+    return sum(
+        exchange_cost(
+            rule.exchange, compressor, layout, read_as(dtype).itemsize, world_size, topology
+        ).sent_bytes
+        for dtype, layout in model.layouts.items()
+    )

@@ -23,7 +23,7 @@ from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import Topology
 
 _BUCKET_BYTES = 1 << 62  # buckets of any size need as much a parameter
-_MOST_ENTRIES = 1 << 18  # of the small model, but for very many parameters
+_MOST_ENTRIES = 1 << 16  # of the small model, but for very many parameters
 _LEAST_ENTRIES = 1 << 10  # of a parameter that is made smaller
 
 

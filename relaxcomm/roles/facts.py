@@ -76,7 +76,7 @@ class PayloadFacts:
     moves_model: bool
     keeps_local: bool
     extra_entries: int
-    wide: bool
+    wide: bool = False  # unless stated, as plug-ins may be older than this field
     event: str | None
     slots: Slots
 

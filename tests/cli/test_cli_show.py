@@ -249,3 +249,41 @@ def test_a_topology_is_drawn(tmp_path):
     code, _, err = run("--topology", "ring", "--output", str(tmp_path / "picture"))
     assert (code, "name a file that ends in .png" in err) == (2, True)
     assert run()[0] == 2
+
+HALVES = """
+import torch
+from relaxcomm import Task
+
+
+def make(seed):
+    trunk, head = torch.nn.Linear(100, 100, bias=False, dtype=torch.bfloat16), torch.nn.Linear(10, 100)
+    model = torch.nn.Sequential(trunk, head) if {mixed} else trunk
+    return Task(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(100)],
+        loss=lambda model, batch: model(batch).sum(),
+        evaluate=lambda model: 0.0,
+        metric="loss",
+        higher_is_better=False,
+        epochs=1,
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("mixed", "numbers", "kind", "sent"),
+    [
+        (False, "10,000 bfloat16", "bfloat16 parameter", "20 kB"),  # 2 · 1/2 of 2 bytes an entry
+        (True, "10,000 bfloat16 and 1,100 float32", "parameter", "24.4 kB"),
+    ],
+)
+def test_a_tasks_model_is_counted_in_its_own_types(tmp_path, monkeypatch, mixed, numbers, kind, sent):
+    (tmp_path / f"halves_{mixed}.py").write_text(HALVES.format(mixed=mixed))
+    monkeypatch.syspath_prepend(tmp_path)
+    shown = facts("bsp", "--workers", "2", "--task", f"halves_{mixed}:make")
+    assert shown["rule_0.sends"].startswith(f"by each worker, for the {numbers} parameters of ")
+    assert shown["rule_0.sends.2_workers"] == f"{sent} an exchange, at most {sent} a step"
+    assert shown["memory"].endswith(f"in bytes a {kind}")
+    buffers = (10_000 * 2 + mixed * 1_100 * 4) / (10_000 + mixed * 1_100)
+    assert shown["memory.2_workers"].startswith(f"0.0 kept, {buffers:.1f} in buffers")

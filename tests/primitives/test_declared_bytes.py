@@ -10,7 +10,7 @@ import torch
 import relaxcomm
 from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context
-from relaxcomm.cli.message_sizes import exchange_bytes
+from relaxcomm.composition.exchange_cost import exchange_cost
 from relaxcomm.network.operations import Label
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.topology import complete
@@ -70,5 +70,5 @@ def sent(group, exchange, compressor):
 def test_declared_bytes_are_counted_bytes(coder, exchange, size):
     compressor, over = CODERS[coder], EXCHANGES[exchange]
     found = relaxcomm.simulate(lambda group: sent(group, over, compressor), size)
-    declared = exchange_bytes(over, compressor, make_bucket().layout, size, complete())
+    declared = exchange_cost(over, compressor, make_bucket().layout, 4, size, complete()).sent_bytes
     assert sum(found) / size == pytest.approx(declared, abs=size)  # a ring hands on whole bytes
