@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ _MOST_BUCKETS = 64  # that are replayed one by one; of a larger model several co
 _LEAST_STEPS = 16
 _LEAST_FLIGHTS = 8
 _MOST_STEPS = 20_000
+_MOST_IN_CYCLE = 2_000  # unless a rule's own period is longer
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +94,7 @@ class PricedPlan:
         firsts = [held[0] for held in self._plan.tasks if held]
         self._agreed = {one.index: self._agreed_by(one) for one in firsts if _agrees(one)}
         self._costs: dict[tuple[int, tuple[torch.Size, ...]], ExchangeCost] = {}
-        self._fired: list[frozenset[int]] = []
+        self._fired: dict[int, frozenset[int]] = {}
         alike = scenario.step_times.all_alike and scenario.links.uniform
         self.ranks = 1 if alike else scenario.workers
         self._drawn: Times = np.zeros((0, self.ranks))
@@ -99,13 +102,35 @@ class PricedPlan:
     @property
     def settled_from(self) -> int:
         """The first step from which all that is replayed comes again and again."""
-        ends = [end for rule in self.algorithm.rules for end in rule.active if end is not None]
-        return min(max(ends, default=0) + self.period, _MOST_STEPS)
+        return self.last_change + min(self.period, _MOST_STEPS)
+
+    @property
+    def last_change(self) -> int:
+        """The last step in which a rule begins, or no longer is active."""
+        return max(one for rule in self.algorithm.rules for one in rule.active if one is not None)
 
     @property
     def period(self) -> int:
-        """Steps after which all rules come again."""
-        return max(self._period_of(rule) for rule in self.algorithm.rules)
+        """The most steps from one exchange of a rule to its next."""
+        return max(map(self._period_of, self.algorithm.rules))
+
+    @cached_property
+    def cycle(self) -> int:
+        """Steps after which all rules come again together; many, where those are too many or not known."""
+        together = math.lcm(*map(self._period_of, self.algorithm.rules))
+        if together <= _MOST_IN_CYCLE and not any(map(self.is_irregular, self.algorithm.rules)):
+            return together
+        return self.period * max(1, _MOST_IN_CYCLE // self.period)
+
+    def is_irregular(self, rule: Rule) -> bool:
+        """Whether its trigger fires more or less often than its period says, such as by chance."""
+        first, facts = self.settled_from, rule.trigger.facts
+        if facts.known != "start" or facts.needs or not rule.is_active(first):
+            return False  # counted by its period
+        period = facts.period_steps
+        times = math.ceil(_LEAST_STEPS / period)
+        steps = range(first, first + times * period)
+        return sum(self._fires(rule, step) for step in steps) != times
 
     def _period_of(self, rule: Rule) -> int:
         if rule.trigger.facts.known == "event":
@@ -133,10 +158,12 @@ class PricedPlan:
 
     def fired(self, step: int) -> frozenset[int]:
         """The rules that exchange in a step."""
+        if step not in self._fired:  # asked once
+            self._fired[step] = self._firing(step)
         return self._fired[step]
 
     def compute_seconds(self, first: int, steps: int = 1) -> Times:
-        """What each rank computes in some steps, `[steps, ranks]`."""
+        """What each rank computes in some steps since a replay began, `[steps, ranks]`."""
         return self._drawn[first : first + steps]
 
     def first_buckets(self) -> list[tuple[int, Layout, int]]:
@@ -153,38 +180,32 @@ class PricedPlan:
         wanted = _LEAST_FLIGHTS * flights / self.scenario.step_times.seconds
         return int(min(max(_LEAST_STEPS, wanted), _MOST_STEPS))
 
-    def look_ahead(self, steps: int) -> None:
-        """Ask the triggers of all steps, and draw their times, once."""
-        while len(self._fired) < steps:
-            self._fired.append(self._firing(len(self._fired)))
+    def draw(self, steps: int) -> None:
+        """Draw the times of as many steps, once."""
         if len(self._drawn) < steps:
             times, seed = self.scenario.step_times, self.scenario.seed
             self._drawn = times.draw(steps, self.ranks, seed)
 
     def _firing(self, step: int) -> frozenset[int]:
         """The rules that exchange in a step; votes are taken to say yes."""
-        found: set[int] = set()
-        for index, rule in enumerate(self.algorithm.rules):
-            facts = rule.trigger.facts
-            if facts.known == "event":
-                if rule.is_active(step) and (step + 1) % self._period_of(rule) == 0:
-                    found.add(index)
-                continue
-            context = Context(
-                step,
-                rule.active[0],
-                Membership(0, self.scenario.workers),
-                lambda bucket: 0.0,
-                topology=self.scenario.topology,
-                decided=True,
-            )
-            if facts.needs:  # what controllers write is not known before
-                fires = (step - rule.active[0] + 1) % facts.period_steps == 0
-            else:
-                fires = is_yes(rule.trigger.fires(context), "fires", rule.trigger)
-            if rule.is_active(step) and fires:
-                found.add(index)
-        return frozenset(found)
+        rules = enumerate(self.algorithm.rules)
+        return frozenset(index for index, rule in rules if rule.is_active(step) and self._fires(rule, step))
+
+    def _fires(self, rule: Rule, step: int) -> bool:
+        facts = rule.trigger.facts
+        if facts.known == "event":
+            return (step + 1) % self._period_of(rule) == 0
+        if facts.needs:  # what controllers write is not known before
+            return (step - rule.active[0] + 1) % facts.period_steps == 0
+        context = Context(
+            step,
+            rule.active[0],
+            Membership(0, self.scenario.workers),
+            lambda bucket: 0.0,
+            topology=self.scenario.topology,
+            decided=True,
+        )
+        return is_yes(rule.trigger.fires(context), "fires", rule.trigger)
 
     def priced(self, task: Task, links: Links) -> PricedTask:
         """What one exchange of a task costs."""

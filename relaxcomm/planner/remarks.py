@@ -37,15 +37,19 @@ def remarks_on(replay: Replay, items: Sequence[Item], died_out_seconds: float) -
 
 def _assumed(replay: Replay) -> Iterator[str]:
     """What cannot be known without training."""
-    scenario = replay.scenario
-    for rule in replay.plan.algorithm.rules:
+    scenario, plan = replay.scenario, replay.plan
+    if plan.last_change:
+        yield f"counted from step {plan.last_change:,} on, from which its rules stay as they are"
+    for rule in [one for one in plan.algorithm.rules if one.is_active(plan.settled_from)]:
         facts = rule.trigger.facts
         if facts.known == "backward" or facts.needs:
             every = facts.period_steps
             when = "in every step" if every == 1 else f"every {every} steps"
             yield f"counted as if it exchanged {when}, the most that it can; its trigger decides"
         if facts.known == "event":
-            yield f"a round was taken to have {replay.plan.period} steps of a worker, the mean over all"
+            yield f"a round was taken to have {plan.period} steps of a worker, the mean over all"
+        if plan.is_irregular(rule):
+            yield f"its trigger follows no period that is known, so {plan.cycle:,} steps were counted"
         if len(rule.compressor.phases) > 1:
             since = rule.compressor.phases[-1][0]
             yield f"counted as after its first {since} steps, from which on it codes otherwise"
@@ -57,7 +61,8 @@ def _assumed(replay: Replay) -> Iterator[str]:
 def _losses(replay: Replay) -> Iterator[str]:
     """Of each rule that compresses, where it loses."""
     for index, layout, element_bytes in replay.plan.first_buckets():
-        if replay.plan.algorithm.rules[index].compressor != identity():
+        rule = replay.plan.algorithm.rules[index]
+        if rule.is_active(replay.plan.settled_from) and rule.compressor != identity():
             loses = _where_it_loses(replay, index, layout, element_bytes)
             yield from [] if loses is None else [loses]
 

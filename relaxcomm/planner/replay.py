@@ -94,15 +94,16 @@ class Replay:
         """Replay steps.
 
         Args:
-            steps: how many count; some whole periods unless given.
-            first: the first that counts, 0 for a run from its beginning; `settled_from` unless given.
+            steps: how many count; some whole cycles unless given.
+            first: the first that counts, 0 for a run from its beginning; unless given `settled_from`, and
+                nothing is replayed from before the last of the rules begins or ends.
             links: other ones than the scenario's.
         """
-        first = self.plan.settled_from if first is None else first
+        begin, first = (self.plan.last_change, self.plan.settled_from) if first is None else (0, first)
         links = links or self.scenario.links
-        steps = steps or self.plan.period * math.ceil(self.plan.least_steps(links) / self.plan.period)
-        self.plan.look_ahead(first + steps)
-        return _Run(self.plan, links).steps(first, steps)
+        steps = steps or self.plan.cycle * math.ceil(self.plan.least_steps(links) / self.plan.cycle)
+        self.plan.draw(first + steps - begin)
+        return _Run(self.plan, links, begin).steps(first, steps)
 
 
 @dataclass(eq=False)
@@ -116,8 +117,8 @@ class _Flight:
 class _Run:
     """One run of a replay."""
 
-    def __init__(self, plan: PricedPlan, links: Links) -> None:
-        self._plan, self._backward = plan, plan.scenario.step_times.backward
+    def __init__(self, plan: PricedPlan, links: Links, begin: int) -> None:
+        self._plan, self._backward, self._begin = plan, plan.scenario.step_times.backward, begin
         self._clocks: Times = np.zeros(plan.ranks)
         self._timeline = Timeline(plan.ranks)
         self._burst_seconds = links.way(None).burst_seconds
@@ -135,18 +136,18 @@ class _Run:
     def steps(self, first: int, count: int) -> Replayed:
         """Run to the end of the last step; what is of those from `first` on."""
         began, spent = self._clocks, self._spent.copy()
-        for step in range(first + count):
+        for step in range(self._begin, first + count):
             if step == first:
                 began, spent = self._clocks.copy(), self._spent.copy()
             self._step(step)
         seconds = float((self._clocks - began).mean()) / count
-        compute = float(self._plan.compute_seconds(first, count).mean())
+        compute = float(self._plan.compute_seconds(first - self._begin, count).mean())
         coding, exposed, waited, under_way, sent, busiest = map(float, (self._spent - spent) / count)
         hidden = max(0.0, under_way - waited)
         return Replayed(seconds, compute, coding, exposed, hidden, sent, busiest)
 
     def _step(self, step: int) -> None:
-        compute, fired = self._plan.compute_seconds(step)[0], self._plan.fired(step)
+        compute, fired = self._plan.compute_seconds(step - self._begin)[0], self._plan.fired(step)
         if not fired and not self._late:
             self._clocks = self._clocks + compute
             return

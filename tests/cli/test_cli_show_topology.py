@@ -54,7 +54,7 @@ def test_the_topologies_that_an_algorithm_can_use_are_listed(show):
         (["--topology", "rings"], "did you mean 'ring'"),
         (["--topology", "{ring"], ": not YAML: line 1, column 6: expected"),
         (["--topology", "hypercube", "--workers", "6"], "power of two, got 6"),
-        (["--topology", "ring", "--output", "no/where.png"], "cannot write the picture"),
+        (["--topology", "ring", "--output", "no/where"], "name a file that ends in .png"),
         (["--topology", "random_pairs", "--set", "rounds=3"], "--set 'rounds=3' gives a parameter of NAME"),
         ([], "needs the NAME of an algorithm"),
     ],

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relaxcomm import Link, attach, simulate
+from relaxcomm import Algorithm, Link, Rule, attach, simulate
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.planner.links import OwnLinks
-from relaxcomm.planner.replay import Replay
+from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
+from relaxcomm.primitives import all_reduce, every, parameters
 from relaxcomm.tensors.buckets import Item
+from relaxcomm_algorithms.post_local_sgd import post_local_sgd
 
 LINK = Link(bytes_per_second=12.5e6, latency_seconds=1e-3)
 SECONDS, FIRST, STEPS = 0.05, 8, 24
@@ -57,3 +59,38 @@ def planned(algorithm, ranks):
 def test_what_is_sent_wider_than_the_model_is_counted_so(algorithm):
     """The optimizers' moments, and the answers of servers and neighbours, are float32 at least."""
     assert planned(algorithm, 4) == pytest.approx(sent(algorithm, 4), rel=0.03)
+
+
+def every_steps(algorithm, shapes=((1000,),)):
+    """What is sent in a step, in models of 4 bytes an entry that go round a ring of two."""
+    return (
+        Replay(algorithm, shapes_only(shapes), Scenario(2, StepTimes(1.0), OwnLinks(LINK))).run().sent_bytes
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "rel"),
+    [(12, 20, 1e-9), (20, 12, 1e-9), (7, 10, 1e-9), (33, 64, 0.04)],  # 33 · 64 is more than are replayed
+)
+def test_periods_that_do_not_divide_each_other_are_counted_over_whole_ones(one, other, rel):
+    rules = [
+        Rule(trigger=every(steps=steps), payload=parameters(), exchange=all_reduce(), select=str(index))
+        for index, steps in enumerate((one, other))
+    ]
+    found = every_steps(Algorithm(tuple(rules)), [(1000,), (2000,)])
+    assert found == pytest.approx(4000 / one + 8000 / other, rel=rel)
+
+
+@pytest.mark.parametrize("after", [10, 5_000, 1_000_000])
+def test_phases_of_any_length_are_passed_over(after):
+    assert every_steps(post_local_sgd(steps=16, after_steps=after)) == 4000 / 16
+
+
+def test_a_rule_that_begins_late_is_counted():
+    early = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce(), select="0")
+    late = Rule(
+        trigger=every(steps=2), payload=parameters(), exchange=all_reduce(), select="1", active=(500, None)
+    )
+    rest = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce(), select="1")
+    found = every_steps(Algorithm((early, late, rest)), [(1000,), (2000,)])
+    assert found == 4000 / 4 + 8000 / 2 + 8000 / 4

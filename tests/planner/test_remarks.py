@@ -1,0 +1,50 @@
+"""What is said of a forecast beside its numbers."""
+
+from __future__ import annotations
+
+import random
+from typing import ClassVar
+
+import pytest
+
+from relaxcomm import Algorithm, Link, Rule
+from relaxcomm.planner.forecast import forecast
+from relaxcomm.planner.links import OwnLinks
+from relaxcomm.planner.replay import shapes_only
+from relaxcomm.planner.scenario import Scenario, StepTimes
+from relaxcomm.plugin import Trigger, TriggerFacts, frozen
+from relaxcomm.primitives import all_gather, all_reduce, error_feedback, every, gradients, parameters, top_k
+
+ON = Scenario(3, StepTimes(0.1), OwnLinks(Link(bytes_per_second=1e9)))
+
+
+@frozen
+class by_chance(Trigger):
+    """In a tenth of all steps, drawn anew for each."""
+
+    facts: ClassVar[TriggerFacts] = every(steps=1).facts
+
+    def fires(self, cx):
+        return random.Random(cx.step).random() < 0.1
+
+
+def found(*rules):
+    return forecast(Algorithm(rules), shapes_only([(100, 1000)]), ON, utilisations=())
+
+
+def test_what_ends_is_left_out_and_said_so():
+    """Nor is anything said of what it costs to code."""
+    few = error_feedback(compressor=top_k(density=0.1))
+    first = Rule(payload=gradients(), compressor=few, exchange=all_gather(), active=(0, 5_000))
+    then = Rule(trigger=every(steps=8), payload=parameters(), exchange=all_reduce(), active=(5_000, None))
+    assert found(first, then).remarks == (
+        "counted from step 5,000 on, from which its rules stay as they are",
+    )
+    (loses,) = found(Rule(payload=gradients(), compressor=few, exchange=all_gather())).remarks
+    assert loses.startswith("compression loses")
+
+
+def test_a_trigger_without_a_period_is_counted_over_many_steps_and_said_so():
+    plan = found(Rule(trigger=by_chance(), payload=parameters(), exchange=all_reduce()))
+    assert plan.replayed.sent_bytes == pytest.approx(0.1 * 4 / 3 * 400_000, rel=0.15)
+    assert plan.remarks == ("its trigger follows no period that is known, so 2,000 steps were counted",)
