@@ -13,7 +13,7 @@ from relaxcomm.checks.finding import expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Payload
-from relaxcomm.roles.payload import finalized, read
+from relaxcomm.roles.payload import finalized, read, read_as
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 
@@ -85,7 +85,7 @@ def reading_is_declared(payload: Payload) -> None:
     is_model = torch.equal(one, _Trial(payload).moved(0.5).parameters)
     expect(is_model == facts.is_model, f"declares is_model={facts.is_model}, but it is {is_model}")
     half = _Trial(payload, dtype=torch.bfloat16).moved(0.5).read(3.0)
-    declared = facts.read_as(torch.bfloat16)
+    declared = read_as(payload, torch.bfloat16)
     expect(half.dtype == declared, f"declares wide={facts.wide}, but reads {half.dtype} of bfloat16")
 
 

@@ -14,6 +14,7 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.planner.replay import shapes_only
 from relaxcomm.roles import Compressor
+from relaxcomm.roles.payload import read_as
 from relaxcomm.system.quantities import data_size
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.tensors.layout import Layout, one_matrix
@@ -112,10 +113,9 @@ def _exchange_bytes(
     rule: Rule, compressor: Compressor, model: CountedFor, world_size: int, topology: Topology
 ) -> float:
     """What a rank sends in one exchange, on average over the ranks."""
-    read_as = rule.payload.facts.read_as
     return sum(
         exchange_cost(
-            rule.exchange, compressor, layout, read_as(dtype).itemsize, world_size, topology
+            rule.exchange, compressor, layout, read_as(rule.payload, dtype).itemsize, world_size, topology
         ).sent_bytes
         for dtype, layout in model.layouts.items()
     )

@@ -16,6 +16,7 @@ from relaxcomm.network.operations import AllGather, AllToAll
 from relaxcomm.network.transport import Membership
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.roles import Context, is_buffer
+from relaxcomm.roles.payload import read_as
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan
 from relaxcomm.step.state import RuleState
@@ -106,7 +107,7 @@ def _of_bucket(
 
 def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int:
     """What one exchange sends and receives, and what a late result needs besides."""
-    message = torch.zeros(bucket.numel, dtype=rule.payload.facts.read_as(bucket.dtype))
+    message = torch.zeros(bucket.numel, dtype=read_as(rule.payload, bucket.dtype))
     running = rule.exchange.run(cx, message, rule.compressor, state["compressor"])
     operation = next(running)
     running.close()

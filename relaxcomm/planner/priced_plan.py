@@ -21,6 +21,7 @@ from relaxcomm.planner.collectives import Collective, Heard, collective
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.roles import Context
+from relaxcomm.roles.payload import read_as
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan, Task
@@ -63,7 +64,7 @@ def _agrees(task: Task) -> bool:
 
 def _entry_bytes(task: Task) -> int:
     """Of an entry as it is read."""
-    return task.rule.payload.facts.read_as(task.bucket.dtype).itemsize
+    return read_as(task.rule.payload, task.bucket.dtype).itemsize
 
 
 class PricedPlan:

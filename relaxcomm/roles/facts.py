@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import torch
-
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.scope import Scope
-from relaxcomm.tensors.precision import wide
 
 Memory: TypeAlias = Literal["none", "leaky", "lossless"]
 """What becomes of what a message leaves out: it is gone, a part of it is sent later, or all of it."""
@@ -63,9 +60,8 @@ class PayloadFacts:
 
     Example:
         >>> from relaxcomm.primitives import client_deltas, deltas, parameters
-        >>> facts = deltas().facts, client_deltas.facts, parameters.facts
-        >>> [(one.has_base, one.is_move, one.event) for one in facts]
-        [(True, True, None), (True, True, 'round'), (False, False, None)]
+        >>> [(one.facts.is_move, one.facts.event) for one in (deltas(), client_deltas(), parameters())]
+        [(True, None), (True, 'round'), (False, None)]
     """
 
     site: Literal["backward", "step"]
@@ -79,10 +75,6 @@ class PayloadFacts:
     wide: bool = False  # unless stated, as plug-ins may be older than this field
     event: str | None
     slots: Slots
-
-    def read_as(self, dtype: torch.dtype) -> torch.dtype:
-        """In which type it is read of parameters of this one."""
-        return wide(dtype) if self.wide else dtype
 
 
 @dataclass(frozen=True, kw_only=True)

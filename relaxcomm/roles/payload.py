@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from relaxcomm.roles.context import Context, Primitive, State
@@ -13,6 +14,7 @@ from relaxcomm.roles.facts import PayloadFacts
 from relaxcomm.roles.returned import entries
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.differences import Difference
+from relaxcomm.tensors.precision import wide
 
 
 class Payload(Primitive):
@@ -87,6 +89,11 @@ def read(payload: Payload, cx: Context, bucket: Bucket, state: State, out: Tenso
     value = payload.read(cx, bucket, state, out)
     value = entries(value, bucket.numel + facts.extra_entries, "read", payload)
     return value if value is out or facts.site == "step" else out.copy_(value)
+
+
+def read_as(payload: Payload, dtype: torch.dtype) -> torch.dtype:
+    """In which type it is read of parameters of this one."""
+    return wide(dtype) if payload.facts.wide else dtype
 
 
 def finalized(payload: Payload, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:

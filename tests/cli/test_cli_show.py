@@ -250,6 +250,7 @@ def test_a_topology_is_drawn(tmp_path):
     assert (code, "name a file that ends in .png" in err) == (2, True)
     assert run()[0] == 2
 
+
 HALVES = """
 import torch
 from relaxcomm import Task
