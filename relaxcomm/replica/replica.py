@@ -20,6 +20,7 @@ from relaxcomm.replica.loaded_weights import LoadedWeights
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.sharding import as_held, held, is_sharded_model, loaded, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
+from relaxcomm.replica.untrained import check_untrained
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item, local
 
@@ -139,7 +140,9 @@ class Replica:
             bucket: whose tensors.
             slots: names in an optimizer's state; of each tensor the first that is there is taken.
 
-        Returns: one a tensor; None where no optimizer keeps any of them.
+        Returns: one a tensor; None where it is not trained yet.
+
+        Raises: UsageError for one that is trained, and of which no optimizer keeps any of them.
         """
         states = [optimizer.state for optimizer in self.optimizers]
         found: list[Tensor | None] = []
@@ -147,6 +150,8 @@ class Replica:
             kept: Mapping[str, Any] = next((s[item.parameter] for s in states if item.parameter in s), {})
             values = (kept[slot] for slot in slots if isinstance(kept.get(slot), Tensor))
             found.append(next((local(value).detach() for value in values), None))
+        missing = [item for item, value in zip(bucket.items, found, strict=True) if value is None]
+        check_untrained(missing, slots, self.optimizers, self.scaler)
         return found
 
     def clear_gradients(self) -> None:

@@ -73,7 +73,8 @@ class Context:
             None, and then it is made. The first may be a difference that is not made either.
         difference: what is encoded, not made yet, for a compressor that says `makes_difference`; or None.
         optimizer_state: what the optimizers keep of each tensor of a bucket under the first of some names
-            that is there, or None: the tensor itself, which may be written into; if sharded, this rank's.
+            that is there: the tensor itself, which may be written into, if sharded this rank's; None where
+            it is not trained yet.
 
     Example:
         >>> from relaxcomm.plugin import Context, Membership

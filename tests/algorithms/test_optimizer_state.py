@@ -203,11 +203,39 @@ def test_an_optimizer_without_it_is_refused():
     with pytest.raises(CompositionError, match="group 0 does not keep, as it has no momentum"):
         in_process(train, 2, config, 1, "plain")
     config = {"algorithm": {"name": "local_sgd", "steps": 1, "moments": ["row_var"]}}
-    with pytest.raises(UsageError, match=r"keeps nothing under that name for .* give it to one or freeze it"):
+    with pytest.raises(UsageError, match=r"AdamW keeps no 'row_var' of .*; it keeps 'step', "):
         in_process(train, 2, config, 1, "adamw")
     config = {"algorithm": {"name": "local_sgd", "steps": 1, "moments": ["step"]}}
     with pytest.raises(UsageError, match="shape"):
         in_process(train, 2, config, 1, "adamw")
+
+
+def overflowing(group, algorithm, overflows):
+    """What a worker holds after steps whose gradients, which stay in `.grad`, overflow on rank 1 in some."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    config = {"algorithm": algorithm, "bucket_bytes": 100}
+    with relaxcomm.attach(model, optimizer, config, process_group=group, scaler=scaler):
+        for step in range(4):
+            loss = model(torch.full((3, 4), 1.0 + group.rank())).square().mean()
+            optimizer.zero_grad()  # only here: the exchange of a skipped step sees its gradients
+            scaler.scale(loss * (float("inf") if group.rank() == 1 and step in overflows else 1)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "overflows"),
+    [({"name": "selsync", "threshold": 0.0}, (0,)), ({"name": "local_sgd", "steps": 2}, (0, 1))],
+    ids=["at once", "until the first exchange"],
+)
+def test_a_worker_whose_first_steps_overflow_has_no_moments_yet(algorithm, overflows):
+    config = {**algorithm, "moments": ["momentum_buffer"]}
+    held = relaxcomm.simulate(lambda group: overflowing(group, config, overflows), 3)
+    assert all(torch.equal(one, held[0]) and one.isfinite().all() for one in held)
 
 
 @pytest.mark.parametrize(

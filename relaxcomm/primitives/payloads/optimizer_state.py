@@ -79,14 +79,12 @@ class optimizer_state(Payload):
         flat = torch.zeros(bucket.numel, dtype=wide(bucket.dtype), device=bucket.device)
         kept = cx.optimizer_state(bucket, self.slots)
         for item, moment, view in zip(bucket.items, kept, bucket.views(flat), strict=True):
-            if moment is None and item.grad is None:
+            if moment is None:
                 continue
-            if moment is None or moment.shape != item.tensor.shape:
-                found = "nothing" if moment is None else f"a tensor of the shape {list(moment.shape)}"
-                unheld = "; if no optimizer holds it, give it to one or freeze it" if moment is None else ""
+            if moment.shape != item.tensor.shape:
                 raise UsageError(
-                    f"{self!r}: the optimizer keeps {found} under that name for {item.name}, whose shape is "
-                    f"{list(item.tensor.shape)}; name a state that it has for each entry{unheld}"
+                    f"{self!r}: the optimizer keeps the shape {list(moment.shape)} under that name for "
+                    f"{item.name}, whose shape is {list(item.tensor.shape)}; name a state that it has for each entry"
                 )
             view.copy_(moment)
         return flat
