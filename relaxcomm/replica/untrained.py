@@ -44,6 +44,6 @@ def check_untrained(
         if kept or not may_skip:
             names = ", ".join(map(repr, kept)) if kept else "nothing"
             raise UsageError(
-                f"{type(holder).__name__} keeps no {wanted} of {item.name}, of which it is exchanged; it keeps "
+                f"{type(holder).__name__} keeps no {wanted} of {item.name}, which is exchanged; it keeps "
                 f"{names}: exchange a state that it has, or use an optimizer that keeps this one"
             )

@@ -83,8 +83,8 @@ class optimizer_state(Payload):
                 continue
             if moment.shape != item.tensor.shape:
                 raise UsageError(
-                    f"{self!r}: the optimizer keeps the shape {list(moment.shape)} under that name for "
-                    f"{item.name}, whose shape is {list(item.tensor.shape)}; name a state that it has for each entry"
+                    f"{self!r}: the optimizer keeps {list(moment.shape)} entries under that name for "
+                    f"{item.name}, whose shape is {list(item.tensor.shape)}; name one of each entry"
                 )
             view.copy_(moment)
         return flat
