@@ -123,9 +123,8 @@ class GradientBuffer:
         self.expose([index for index in self.unused if used[index]])
 
     def nonzero_flags(self) -> Tensor:
-        """Whether a tensor that is not frozen has an entry other than zero, 1 or 0 each."""
-        flags = torch.stack([view.any() for view in self.views]).float().cpu()
-        return flags * torch.tensor([parameter.requires_grad for parameter in self.parameters])
+        """Whether a tensor has an entry other than zero, 1 or 0 each."""
+        return torch.stack([view.any() for view in self.views]).float().cpu()
 
     def expose(self, indices: Iterable[int]) -> None:
         """Make the views `.grad` of some parameters."""

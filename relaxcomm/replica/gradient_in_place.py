@@ -89,8 +89,8 @@ class GradientInPlace:
             self._parameter.grad = self.views[0]
 
     def nonzero_flags(self) -> Tensor:
-        """Whether the gradient has an entry other than zero and the parameter is not frozen, 1 or 0."""
-        return self.main.any().float().view(1) * self._parameter.requires_grad
+        """Whether the gradient has an entry other than zero, 1 or 0."""
+        return self.main.any().float().view(1)
 
     def expose(self, indices: Iterable[int]) -> None:
         """Make what lies here `.grad`."""

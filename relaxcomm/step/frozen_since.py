@@ -1,4 +1,4 @@
-"""Parameters that were frozen after attach: momentum leaves them where they are, and no residual is sent."""
+"""Parameters that were frozen after attach: momentum and memories leave them where they are."""
 
 from __future__ import annotations
 
@@ -86,6 +86,28 @@ def put_residuals_back(bucket: Bucket, slots: RuleState, held: Mapping[str, Tens
         for place in frozen:
             bucket.views(now)[place].copy_(bucket.views(kept)[place])
         slots["compressor"][slot] = now
+
+
+def trained_flags(bucket: Bucket, gradients: Sequence[Tensor]) -> Tensor:
+    """Whether parameters are trained here: they are not frozen, or have a gradient other than zero; 1 or 0
+    each, on their device.
+    """
+    flags = torch.ones(len(bucket.items), device=bucket.device)
+    for place in _frozen(bucket):
+        flags[place] = gradients[place].any()
+    return flags
+
+
+def clear_frozen(bucket: Bucket, gradients: Sequence[Tensor], trained: Tensor) -> None:
+    """Let no result move what no rank trains: a compressor's memory, or the sign of zero, may make one.
+
+    Args:
+        bucket: of parameters.
+        gradients: the results.
+        trained: how many ranks train each, `[len(bucket.items)]`.
+    """
+    for place in _frozen(bucket):
+        gradients[place].masked_fill_(trained[place] == 0, 0)
 
 
 def keep_at_rest(bucket: Bucket, resting: AtRest, base: Tensor | None, value: Tensor) -> None:

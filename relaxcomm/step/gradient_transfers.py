@@ -13,7 +13,7 @@ from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.finite import GRADIENT, named, spoilt
 from relaxcomm.step.firing import Firings
 from relaxcomm.step.flight import Pipeline, Program
-from relaxcomm.step.frozen_since import hold_residuals_back, put_residuals_back
+from relaxcomm.step.frozen_since import hold_residuals_back, put_residuals_back, trained_flags
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.buckets import Bucket
@@ -46,6 +46,7 @@ class GradientTransfers:
         self._names_ranks, self._on_gpu = names_ranks, bucket.device.type == "cuda"
         self._delays = any(task.rule.delay for task in self._firings.tasks)
         self._factor = 1 / self._world.size
+        self._all_trained = torch.ones(len(bucket.items), device=bucket.device)
         self.late: deque[Transfer] = deque()
         self.begin(())
 
@@ -57,6 +58,7 @@ class GradientTransfers:
         self._is_finite: bool | None = None
         self.not_finite: list[str] = []
         self.put_in: PutIn | None = None
+        self.trained = self._all_trained
         self.is_guarded = self.ran_apart = False
         self.buffer.expect_all()
         return self.fire(fired) or bool(self._due())
@@ -78,6 +80,8 @@ class GradientTransfers:
         if not firing.tasks and not due:
             return False
         self.buffer.collect(self._factor if firing.divided else None)
+        if not firing.carries_flags:
+            self.trained = trained_flags(self.bucket, self.buffer.views)
         # The exchange overwrites it, so later nobody could say on which rank it arose.
         found = []
         if self._names_ranks and firing.guarded:

@@ -1,4 +1,4 @@
-"""Which parameters get a `.grad` though this rank has not used them."""
+"""Which parameters get a `.grad` though this rank has not used them, and which are moved by nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from relaxcomm.network.operations import Label
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer
+from relaxcomm.step.frozen_since import clear_frozen
 from relaxcomm.step.gradient_transfers import GradientTransfers
 
 _USED, _SENT = "used parameters", "parameters with a residual"
@@ -28,11 +29,12 @@ class UsedParameters:
         self._asked: Answer | DeviceAnswer | None = None
 
     def ask(self, buckets: Sequence[GradientTransfers]) -> None:
-        """Ask which parameters any rank has used, unless the messages say it; it goes beside them."""
+        """Ask which parameters any rank has used or trains, unless messages say it; it goes beside them."""
         self._asked = None
         if all(bucket.firing.carries_flags and not bucket.awaits_first for bucket in buckets):
             return
-        flags = torch.cat([bucket.buffer.flags.abs().float() for bucket in buckets])
+        used = [bucket.buffer.flags.abs().float() for bucket in buckets]
+        flags = torch.cat([*used, *(bucket.trained for bucket in buckets)])
         if self._bound.replica.device.type == "cuda":  # where only who lacks a gradient waits for it
             self._asked = DeviceAnswer.ask(self._bound.world, _USED, flags, self._bound.clock.step)
         else:
@@ -40,13 +42,16 @@ class UsedParameters:
             self._bound.agreements.send(self._bound.clock.step)
 
     def expose(self, buckets: Sequence[GradientTransfers]) -> None:
-        """The results are there: give a `.grad` to what some rank has used."""
+        """The results are there: give a `.grad` to what some rank has used, zeros to what all have frozen."""
         used: Sequence[Tensor] = [bucket.buffer.flags for bucket in buckets]
         if self._asked is not None:
-            used = torch.split(self._asked.read(), [len(bucket.bucket.items) for bucket in buckets])
-        for bucket, flags in zip(buckets, used, strict=True):
-            if self._asked is not None:
+            sizes = [len(bucket.bucket.items) for bucket in buckets]
+            answers = torch.split(self._asked.read(), sizes * 2)
+            used = answers[: len(buckets)]
+            for bucket, flags, trained in zip(buckets, used, answers[len(buckets) :], strict=True):
                 bucket.note_used(flags)
+                clear_frozen(bucket.bucket, bucket.buffer.views, trained)
+        for bucket, flags in zip(buckets, used, strict=True):
             if bucket.buffer.unused:
                 bucket.buffer.expose_used(flags.tolist())
         self._expose_residuals(buckets)

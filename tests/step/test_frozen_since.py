@@ -13,11 +13,13 @@ from torch import nn
 import relaxcomm
 from relaxcomm import Rule, trajectory
 from relaxcomm.primitives import all_reduce, deltas, gossip, sgd, slow_weights
-from relaxcomm.step.frozen_since import at_rest_alone
+from relaxcomm.step.frozen_since import at_rest_alone, clear_frozen, trained_flags
 from relaxcomm.step.plan import Task
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import in_process, on_gloo
+
+NAMES = ("trained", "frozen", "frozen late")
 
 
 def momentum_on_deltas(**more):
@@ -169,6 +171,40 @@ def test_ranks_that_freeze_what_they_like_stay_equal(name, dtype):
     for seen in others:
         assert all(map(torch.equal, seen, first))
     assert not torch.equal(first[6][-42:], first[7][-42:])  # one who has not frozen it lets momentum go on
+
+
+def with_zeros_for_gradients(group, algorithm):
+    """How far the first layer is moved in each step, where gradients are set to zero rather than None."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
+    optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.1), []
+    config = {"algorithm": algorithm, "bucket_bytes": 200}
+    with relaxcomm.attach(model, optimizer, config, process_group=group):
+        for step in range(6):
+            model[0].requires_grad_(step != 3)
+            before = model[0].weight.detach().clone()
+            model(torch.full((2, 6), 1.0 + group.rank())).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            seen.append(float((model[0].weight.detach() - before).abs().max()))
+    return seen
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "ef21", "density": 0.2}, "signsgd", "qadam"], ids=str)
+def test_what_a_compressor_remembers_moves_no_frozen_layer(algorithm):
+    for seen in relaxcomm.simulate(lambda group: with_zeros_for_gradients(group, algorithm), 3):
+        assert [moved > 0 for moved in seen] == [True, True, True, False, True, True]
+
+
+def test_a_gradient_that_came_before_its_parameter_was_frozen_is_applied():
+    items = [Item(name, nn.Parameter(torch.ones(2), requires_grad=name == "trained")) for name in NAMES]
+    gradients = [torch.zeros(2), torch.zeros(2), torch.tensor([0.0, 3.0])]
+    bucket = Bucket(0, items)
+    flags = trained_flags(bucket, gradients)
+    assert flags.tolist() == [1, 0, 1]
+    results = [torch.ones(2) for _ in items]
+    clear_frozen(bucket, results, flags)
+    assert [one.tolist() for one in results] == [[1, 1], [0, 0], [1, 1]]
 
 
 def impulse(steps: int):

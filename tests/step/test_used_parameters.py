@@ -91,6 +91,37 @@ def test_what_was_frozen_meanwhile_stays_as_it_is():
     assert simulate(rank, 3) == [0.0] * 3
 
 
+@pytest.mark.parametrize("name", ["topk_sgd", "ef21", "demo", "qadam"])
+def test_what_one_rank_alone_has_frozen_and_nobody_uses_is_moved_alike(name):
+    def rank(group):
+        model = Experts()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        algorithm = {
+            "topk_sgd": {"density": 0.25},
+            "ef21": {"density": 0.25},
+            "demo": {"num_kept": 1},
+            "qadam": {"warmup_steps": 2},
+        }[name]
+        with attach(
+            model,
+            optimizer,
+            {"algorithm": {"name": name, **algorithm}, "bucket_bytes": 32},
+            process_group=group,
+        ):
+            for step in range(5):
+                if step == 1:
+                    model.seldom.requires_grad_(group.rank() != 1)
+                    before = model.seldom.detach().clone()
+                optimizer.zero_grad()
+                (model.loss(step == 0) + step * 1e-3 * model.often[0]).backward()
+                optimizer.step()
+            return model.seldom.detach().clone(), before
+
+    (first, before), *others = simulate(rank, 3)
+    assert not torch.equal(first, before)
+    assert all(torch.equal(other, first) for other, _ in others)
+
+
 @pytest.mark.parametrize("saves_at", [None, 0])
 @pytest.mark.parametrize("users", [(0, 1, 2), (1,)], ids=str)
 def test_late_gradients_of_what_nobody_uses_any_more_arrive(users, saves_at):
