@@ -104,7 +104,7 @@ def clear_frozen(bucket: Bucket, gradients: Sequence[Tensor], trained: Tensor) -
     Args:
         bucket: of parameters.
         gradients: the results.
-        trained: how many ranks train each, `[len(bucket.items)]`.
+        trained: 0 where no rank trains one, `[len(bucket.items)]`.
     """
     for place in _frozen(bucket):
         gradients[place].masked_fill_(trained[place] == 0, 0)

@@ -15,6 +15,7 @@ from relaxcomm.step.frozen_since import clear_frozen
 from relaxcomm.step.gradient_transfers import GradientTransfers
 
 _USED, _SENT = "used parameters", "parameters with a residual"
+_TRAINED = 2.0**-12  # what a rank that trains one adds to the number of those that use it: exact for 4095
 
 
 class UsedParameters:
@@ -33,8 +34,7 @@ class UsedParameters:
         self._asked = None
         if all(bucket.firing.carries_flags and not bucket.awaits_first for bucket in buckets):
             return
-        used = [bucket.buffer.flags.abs().float() for bucket in buckets]
-        flags = torch.cat([*used, *(bucket.trained for bucket in buckets)])
+        flags = torch.cat([(one.buffer.flags != 0) + _TRAINED * one.trained for one in buckets])
         if self._bound.replica.device.type == "cuda":  # where only who lacks a gradient waits for it
             self._asked = DeviceAnswer.ask(self._bound.world, _USED, flags, self._bound.clock.step)
         else:
@@ -45,12 +45,11 @@ class UsedParameters:
         """The results are there: give a `.grad` to what some rank has used, zeros to what all have frozen."""
         used: Sequence[Tensor] = [bucket.buffer.flags for bucket in buckets]
         if self._asked is not None:
-            sizes = [len(bucket.bucket.items) for bucket in buckets]
-            answers = torch.split(self._asked.read(), sizes * 2)
-            used = answers[: len(buckets)]
-            for bucket, flags, trained in zip(buckets, used, answers[len(buckets) :], strict=True):
+            answers = torch.split(self._asked.read(), [len(bucket.bucket.items) for bucket in buckets])
+            used = [answer.floor() for answer in answers]
+            for bucket, flags, answer in zip(buckets, used, answers, strict=True):
                 bucket.note_used(flags)
-                clear_frozen(bucket.bucket, bucket.buffer.views, trained)
+                clear_frozen(bucket.bucket, bucket.buffer.views, answer.frac())
         for bucket, flags in zip(buckets, used, strict=True):
             if bucket.buffer.unused:
                 bucket.buffer.expose_used(flags.tolist())
