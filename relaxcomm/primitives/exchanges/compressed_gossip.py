@@ -16,6 +16,7 @@ from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, mix
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import ALL_KINDS, Sparse
+from relaxcomm.tensors.precision import HALVES
 from relaxcomm.tensors.shards import NestedState
 from relaxcomm.topology import Topology
 
@@ -203,4 +204,4 @@ def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _wider(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype in (torch.float32, torch.float64) else torch.float32
+    return torch.promote_types(dtype, torch.float32 if dtype in HALVES else torch.float64)
