@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import torch
@@ -29,9 +29,9 @@ class dct_top_k(BlockTopK):
     """The largest coefficients of the cosine transform of each block; the others count as 0.
 
     A matrix is cut into blocks of `chunk_size` rows and columns (the last ones smaller), a vector into
-    chunks of `chunk_size`; `C(x) = T^-1 top_k(T x)` in each, T the orthonormal DCT-II along every side. A
-    tensor of more dimensions counts as a matrix of its first by all others. Biased: use it inside
-    `error_feedback`.
+    chunks of `chunk_size`; `C(x) = T^-1 top_k(T x)` in each, T the orthonormal DCT-II along every side. Of a
+    block that has no more than k entries all are sent as they are. A tensor of more dimensions counts as a
+    matrix of its first by all others. Biased: use it inside `error_feedback`.
 
     Args:
         num_kept: k, coefficients of each block.
@@ -89,22 +89,38 @@ class dct_top_k(BlockTopK):
         if is_for_kernels(tensor):
             batches = _batches(layout, self.chunk_size, tensor.device, stream_on(tensor.device))
         if batches is None:
-            coefficients = torch.cat([kept[:0], *(region.transformed(kept) for region in regions)])
+            coefficients = torch.cat(
+                [kept[:0], *(region.transformed(kept, self._forwards) for region in regions)]
+            )
         else:
-            coefficients = batches.transformed(kept, _forwards)
+            coefficients = batches.transformed(kept, self._forwards)
         message = Coefficients(*largest(coefficients.to(tensor.dtype), blocks), blocks)
 
         def back(total: Tensor) -> Tensor:
             if batches is not None:
-                return batches.restored(total, _backwards)
+                return batches.restored(total, self._backwards)
             result = torch.empty_like(kept)
             for region, run in zip(regions, blocks, strict=True):
-                region.restore(total[run.start : run.stop], result)
+                region.restore(total[run.start : run.stop], result, self._backwards)
             return result
 
         sent = back(sum_sparse([(1.0, message)], kept)) if keep_sent else None
         parts = yield message
         return back(sum_sparse(parts, kept)), sent
+
+    def _forwards(self, blocks: Tensor) -> Tensor:
+        """What is sent of blocks, `[..., rows, columns]`: their coefficients, or all entries as they are.
+
+        The roundings of a transform and back would be left to send for ever.
+        """
+        return blocks if self._keeps_all(blocks) else _forwards(blocks)
+
+    def _backwards(self, blocks: Tensor) -> Tensor:
+        """Blocks of which that was sent."""
+        return blocks if self._keeps_all(blocks) else _backwards(blocks)
+
+    def _keeps_all(self, blocks: Tensor) -> bool:
+        return blocks.shape[-2:].numel() <= self.num_kept
 
 
 class _Region:
@@ -114,14 +130,14 @@ class _Region:
         self._start, self._shape, self._rows, self._columns = start, shape, rows, columns
         self.num, self.size = rows[1] * columns[1], rows[2] * columns[2]
 
-    def transformed(self, flat: Tensor) -> Tensor:
-        """The coefficients of each block, one behind the other."""
-        return _forwards(self.blocks(flat)).reshape(-1)
+    def transformed(self, flat: Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
+        """What is made of each block, one behind the other."""
+        return transform(self.blocks(flat)).reshape(-1)
 
-    def restore(self, coefficients: Tensor, flat: Tensor) -> None:
-        """Write what has these coefficients."""
+    def restore(self, made: Tensor, flat: Tensor, transform: Callable[[Tensor], Tensor]) -> None:
+        """Write the blocks of which that was made."""
         blocks = self.blocks(flat)
-        blocks.copy_(_backwards(coefficients.view(blocks.shape)))
+        blocks.copy_(transform(made.view(blocks.shape)))
 
     def blocks(self, flat: Tensor) -> Tensor:
         """The blocks, `[rows of blocks, columns of blocks, rows, columns]`."""
