@@ -330,3 +330,32 @@ def test_graphs_that_change_or_fall_apart_are_refused(algorithm):
     apart = from_networkx(nx.Graph([(0, 1), (2, 3)]))
     with pytest.raises(relaxcomm.TopologyError, match="falls into 2 parts"):
         in_process(train, 4, {"algorithm": algorithm, "topology": apart}, 1)
+
+
+def complex_numbers(group, algorithm):
+    """What is left of each rank's own number after two exchanges."""
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    config = {"algorithm": algorithm, "topology": "ring"}
+    model = torch.nn.ParameterList([weight])
+    with relaxcomm.attach(model, optimizer, config, process_group=group) as engine:
+        for step in range(2):
+            optimizer.zero_grad()
+            own = group.rank() if step == 0 else 0
+            (-own * (weight.real + 2 * weight.imag).sum()).backward()
+            optimizer.step()
+        engine.close(average=False)
+    return weight.detach()
+
+
+@pytest.mark.parametrize(
+    "algorithm", [{"name": "choco_sgd", "gamma": 1.0}, {"name": "dcd_psgd"}], ids=lambda one: one["name"]
+)
+def test_both_parts_of_complex_parameters_are_mixed(algorithm):
+    ranks = relaxcomm.simulate(
+        lambda group: complex_numbers(group, {**algorithm, "compressor": "identity"}), 4
+    )
+    assert len({one.real[0].item() for one in ranks}) > 1
+    for one in ranks:
+        torch.testing.assert_close(one.imag, 2 * one.real)
+    assert max(one.real[0].item() for one in ranks) < 2.5
