@@ -92,6 +92,16 @@ def warn_of_parted(bound: Bound) -> None:
         )
 
 
+def warn_of_unclosed(bound: Bound) -> None:
+    """At the end of the process: nobody has closed a run whose replicas may differ."""
+    world = bound.world
+    if world.statistics.steps and bound.replicas_may_differ and world.size > 1 and not world.process.rank:
+        LOGGER.warning(
+            "relaxcomm: the engine was never closed, so ranks may end with different models; call "
+            "engine.close() after the last step, before the model is saved, or use the engine in a with block"
+        )
+
+
 def warn_of_short_run(algorithm: Algorithm, phases: Sequence[Phase], steps: int) -> None:
     """Before the first step of a run whose length is known: name what will not happen in it."""
     begins = [0, *(phase.after_steps for phase in phases), steps]

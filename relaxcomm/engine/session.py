@@ -16,6 +16,7 @@ from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Gone
 from relaxcomm.engine.reconfiguration import Reconfiguration
+from relaxcomm.engine.unclosed import open_sessions
 from relaxcomm.errors import RankLostError
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.generations import Generation
@@ -62,6 +63,7 @@ class Session:
         if elastic is not None:
             self._ranks = Reconfiguration(elastic, self)
         attached_models.add(self.replica.model)
+        open_sessions.add(self)
 
     @property
     def world(self) -> World:
@@ -225,6 +227,7 @@ class Session:
 
     def release(self, status: str) -> None:
         """Give back everything, and tell the other ranks what became of this one."""
+        open_sessions.discard(self)
         self.metering.close(status)
         if self._ranks is not None:
             self._ranks.elastic.leave(status)
