@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest
@@ -46,7 +46,7 @@ def check_options(others: Mapping[str, object], target: Callable[..., Any]) -> N
 def check_map_style(dataset: Any) -> int:
     """The length of a data set whose samples have indices.
 
-    Raises: ConfigError for one that is read from beginning to end.
+    Raises: ConfigError for one that is read from beginning to end, and for a loader.
 
     Example:
         >>> from relaxcomm.data import check_map_style
@@ -54,6 +54,11 @@ def check_map_style(dataset: Any) -> int:
         6
     """
     kind = type(dataset).__name__
+    if isinstance(dataset, DataLoader):
+        raise ConfigError(
+            f"{kind} makes batches, and a data set with an index is shared out; give its data set, such as "
+            "engine.loader(loader.dataset, batch_size=64), or loop over the DataLoader itself"
+        )
     if isinstance(dataset, IterableDataset):
         raise ConfigError(f"{kind} is an IterableDataset, which cannot be shared out by index; {_OWN_LOADER}")
     try:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from relaxcomm.data import ShareSampler, make_loader
 from relaxcomm.errors import ConfigError
@@ -161,6 +161,7 @@ class Lazy:
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
+        (DataLoader(range(4)), {}, r"DataLoader makes batches.*engine\.loader\(loader\.dataset, batch_size"),
         (Stream(), {}, r"Stream is an IterableDataset.*DataLoader of your own.*islice.*engine\.join"),
         (Lazy(), {}, "Lazy has no length.*give it __len__.*DataLoader of your own"),
         (range(8), {"shuffle": True}, "shuffles anew in every epoch; leave shuffle out"),
