@@ -47,7 +47,7 @@ def doctor(
         if is_worker() and workers is not None:
             raise ConfigError("--workers starts local workers; under torchrun or srun leave it out")
         settings = None if path is None else config.load(path)
-        found = [*examine(workers, timeout, verbose=traceback), *exposure.findings(settings)]
+        found = [*examine(workers, timeout, settings, verbose=traceback), *exposure.findings(settings)]
         if os.environ.get("RANK", "0") != "0":  # rank 0 speaks for all that reach the master
             found = [one for one in found if _is_fatal(one)]
         show(found)
@@ -55,9 +55,12 @@ def doctor(
             raise SystemExit(1)
 
 
-def examine(workers: int | None, timeout_seconds: float, *, verbose: bool) -> list[Finding]:
-    """All findings that this process can make."""
-    local = whole_number("LOCAL_WORLD_SIZE", workers or 1, least=1)
+def examine(
+    workers: int | None, timeout_seconds: float, settings: config.Config | None, *, verbose: bool
+) -> list[Finding]:
+    """All findings that this process can make; the workers that a configuration asks for are not started."""
+    asked = 1 if settings is None or is_worker() else settings.workers
+    local = whole_number("LOCAL_WORLD_SIZE", workers or asked, least=1)
     found = machine.findings(local) + interfaces.findings()
     fatal = any(map(_is_fatal, found))
     if is_worker() and not fatal:

@@ -37,6 +37,16 @@ def test_plain_lines_and_exit_code(level, code, monkeypatch):
     assert f"thing  {level}: {LONG}; mend it" in done.stdout.splitlines()
 
 
+def test_a_file_says_how_many_workers_share_the_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "findings", lambda workers: [Finding("cores", "ok", f"for {workers}", "")])
+    monkeypatch.setattr(doctor, "launch", lambda *_, **__: [Finding("links", "ok", "looked at", "")])
+    (tmp_path / "run.yaml").write_text("algorithm: bsp\nworkers: 7\n")
+    said = {workers: run(str(tmp_path / "run.yaml"), *workers).stdout for workers in [(), ("--workers", "3")]}
+    assert "cores  ok: for 7" in said[()]
+    assert "links" not in said[()]  # nobody was started
+    assert "cores  ok: for 3" in said["--workers", "3"]
+
+
 def test_on_a_terminal_it_is_a_table_with_a_sum(monkeypatch, capsys):
     console = Console(force_terminal=True, width=60, color_system=None)
     monkeypatch.setattr(doctor, "Console", lambda: console)
