@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config.grammar import parameters_of, parse_algorithm, parse_primitive
+from relaxcomm.config.grammar import check_no_algorithm, parameters_of, parse_algorithm, parse_primitive
 from relaxcomm.config.keys import explain, put, read
 from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, MembershipConfig, Phase
 from relaxcomm.errors import ConfigError, RelaxcommError, TopologyError
@@ -214,8 +214,8 @@ def load_values(values: Mapping[str, Any], origin: str, *, any_topology: bool = 
         origin: what errors call the place where they stand.
         any_topology: take one that its algorithms cannot use, for who asks of other algorithms.
     """
-    if "algorithm" not in values:
-        raise ConfigError(f"{origin}: 'algorithm' is missing; name one, such as algorithm: bsp")
+    if not values.keys() & Config.model_fields.keys():
+        check_no_algorithm(values, origin)
     try:
         made = Config(**values)
         if not any_topology:
@@ -224,4 +224,4 @@ def load_values(values: Mapping[str, Any], origin: str, *, any_topology: bool = 
     except RelaxcommError as error:
         raise type(error)(f"{origin}: {error}") from None
     except ValidationError as error:
-        raise explain(error, origin, Config, parameters_of(values["algorithm"])) from None
+        raise explain(error, origin, Config, parameters_of(values.get("algorithm"))) from None

@@ -55,6 +55,23 @@ def parameters_of(value: object) -> frozenset[str]:
     return frozenset() if entry is None else frozenset(inspect.signature(entry.build).parameters)
 
 
+def check_no_algorithm(values: Mapping[str, Any], origin: str) -> None:
+    """Refuse keys that are an algorithm's, where those of a configuration are expected.
+
+    Raises: ConfigError.
+    """
+    meant: Mapping[str, Any] = values if values.keys() & {"name", "rules"} else {}
+    if len(values) == 1:
+        ((name, parameters),) = values.items()
+        if name in registry.algorithms():
+            meant = {"name": name, **(parameters if isinstance(parameters, Mapping) else {})}
+    if meant:
+        raise ConfigError(
+            f"{origin}: {shown(values)} is an algorithm, which is one of a configuration's keys; write "
+            f"{shown({'algorithm': meant})}"
+        )
+
+
 def parse_primitive(role: str, value: object) -> Declared:
     """A primitive from YAML.
 

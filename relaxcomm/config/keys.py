@@ -109,7 +109,8 @@ def explain(
             )
             unknown.append(f"{origin}: unknown key {shown(place)}{where}")
         elif fault["type"] == "missing":
-            lines.append(f"{origin}: {place} is missing")
+            hint = "; name one, such as algorithm: bsp" if fault["loc"][-1] == "algorithm" else ""
+            lines.append(f"{origin}: {place} is missing{hint}")
         else:
             lines.append(f"{origin}: {place}: {shown(fault['input'])} is not allowed{_allowed(fault)}")
     return ConfigError(few([*unknown, *lines]))  # what is missing may only be mistyped

@@ -13,7 +13,20 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
 @pytest.mark.parametrize(
     ("values", "error", "says"),
     [
-        ({}, ConfigError, "'algorithm' is missing"),
+        ({}, ConfigError, "algorithm is missing; name one, such as algorithm: bsp"),
+        ({"algoritm": "bsp"}, ConfigError, "unknown key 'algoritm'; did you mean 'algorithm'"),
+        (
+            {"name": "local_sgd", "steps": 8},
+            ConfigError,
+            "write {'algorithm': {'name': 'local_sgd', 'steps': 8}}",
+        ),
+        (
+            {"local_sgd": {"steps": 8}},
+            ConfigError,
+            "write {'algorithm': {'name': 'local_sgd', 'steps': 8}}",
+        ),
+        ({"bsp": None}, ConfigError, "write {'algorithm': {'name': 'bsp'}}"),
+        ({"rules": [RULE]}, ConfigError, "is an algorithm, which is one of a configuration's keys; write"),
         ({"algorithm": "bps"}, ConfigError, "did you mean 'bsp'"),
         ({"algorithm": "bsp", "worker": 2}, ConfigError, "unknown key 'worker'; did you mean 'workers'"),
         (
