@@ -15,7 +15,14 @@ from relaxcomm.checkpoint.writing import Write, prepare
 from relaxcomm.engine import Engine
 from relaxcomm.engine.consistency import share
 from relaxcomm.engine.run_state import Stateful
-from relaxcomm.errors import CheckpointError, CheckpointWarning, ConfigError, RankLostError, RelaxcommError
+from relaxcomm.errors import (
+    CheckpointError,
+    CheckpointWarning,
+    ConfigError,
+    RankLostError,
+    RelaxcommError,
+    UsageError,
+)
 from relaxcomm.step.finite import held_error
 
 _SPOILT = (
@@ -41,7 +48,7 @@ def save(engine: Engine, path: str | PathLike[str], *, keep: int = 2, **others: 
 
     Raises: CheckpointError, on every rank, if one could not write its part; NonFiniteError, on every rank, if
         a trained parameter of one holds NaN or infinity; ConfigError for a state that cannot be read again
-        without unpickling; UsageError in the middle of a step.
+        without unpickling; UsageError in the middle of a step, or for what is no engine.
 
     Example:
         >>> import tempfile, torch
@@ -52,6 +59,7 @@ def save(engine: Engine, path: str | PathLike[str], *, keep: int = 2, **others: 
         ...     checkpoint.save(engine, tempfile.mkdtemp()).name
         'step-00000000'
     """
+    _check_type(engine, "save")
     saving = Saving(engine, Path(path), keep, others)
     return engine.together(saving.save)
 
@@ -179,7 +187,17 @@ def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path 
         >>> train(2)[1], train(5)[1]  # the second goes on with the third step
         (2, 5)
     """
+    _check_type(engine, "load")
     return engine.together(lambda: _load(engine, Path(path), others))
+
+
+def _check_type(engine: object, called: str) -> None:
+    """Refuse what is no engine."""
+    if not isinstance(engine, Engine):
+        raise UsageError(
+            f"{type(engine).__name__} is no engine, which knows the whole run; give what attach() has "
+            f"returned: checkpoint.{called}(engine, path)"
+        )
 
 
 def _load(engine: Engine, path: Path, others: Mapping[str, Stateful]) -> Path | None:

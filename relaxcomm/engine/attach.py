@@ -96,6 +96,7 @@ def attach(
     optimizers: tuple[Optimizer, ...] = ()
     secret: Secret | None = None
     try:
+        attach_arguments.check_type(model)
         settings = attach_arguments.loaded(config)
         secret = settings.membership.read_secret()
         optimizers = attach_arguments.listed(optimizer)
@@ -103,6 +104,7 @@ def attach(
         check_replicas(model, process_group)
     except Exception as error:  # the others are told, who would wait for this rank
         problem = error
+        model = model if isinstance(model, nn.Module) else nn.Module()  # with which it is told
     if (address := address_to_join()) and process_group is None and not dist.is_initialized():
         if problem is not None:
             raise problem

@@ -25,6 +25,18 @@ def loaded(config: str | Path | Mapping[str, Any] | Algorithm | Config) -> Confi
     return config if isinstance(config, Config) else load(_named(config))
 
 
+def check_type(model: object) -> None:
+    """Refuse what is no model.
+
+    Raises: UsageError.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"{type(model).__name__} is no torch.nn.Module, whose training could be followed; give the model "
+            "itself, and first: attach(model, optimizer, config)"
+        )
+
+
 def listed(optimizer: object) -> tuple[Optimizer, ...]:
     """The optimizers, each once.
 

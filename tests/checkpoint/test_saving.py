@@ -16,7 +16,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import relaxcomm
-from relaxcomm import ConfigError, NonFiniteError, RelaxcommError, checkpoint
+from relaxcomm import ConfigError, NonFiniteError, RelaxcommError, UsageError, checkpoint
 from relaxcomm.checkpoint import writing
 from relaxcomm.checkpoint.manifest import MANIFEST, checkpoints
 from relaxcomm.checkpoint.plain_state import decode, encode, join, split
@@ -311,3 +311,9 @@ def test_nobody_else_may_read_a_checkpoint(tmp_path):
     assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o755
     (saved,) = [one for one in (tmp_path / "runs").iterdir() if one.is_dir()]
     assert saved.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("called", ["save", "load"])
+def test_what_is_no_engine_is_refused(tmp_path, called):
+    with pytest.raises(UsageError, match=rf"Linear is no engine.*checkpoint\.{called}\(engine, path\)"):
+        getattr(checkpoint, called)(torch.nn.Linear(2, 1), tmp_path)

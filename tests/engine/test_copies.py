@@ -241,6 +241,19 @@ def test_what_is_no_optimizer_is_refused(optimizer, words):
     assert not any(traces(model, make()[1]))
 
 
+@pytest.mark.parametrize("given", ["parameters", "optimizer"])
+def test_what_is_no_model_is_refused_on_every_rank(given):
+    def attach(group):
+        model, optimizer = make()
+        swapped = (optimizer, model) if given == "optimizer" else (model.parameters(), optimizer)
+        wrong = group.rank() == 1
+        with pytest.raises(UsageError, match=r"(generator|SGD) is no torch\.nn\.Module.*attach\(model, optim"):
+            relaxcomm.attach(*(swapped if wrong else (model, optimizer)), "bsp", process_group=group)
+        return any(traces(model, optimizer))
+
+    assert relaxcomm.simulate(attach, 3) == [False] * 3
+
+
 REFUSED = """
 import relaxcomm, torch, torch.distributed as dist
 model = torch.nn.Linear(2, 2)
