@@ -21,5 +21,23 @@ def test_its_seconds_are_those_of_the_newest_runs():
     assert headline(RESULTS) in README, "run python -m benchmarks.lab.headline"
 
 
+def test_evidence_gives_each_time_the_name_that_it_was_measured_under():
+    evidence = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (\d) \| (\d+) ([MG])bit/s \| \[(\w+)\]\(\.\./(.*?)\) (.*)$", evidence, re.MULTILINE
+    )
+    for workers, rate, unit, task, report, cells in rows:
+        place = f"### {task}, {workers} workers, {rate}{unit.lower()}bit\n"
+        measured = (ROOT / report).read_text(encoding="utf-8").partition(place)[2].partition("###")[0]
+        ours, auto, rival, ddp = (one.removesuffix(", derived") for one in cells.strip("| ").split(" | "))
+        named = [(ours, "relaxcomm "), (f"{auto} (auto)", "relaxcomm "), (rival, ""), (f"{ddp} (ddp)", "")]
+        for cell, owner in named:
+            seconds, _, name = cell.rstrip(")").replace("`", "").partition(" (")
+            assert f"| {owner}{name or 'periodic_averaging'} | " in measured, cell
+            line = measured.partition(f"| {owner}{name or 'periodic_averaging'} | ")[2].partition("\n")[0]
+            assert f"| {seconds} [" in f"| {line.partition(' | ')[2]}", cell
+    assert len(rows) == 7
+
+
 def test_it_fits_on_a_screen_and_a_half():
     assert len(README.splitlines()) <= 100
