@@ -159,6 +159,7 @@ class AlgorithmSchedule:
         self._num_begun = num_begun
         phase = self._phases[num_begun - 1]
         self._switch(phase.algorithm, phase.residuals)
+        self._tell(f"{phase.algorithm.name} from step {phase.after_steps}")
 
     def _choose(self, measured: Measured) -> None:
         """Go on with what the planner says; the same on all ranks."""
@@ -168,5 +169,8 @@ class AlgorithmSchedule:
         self._switch(algorithm, from_start=True)
         bound = self._step.bound
         self._measured, self.choice = measured, f"{before.name} chose {bound.algorithm!r}: {reason}"
-        if bound.world.process.rank == 0:
-            tell(self.choice)
+        self._tell(self.choice)
+
+    def _tell(self, line: str) -> None:
+        if self._step.bound.world.process.rank == 0:
+            tell(line)

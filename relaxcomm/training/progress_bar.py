@@ -22,7 +22,7 @@ class Display(ABC):
     """Follows one training run.
 
     Args:
-        title: shown in front.
+        title: shown in front; set it where the algorithm changes.
         steps: optimizer steps of the whole run, about; set them where they change.
         metric: name of the held-out measure.
         statistics: the engine's, of this rank.
@@ -125,7 +125,9 @@ class Bar(Display):
 
     def _update(self, step: int) -> None:
         self._note.plain = f"  {self._loss}{self.communication()}{self._measure}"
-        self._progress.update(self._task, completed=step, total=max(step, self.steps))
+        self._progress.update(
+            self._task, description=self.title, completed=step, total=max(step, self.steps)
+        )
 
     def close(self) -> None:
         self._live.stop()

@@ -111,6 +111,7 @@ class Run:
                 self.progress.step = self.engine.step
                 if not by_round:
                     self._follow_ranks()
+                self.display.title = self._title
                 self.display.step(self.progress.step, loss)
                 if not by_round:
                     self._look_after()
@@ -177,10 +178,14 @@ class Run:
 
     def _make_display(self) -> Display:
         """Rank 0 shows the run, whoever that is."""
-        name, statistics = self.engine.algorithm.name, self.engine.statistics
-        if self._by_round:  # each rank has steps of its own
-            name += ", rank 0"
-        return make_display(name, self.progress.steps, self.task.metric, statistics, rank=self.ranks.rank)
+        steps, statistics = self.progress.steps, self.engine.statistics
+        return make_display(self._title, steps, self.task.metric, statistics, rank=self.ranks.rank)
+
+    @property
+    def _title(self) -> str:
+        """The algorithm, and the one that a phase, or `auto`, has put in its place."""
+        name, now = self.config.algorithm.name, self.engine.algorithm.name
+        return name + (f", now {now}" if now != name else "") + (", rank 0" if self._by_round else "")
 
     def _evaluate_average(self, wanted: bool) -> None:
         if wanted:

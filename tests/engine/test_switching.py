@@ -252,10 +252,11 @@ def phased(world, resumes, first="bsp"):
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-def test_phases_of_the_yaml(resumes):
+def test_phases_of_the_yaml(resumes, capsys):
     expected = references.post_local_sgd(simulated_workers(3), STEPS, 5, after=10)
     found = in_process(phased, 3, resumes)
     assert_histories_agree(found, expected)
+    assert capsys.readouterr().err.count("relaxcomm: local_sgd from step 10\n") == 1 + resumes
 
 
 def test_replicas_that_differ_are_resumed_as_they_were_saved():

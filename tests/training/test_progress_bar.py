@@ -32,9 +32,11 @@ def test_no_more_steps_are_shown_than_there_are(capsys):
     assert "step 118/118" in capsys.readouterr().err
     screen = StringIO()
     bar = Bar("bsp", 117, "accuracy", counted, Console(file=screen, force_terminal=True, width=80))
+    bar.title = "bsp, now local_sgd"
     bar.evaluated(118, 0.5, 1.0)
     bar.close()
     assert "118/118" in screen.getvalue()
+    assert "bsp, now local_sgd" in screen.getvalue()
 
 
 @pytest.mark.parametrize(

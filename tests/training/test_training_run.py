@@ -138,6 +138,19 @@ def test_several_optimizers_and_schedules_step_and_are_saved(tmp_path, capsys):
     assert "goes on with lr 0.02 of the checkpoint, not with 0.03" in capsys.readouterr().err
 
 
+def test_progress_names_the_algorithm_that_runs_now(capsys):
+    settings = {
+        "algorithm": "bsp",
+        "phases": [{"after_steps": 5, "algorithm": {"name": "local_sgd", "steps": 2}}],
+        "task": "digits",
+        "workers": 2,
+    }
+    simulate(lambda group: Run(config.load(settings), make(), CPU, group.transport()).run(), 2)
+    told = capsys.readouterr().err
+    assert told.count("relaxcomm: local_sgd from step 5\n") == 1
+    assert told.index("bsp  step 2/24 ") < told.index("bsp, now local_sgd  step 6/24 ")
+
+
 def pairs(micro_batch_size):
     """Train on pairs of samples that are read in two ways: as a list of two, or as two with four each."""
     task = make(epochs=1)
