@@ -14,6 +14,7 @@ from torch import Tensor
 
 from relaxcomm.engine.run_lines import RunLines
 from relaxcomm.errors import UsageError
+from relaxcomm.fields.validation import shown
 from relaxcomm.monitoring.addresses import name_run, open_exporter, open_exporters, own_target, seen_from
 from relaxcomm.monitoring.collector import Labelled, RunCollector, check_name
 from relaxcomm.monitoring.exporter import Exporter, Target
@@ -218,4 +219,6 @@ def _number(name: str, value: Any) -> float | Tensor:
         return number
     if isinstance(number, Real):  # such as a fraction, which JSON does not know
         return float(number)
-    raise UsageError(f"{name} is to be observed, but is no number: {value!r}; reduce it first")
+    shape = None if is_array else getattr(value, "shape", None)
+    what = shown(number) if shape is None else f"{type(value).__name__} of shape {list(shape)}"
+    raise UsageError(f"{name} is to be observed, but is no number: {what}; reduce it first")

@@ -40,9 +40,9 @@ def load_all(transport: Transport, parts: Sequence[SavedPart]) -> None:
         try:
             one.load()
         except Exception as error:  # whatever it says to what it does not know
-            problem = ConfigError(
-                f"{one.name} does not take the saved state: {error!r}; load another checkpoint"
-            )
+            is_own = isinstance(error, RelaxcommError)  # and says what to do
+            what = str(error) if is_own else f"{error!r}; load another checkpoint"
+            problem = ConfigError(f"{one.name} does not take the saved state: {what}")
             break
     try:
         share(transport, problem, None, "checkpoint.load()")

@@ -21,8 +21,8 @@ from relaxcomm.tensors.memory_order import Strides, are_dense
 
 _REMEDIES = {
     "rank": "load the state that this rank saved",
-    "algorithm": "load a state of this algorithm, attach with the one that was saved or, where the run had "
-    "switched to it, call engine.switch(…) with it before you load",
+    "algorithm": "configure the algorithm that was saved, or go on from another checkpoint; a script that "
+    "had switched to it calls engine.switch(…) with it before it loads",
 }
 
 

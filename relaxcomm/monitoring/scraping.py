@@ -67,10 +67,10 @@ class Reader:
     def __init__(self, url: str) -> None:
         scheme, _, rest = url.rpartition("://")
         address = rest.partition("/")[0]
-        if scheme not in ("", "http", "https") or not _is_address(address):
+        if scheme not in ("", "http", "https") or not _is_address(address) or address.isdigit():
             raise ConfigError(
-                f"{shown(url)} is not where a job shows its metrics; write http://HOST:PORT, without a user "
-                "or password, such as http://127.0.0.1:9400"
+                f"{shown(url)} is not where a job shows its metrics; write HOST:PORT, without a user or "
+                "password, such as 127.0.0.1:9400"
             )
         if scheme != "https" and urllib.parse.urlsplit(f"//{address}").port is None:
             address = f"{address}:{DEFAULT_PORT}"

@@ -14,7 +14,7 @@ from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.processes import ENDED, condition_of, this_process, watch
 from relaxcomm.network.signed_store import read_all
-from relaxcomm.network.status import Status
+from relaxcomm.network.status import AS_MANY_STEPS, Status
 from relaxcomm.network.store_thread import StoreThread
 
 _FRAMES = re.compile(
@@ -161,15 +161,19 @@ def _cause(mine: Status, statuses: Mapping[int, Status], processes: Mapping[int,
     }
     closed = {rank: s.words for rank, s in statuses.items() if s.closed_before(mine)}
     elsewhere = {
-        rank: f"{s.words}: every rank must do the same"
-        for rank, s in statuses.items()
-        if s.never_comes_to(mine)
+        rank: f"{s.words}: {_advice(s, mine)}" for rank, s in statuses.items() if s.never_comes_to(mine)
     }
     followed = {rank: words for rank, words in failed.items() if words.startswith(_FOLLOWED)}
     first = {rank: words for rank, words in failed.items() if rank not in followed} | ended
     found = first or _origin(failed) or closed or elsewhere
     lost = bool(first) or any(how.startswith(_LOST) for how in followed.values())
     return Missing(_listed(found), lost=lost)
+
+
+def _advice(theirs: Status, mine: Status) -> str:
+    """What to do where two do not come to each other."""
+    one_ends = any(one.words.startswith("is at close()") for one in (theirs, mine))
+    return AS_MANY_STEPS if one_ends else "every rank must do the same"
 
 
 def _origin(failed: Mapping[int, str]) -> dict[int, str]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.network.process_groups import Groups
-from relaxcomm.network.status import State
+from relaxcomm.network.status import AS_MANY_STEPS, State
 from relaxcomm.network.trail import Entry, Trail
 
 _HEADER_BYTES = 512
@@ -55,9 +55,7 @@ def check_headers(headers: Sequence[Header]) -> None:
     if len(events) > 1:
         raise _apart(headers, f"every rank must come to {' and '.join(events)}, in the same order")
     if len({header.step for header in headers}) > 1:
-        raise _apart(
-            headers, "every rank must take as many steps; batches may run out earlier inside engine.join()"
-        )
+        raise _apart(headers, AS_MANY_STEPS)
 
 
 def parting(headers: Sequence[Header], trails: Sequence[Sequence[Entry]]) -> Apart:

@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 State: TypeAlias = Literal["waits", "asks", "meets", "serves", "closed", "failed"]
 
+AS_MANY_STEPS = "every rank must take as many steps; batches may run out earlier inside engine.join()"
+
 
 @dataclass(frozen=True)
 class Status:

@@ -125,9 +125,7 @@ class Bar(Display):
 
     def _update(self, step: int) -> None:
         self._note.plain = f"  {self._loss}{self.communication()}{self._measure}"
-        self._progress.update(
-            self._task, description=self.title, completed=step, total=max(step, self.steps)
-        )
+        self._progress.update(self._task, description=self.title, completed=step, total=max(step, self.steps))
 
     def close(self) -> None:
         self._live.stop()

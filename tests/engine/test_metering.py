@@ -71,6 +71,13 @@ def test_what_is_no_number_is_refused(tmp_path, value):
                 observe(loss=value)
 
 
+def test_of_a_tensor_that_is_no_number_the_shape_is_told(tmp_path):
+    with attached(tmp_path)[2] as engine:
+        for vector, kind in ((torch.ones(5), "Tensor"), (np.ones(5), "ndarray")):
+            with pytest.raises(UsageError, match=rf"is no number: {kind} of shape \[5\]; reduce it first"):
+                engine.observe(loss=vector)
+
+
 def test_no_value_takes_the_place_of_what_a_line_says_itself(tmp_path):
     model, optimizer, engine = attached(tmp_path)
     with engine:

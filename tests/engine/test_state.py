@@ -175,7 +175,7 @@ def test_the_state_of_another_model_is_refused(network):
 def test_the_state_of_another_algorithm_is_refused_where_all_load_it(network):
     for kind, text in errors_of(network, load_of_another_algorithm, 3).values():
         assert kind == "ConfigError"
-        says = r"has algorithm .*diloco.*, this run has .*slowmo.*call engine.switch\(…\) with it before"
+        says = r"has algorithm .*diloco.*, this run has .*slowmo.*configure the algorithm.*engine.switch\(…\)"
         assert re.search(says, text, re.DOTALL), text
 
 
@@ -184,7 +184,7 @@ def test_the_state_after_a_switch_is_loaded_after_the_same_switch(network):
 
 
 WRONG = {
-    "run": r"rank 1: the saved engine state has algorithm .*local_sgd.*, this run has .*; load",
+    "run": r"rank 1: the saved engine state has algorithm .*local_sgd.*, this run has .*; configure",
     "key": r"rank 1: the saved engine state has \['rank_0'\], and 'rank_1' .* is needed; load what this",
     "moment": r"ranks disagree on step: rank 0 has 3, rank 1 has 0; load the states .* saved together",
     "rank": r"rank 1: the saved engine state has rank 0, this run has 1; load",

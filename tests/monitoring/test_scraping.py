@@ -50,10 +50,9 @@ def test_where_to_look():
         "a b",
         "[::1",
         "a:99999",
+        "9401",
     ):
-        with pytest.raises(
-            ConfigError, match="is not where a job shows its metrics; write http://HOST:PORT, wi"
-        ):
+        with pytest.raises(ConfigError, match="is not where a job shows its metrics; write HOST:PORT, wi"):
             Reader(url)
 
 

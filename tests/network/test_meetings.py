@@ -95,10 +95,22 @@ def test_failures_that_tell_of_each_other_are_told_once():
 
 
 def test_of_many_ranks_an_error_names_the_first():
-    statuses = {rank: Status("meets", "is at close()", 0, 5) for rank in range(40)}
+    statuses = {rank: Status("meets", "is at averaged()", 0, 5) for rank in range(40)}
     said = _cause(Status("waits", "waits", 0, 5), statuses, {}).words
-    assert said.startswith("rank 0 is at close(): every rank must do the same; rank 1 is")
+    assert said.startswith("rank 0 is at averaged(): every rank must do the same; rank 1 is")
     assert said.endswith("; and 24 others")
+
+
+def test_a_rank_that_ends_before_others_is_told_of_uneven_inputs():
+    ends, trains = (
+        Status("meets", "is at close() in step 5", 0, 5),
+        Status("waits", "waits for gradients", 0, 5),
+    )
+    for mine, other in ((ends, trains), (trains, ends)):
+        said = _cause(mine, {1: other}, {}).words
+        assert said.startswith(
+            f"rank 1 {other.words}: every rank must take as many steps; batches may run out"
+        )
 
 
 def test_a_status_survives_the_store():
