@@ -28,9 +28,9 @@ demo: $(STAMP)
 # Tests start hundreds of processes: each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Four tests at a time: many wait, for processes to start or for a time limit to pass. In the order of their
+# Three tests at a time: many wait, for processes to start or for a time limit to pass. In the order of their
 # folders, since the files with the fewest tests, which would come last, have the longest.
-TEST_ARGS ?= --numprocesses 4 --dist loadfile --no-loadscope-reorder
+TEST_ARGS ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 test: $(STAMP) prometheus
 	$(BIN)/python -m pytest -m "not slow and not faults and not integrations" --durations=30 $(TEST_ARGS)
 
