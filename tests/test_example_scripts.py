@@ -60,6 +60,7 @@ def test_selsync_written_anew_is_the_bundled_one(example, capsys):
     assert "CompositionError: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_skewed_clients_learn_less(example):
     alike, skewed, everyone = (
         accuracies[-1] for accuracies in example("federated_clients")["found"].values()

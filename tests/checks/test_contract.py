@@ -50,7 +50,7 @@ def sites(tmp_path, monkeypatch):
 TRAINED = set()
 
 
-@pytest.mark.every_other("name", of=3)
+@pytest.mark.every_other("name", of=4)
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["quick", "whole"])
 @pytest.mark.parametrize("name", NAMES)
 def test_bundled(name, whole, monkeypatch):

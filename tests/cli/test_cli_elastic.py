@@ -236,6 +236,7 @@ def test_one_that_was_stopped_comes_back_where_the_others_are(start, folder, wha
     assert steps[-1] == record["steps"]
 
 
+@pytest.mark.slow
 def test_all_begin_again_if_one_ends_before_they_have_met(start, folder):
     """Nobody could admit another; the rest would wait until they gave up."""
     task = json.dumps({"mine.job:make": {"what": "die early"}})

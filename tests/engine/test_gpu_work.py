@@ -88,7 +88,7 @@ def train(name, gpu=None, *, layers=4, bucket_bytes=600, spoil=math.inf):
 NAMES = [name for name in CASES if not name.startswith(("fedavg", "adaptive_local_sgd"))]
 
 
-@pytest.mark.every_other("name")
+@pytest.mark.every_other("name", of=3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_host_waits_for_nothing_but_decisions_and_results_are_the_cpus(name):
@@ -119,7 +119,7 @@ def plain_launches(layers):
         return RANKS * gpu.work.launches
 
 
-@pytest.mark.every_other("name")
+@pytest.mark.every_other("name", of=3)
 @pytest.mark.parametrize(
     "name", ["bsp", "local_sgd", "d_psgd", "gaussiank_sgd", "signsgd", "topk_sgd", "qsgd"]
 )

@@ -70,7 +70,7 @@ def run(world: World, name: str, algorithm: str, set_to_none: bool):
     return history, steps
 
 
-@pytest.mark.every_other("network", "name", "algorithm", "set_to_none", of=4)
+@pytest.mark.every_other("network", "name", "algorithm", "set_to_none", of=6)
 @pytest.mark.parametrize("set_to_none", [True, False], ids=["set_to_none", "zeroed"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", SITUATIONS)

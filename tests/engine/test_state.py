@@ -92,7 +92,7 @@ def without_interruption(network, name):
     return network(uninterrupted, 3, CONFIGS[name])
 
 
-@pytest.mark.every_other("network", "name", "stop", of=3)
+@pytest.mark.every_other("network", "name", "stop", of=4)
 @pytest.mark.parametrize("stop", [1, 6, 9])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_resumed_run_is_bit_identical(network, name, stop, tmp_path):

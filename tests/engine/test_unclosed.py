@@ -34,9 +34,9 @@ SAID = "relaxcomm: the engine was never closed, so ranks may end with different 
     ("algorithm", "end", "said", "status"),
     [
         ("local_sgd", FORKED, 1, "not closed"),
-        ("bsp", "", 0, "not closed"),
+        pytest.param("bsp", "", 0, "not closed", marks=pytest.mark.slow),
         ("local_sgd", "raise KeyError('of the user')", 0, "failed: KeyError: 'of the user'"),
-        ("local_sgd", "", 0, "closed at step 1"),
+        pytest.param("local_sgd", "", 0, "closed at step 1", marks=pytest.mark.slow),
     ],
     ids=["differs", "equal", "failed", "closed"],
 )

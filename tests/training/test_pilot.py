@@ -34,7 +34,7 @@ def scenario(workers=8, times=ALIKE, **more):
     return Scenario(workers, times, links, bucket_bytes=4096, speeds=CODING, **more)
 
 
-@pytest.mark.every_other("algorithm")
+@pytest.mark.every_other("algorithm", of=3)
 @pytest.mark.parametrize(
     ("algorithm", "tolerance"),
     [
