@@ -61,7 +61,6 @@ def forecast(
     scenario: Scenario,
     *,
     utilisations: Sequence[float] = UTILISATIONS,
-    adaptive_optimizer: bool = False,
     failures: Failures | None = None,
 ) -> Forecast:
     """What an algorithm will cost.
@@ -71,7 +70,6 @@ def forecast(
         items: the trainable parameters; shapes are enough.
         scenario: on what.
         utilisations: for which a bandwidth is looked for.
-        adaptive_optimizer: for algorithms that a planner chooses, see `Measured`.
         failures: of workers, or None.
 
     Raises: CompositionError, TopologyError where it cannot run so.
@@ -88,7 +86,7 @@ def forecast(
         >>> round(found.replayed.utilisation, 2), round(8e-9 * found.bandwidths[0.5], 1)
         (0.67, 4.0)
     """
-    chosen, remarks = _chosen(algorithm, items, scenario, adaptive_optimizer)
+    chosen, remarks = _chosen(algorithm, items, scenario)
     replay = Replay(chosen, items, scenario)
     replayed = replay.run()
     useful = None if failures is None else failures.useful(replay, replayed.step_seconds, items)
@@ -105,9 +103,7 @@ def forecast(
     )
 
 
-def _chosen(
-    algorithm: Algorithm, items: Sequence[Item], scenario: Scenario, adaptive_optimizer: bool
-) -> tuple[Algorithm, list[str]]:
+def _chosen(algorithm: Algorithm, items: Sequence[Item], scenario: Scenario) -> tuple[Algorithm, list[str]]:
     """The algorithm that a planner goes on with."""
     if algorithm.planner is None:
         return algorithm, []
@@ -123,7 +119,6 @@ def _chosen(
         world_size=scenario.workers,
         latency_seconds=2 * (scenario.workers - 1) * way.latency_seconds,  # an all-reduce is a ring
         bytes_per_second=math.inf if alone else 1 / way.seconds_per_byte,
-        adaptive_optimizer=adaptive_optimizer,
         num_buckets=math.ceil(nbytes / scenario.bucket_bytes),
         crowding=scenario.crowding,
     )

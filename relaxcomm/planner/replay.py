@@ -186,7 +186,7 @@ class _Run:
             self._late = [one for one in self._late if one not in before]
             for one in before:
                 self._finish(one)
-        self._code(priced, 0.5)
+        self._code(priced)
         number = self._rounds.get(place, 0)
         self._rounds[place] = number + 1
         taken = priced.carried_seconds, priced.latency_seconds
@@ -216,9 +216,9 @@ class _Run:
         self._clocks = self._clocks + exposed
         self._spent[1] += exposed.mean()
         self._spent[2] += waited.mean()
-        self._code(flight.priced, 0.5)
+        self._code(flight.priced)
 
-    def _code(self, priced: PricedTask, share: float) -> None:
-        seconds = share * priced.cost.coding_seconds
+    def _code(self, priced: PricedTask) -> None:
+        seconds = priced.cost.coding_seconds / 2  # there, or back
         self._clocks = self._clocks + seconds
         self._spent[0] += seconds
