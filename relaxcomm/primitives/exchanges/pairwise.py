@@ -12,13 +12,13 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Index, frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
-from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.exchanges.gossip import OverGraph
-from relaxcomm.primitives.exchanges.parameter_server import Decoder, kept_dtype
+from relaxcomm.primitives.exchanges.parameter_server import Decoder, encode
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 from relaxcomm.tensors.messages import DENSE
+from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import shard_bucket
 from relaxcomm.topology import Topology
 
@@ -81,7 +81,7 @@ class pairwise(OverGraph):
         topology.sides(world_size)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        rank, kept = cx.membership.rank, kept_dtype(tensor.dtype)
+        rank, kept = cx.membership.rank, wide(tensor.dtype)
         reply = torch.empty(1, tensor.numel() * kept.itemsize, dtype=torch.uint8)
         peers = self._passive_neighbours(cx)
         if rank in peers:
@@ -90,16 +90,12 @@ class pairwise(OverGraph):
             assert isinstance(came, Tensor)
             return came[0].view(kept).to(tensor.device, non_blocking=True).to(tensor.dtype)
         peer = random.Random(f"{self.seed}/{rank}/{cx.round}").choice(peers)
-        coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
-        message = next(coding)
-        packed = message.pack()
-        finish(coding, ((1.0, message),))
-        came = yield Request(packed.unsqueeze(0), reply, (peer,))
+        came = yield Request(encode(cx, tensor, compressor, state).unsqueeze(0), reply, (peer,))
         assert isinstance(came, Tensor)
         return tensor - came[0].view(kept).to(tensor.device, non_blocking=True).to(tensor.dtype)
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
-        start = bucket.gather(bucket.empty()).to("cpu", kept_dtype(bucket.dtype))
+        start = bucket.gather(bucket.empty()).to("cpu", wide(bucket.dtype))
         request = torch.empty(
             compressor.layout_bytes(bucket.layout, bucket.dtype.itemsize), dtype=torch.uint8
         )
@@ -112,8 +108,7 @@ class pairwise(OverGraph):
         return len(active) / world_size * message_bytes
 
     def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
-        _, active = self.graph(topology).sides(world_size)
-        return len(active) / world_size * dense_bytes
+        return self.bytes_sent(dense_bytes, world_size, topology)
 
     def _passive_neighbours(self, cx: Context) -> list[int]:
         """Whom this rank may ask: itself if it is passive."""

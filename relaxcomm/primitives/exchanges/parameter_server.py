@@ -16,6 +16,7 @@ from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import ALL_KINDS, SHARED_SUPPORT
+from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import (
     NestedState,
     padded_bytes,
@@ -47,7 +48,7 @@ class ParameterServer(Exchange):
         return (world_size - 1) / world_size * message_bytes
 
     def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
-        return (world_size - 1) / world_size * dense_bytes
+        return self.bytes_sent(dense_bytes, world_size, topology)
 
 
 def make_request(
@@ -56,7 +57,7 @@ def make_request(
     """A push of `tensor` (`[numel]`) to the shards, each coded on its own, behind two numbers."""
     sizes = shard_sizes(tensor.numel(), cx.membership.world_size)
     packed = [
-        _encode(cx.part(start, shard.numel()), shard, compressor, NestedState(state, index))
+        encode(cx.part(start, shard.numel()), shard, compressor, NestedState(state, index))
         for index, (start, shard) in enumerate(shards_of(tensor, sizes))
     ]
     rows = _matrix(len(sizes), HEADER_BYTES + max(one.numel() for one in packed), tensor.device)
@@ -69,7 +70,7 @@ def make_request(
 
 def read_replies(replies: Tensor, out: Tensor) -> None:
     """Copy the values of all shards into `out` (`[numel]`)."""
-    kept, sizes = kept_dtype(out.dtype), shard_sizes(out.numel(), len(replies))
+    kept, sizes = wide(out.dtype), shard_sizes(out.numel(), len(replies))
     for reply, (_, shard) in zip(replies, shards_of(out, sizes), strict=True):
         values = reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * shard.numel()].view(kept)
         shard.copy_(values.to(shard.device, non_blocking=True))
@@ -96,7 +97,7 @@ class ShardPlan:
         parts = shard_layouts(bucket, world_size)
         known = replace(cx, layout=parts[rank])
         self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank], device=_HOST))
-        self.kept = shard_bucket(bucket, parts[rank], kept_dtype(bucket.dtype), _HOST)
+        self.kept = shard_bucket(bucket, parts[rank], wide(bucket.dtype), _HOST)
         width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
         self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8)
         self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8)
@@ -105,7 +106,7 @@ class ShardPlan:
         """The parameters of this rank's part as they are now, on the CPU."""
         whole = bucket.gather(bucket.temporary())
         # No view, which would keep the whole.
-        return whole[self._place].to("cpu", kept_dtype(bucket.dtype), copy=True)
+        return whole[self._place].to("cpu", wide(bucket.dtype), copy=True)
 
     def request_of(self, header: Tensor) -> Request:
         """A request to all shards that pushes nothing."""
@@ -131,12 +132,7 @@ class Decoder:
         nothing = buffer_pool.empty(self._shard.numel, self._shard.dtype, _HOST).zero_()
         coding = self._compressor.encode_decode(self._cx, nothing, state, keep_sent=False)
         message = next(coding).unpack(data)
-        return finish(coding, ((1.0, message),))[0].to(kept_dtype(self._shard.dtype))
-
-
-def kept_dtype(dtype: torch.dtype) -> torch.dtype:
-    """In which a shard is kept: at least float32, so that small pushes are not lost."""
-    return torch.promote_types(dtype, torch.float32)
+        return finish(coding, ((1.0, message),))[0].to(wide(self._shard.dtype))
 
 
 def header(first: int, second: int, device: torch.device = _HOST) -> Tensor:
@@ -157,10 +153,11 @@ def _matrix(num_rows: int, row_bytes: int, device: torch.device = _HOST) -> Tens
 
 
 def _reply_bytes(sizes: Sequence[int], dtype: torch.dtype) -> int:
-    return HEADER_BYTES + kept_dtype(dtype).itemsize * max(sizes)
+    return HEADER_BYTES + wide(dtype).itemsize * max(sizes)
 
 
-def _encode(cx: Context, shard: Tensor, compressor: Compressor, state: State) -> Tensor:
+def encode(cx: Context, shard: Tensor, compressor: Compressor, state: State) -> Tensor:
+    """What is pushed, as bytes; the compressor keeps what they leave out."""
     coding = compressor.encode_decode(cx, shard, state, keep_sent=False)
     message = next(coding)
     packed = message.pack()
