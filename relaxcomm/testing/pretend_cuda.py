@@ -24,18 +24,11 @@ class PretendStream:
     def wait_stream(self, other: PretendStream) -> None:
         """Nothing is left to wait for."""
 
-    def wait_event(self, event: PretendEvent) -> None:
-        """Nothing is left to wait for."""
-
-    def record_event(self, event: PretendEvent | None = None) -> PretendEvent:
+    def record_event(self) -> PretendEvent:
         """An event that has happened."""
-        event = event or PretendEvent(self._wait)
+        event = PretendEvent(self._wait)
         event.record(self)
         return event
-
-    def query(self) -> bool:
-        """All is done."""
-        return True
 
     def synchronize(self) -> None:
         """The host waits."""
