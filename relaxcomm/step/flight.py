@@ -55,8 +55,7 @@ class Flight:
     def __init__(self, program: Program, world: World, *, step: int, unit: int, operations: int) -> None:
         self._program, self._world = program, world
         self._step, self._unit = step, unit
-        self._stage = 0
-        self._left, self._operations = operations, operations
+        self._stage, self._operations = 0, operations  # issued so far, and in the end
         self._pending: Pending | None = None
         self._rule, self._departed = "", 0.0  # of the operation on its way
         self._result: Tensor | None = None
@@ -75,7 +74,7 @@ class Flight:
     @property
     def has_more_to_issue(self) -> bool:
         """Whether another operation follows the one on its way."""
-        return not self.done and self._left > 0
+        return not self.done and self._stage < self._operations
 
     def is_behind(self, share: float) -> bool:
         """Whether fewer operations are on their way than should be after a share of its time."""
@@ -83,7 +82,9 @@ class Flight:
 
     def has_arrived(self) -> bool:
         """Whether landing would not have to wait."""
-        return self.done or (self._left == 0 and self._pending is not None and self._pending.arrived())
+        if self.done or self._pending is None:
+            return self.done
+        return self._stage == self._operations and self._pending.arrived()
 
     def launch(self) -> None:
         """Issue the first operation."""
@@ -112,7 +113,6 @@ class Flight:
         label = Label(self._step, self._rule, self._unit, self._stage)
         self._pending = self._world.issue(operation, label)
         self._stage += 1
-        self._left -= 1
 
 
 class Landed(Flight):
@@ -131,9 +131,8 @@ class Pipeline:
 
     def __init__(self, most_bytes: float = math.inf) -> None:
         self._most_bytes = most_bytes
-        self._flights: list[Flight] = []
-        self._sizes: deque[tuple[Flight, int]] = deque()
-        self._num_bytes = 0  # of those
+        self._flights: deque[tuple[Flight, int]] = deque()  # with their bytes
+        self._num_bytes = 0  # of all
 
     def launch(self, flight: Flight, num_bytes: int = 0) -> None:
         """Issue a flight's first operation, then the next one of the flight before it.
@@ -145,22 +144,20 @@ class Pipeline:
             flight: of a bucket.
             num_bytes: of the bucket.
         """
-        while self._sizes and self._num_bytes + num_bytes > self._most_bytes:
-            first, size = self._sizes.popleft()
+        while self._flights and self._num_bytes + num_bytes > self._most_bytes:
+            first, size = self._flights.popleft()
             first.land()
             self._num_bytes -= size
-        self._sizes.append((flight, num_bytes))
-        self._num_bytes += num_bytes
         flight.launch()
-        if self._flights and self._flights[-1].has_more_to_issue:
-            self._flights[-1].advance()
-        self._flights.append(flight)
+        if self._flights and self._flights[-1][0].has_more_to_issue:
+            self._flights[-1][0].advance()
+        self._flights.append((flight, num_bytes))
+        self._num_bytes += num_bytes
 
     def finish(self) -> None:
         """Land all flights."""
-        land_all(self._flights)
+        land_all(flight for flight, _ in self._flights)
         self._flights.clear()
-        self._sizes.clear()
         self._num_bytes = 0
 
 
