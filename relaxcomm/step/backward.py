@@ -50,7 +50,7 @@ class Backward:
             return True
         if not self._has_rules:
             return False
-        if any(late.due <= step for bucket in self.buckets for late in bucket.late):
+        if any(bucket.late.due() for bucket in self.buckets):
             return True
         if self._plan.buckets is None:
             return any(rule.is_active(step) for _, rule in self._bound.algorithm.at("backward"))
@@ -151,7 +151,7 @@ class Backward:
 
     def export(self) -> list[list[object]]:
         """Late gradients as a checkpoint keeps them; waits for them."""
-        return [late for bucket in self.buckets for late in bucket.export()]
+        return [late for bucket in self.buckets for late in bucket.late.export()]
 
     def restore(self, saved: Iterable[Sequence[Any]]) -> None:
         """Put late gradients back that a checkpoint has saved, into a layout that was made anew."""
@@ -159,7 +159,7 @@ class Backward:
             return
         self._bind()
         for due, index, unit, result, *counts in saved:
-            self.buckets[unit].restore(due, index, result, counts)
+            self.buckets[unit].late.restore(due, index, result, counts)
 
     def _bind(self) -> None:
         """Make the flat buffers for a layout."""

@@ -1,8 +1,7 @@
-"""The gradient rules of one bucket in one step, and the late ones among them."""
+"""The gradient rules of one bucket in one step."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 
 import torch
@@ -14,6 +13,7 @@ from relaxcomm.step.finite import GRADIENT, named, spoilt
 from relaxcomm.step.firing import Firings
 from relaxcomm.step.flight import Pipeline, Program
 from relaxcomm.step.frozen_since import hold_residuals_back, put_residuals_back, trained_flags
+from relaxcomm.step.late_gradients import LateGradients
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.buckets import Bucket
@@ -47,7 +47,8 @@ class GradientTransfers:
         self._delays = any(task.rule.delay for task in self._firings.tasks)
         self._factor = 1 / self._world.size
         self._all_trained = torch.ones(len(bucket.items), device=bucket.device)
-        self.late: deque[Transfer] = deque()
+        self.late = LateGradients(bucket, self.buffer, bound)
+        """Those that come in other steps."""
         self.begin(())
 
     def begin(self, fired: Collection[int]) -> bool:
@@ -61,7 +62,7 @@ class GradientTransfers:
         self.trained = self._all_trained
         self.is_guarded = self.ran_apart = False
         self.buffer.expect_all()
-        return self.fire(fired) or bool(self._due())
+        return self.fire(fired) or bool(self.late.due())
 
     def fire(self, fired: Collection[int]) -> bool:
         """These rules exchange now; whether any covers the bucket."""
@@ -76,7 +77,7 @@ class GradientTransfers:
     def launch(self, pipeline: Pipeline) -> bool:
         """Collect the gradients and issue the first operation; whether there is anything to exchange."""
         self.buffer.unused = []
-        firing, due = self.firing, self._due()
+        firing, due = self.firing, self.late.due()
         if not firing.tasks and not due:
             return False
         self.buffer.collect(self._factor if firing.divided else None)
@@ -93,7 +94,7 @@ class GradientTransfers:
         late = [transfer for transfer in transfers if transfer.task.rule.delay] if self._delays else []
         self._moved = self._moved or bool(due) or firing.moves
         if late:
-            self._launch_late(late[0], found)
+            self.late.send(late[0], found)
         elif transfers:
             self.not_finite += found
             transfers[0].launch(self._program(transfers, divided=firing.divided), self._clock.step, pipeline)
@@ -105,23 +106,22 @@ class GradientTransfers:
         """Put the gradient that is due in the place of this step's own, or zeros while none is due."""
         if not self._delays:
             return
-        due = self._due()
+        due = self.late.due()
         if self._sends_late:
             self.buffer.main.zero_()
         if self._sends_late or due:
             self._is_finite = None
         for late in due:
-            self.late.remove(late)
             self._ran.append(late)
             self.is_guarded = True
             self.ran_apart = self.ran_apart or not late.task.rule.exchange.facts.same_result
             self.not_finite += late.not_finite
-            self.buffer.main.add_(self._late_value(late))
+            self.buffer.main.add_(self.late.land(late, replaces_own=self._sends_late))
 
     @property
     def awaits_first(self) -> bool:
         """Whether zeros take the gradient's place, so that nothing that is due says who has used what."""
-        return self._sends_late and not self._due()
+        return self._sends_late and not self.late.due()
 
     @property
     def _sends_late(self) -> bool:
@@ -131,24 +131,18 @@ class GradientTransfers:
         """Put the oldest late gradient into `.grad`; whether there was one."""
         if not self.late:
             return False
-        late = self.late.popleft()
+        late = self.late.oldest()
         self.not_finite = list(late.not_finite)
         self.buffer.expect_all()
         trained = [place for place, one in enumerate(self.bucket.items) if one.parameter.requires_grad]
         self.buffer.unused = trained  # now: what any rank used when it was sent gets a `.grad`
-        self.buffer.main.copy_(self._late_value(late))
+        self.buffer.main.copy_(self.late.land(late, replaces_own=self._sends_late))
         return True
 
     @property
     def sends_residuals(self) -> bool:
         """Whether what this step has brought may hold what earlier messages have left out."""
         return self._moved and any(transfer.task.sends_residuals for transfer in self._ran)
-
-    def note_used(self, used: Tensor) -> None:
-        """Which parameters any rank has used in this step, for the late gradients that left in it."""
-        for late in self.late:
-            if late.used is None and not late.task.carries_flags:
-                late.used = used
 
     def guarded_results(self) -> list[Tensor]:
         """What the exchanges of this step have brought, where it must be finite."""
@@ -171,28 +165,11 @@ class GradientTransfers:
     def leave(self) -> None:
         """Forget what was sent in this step, which an error has ended."""
         self.commit(False)
-        self.late = deque(late for late in self.late if late.sent != self._clock.step)
-
-    def export(self) -> list[list[object]]:
-        """Late gradients as a checkpoint keeps them; waits for them."""
-        return [
-            [late.due, late.task.index, self.bucket.index, _with_flags(late).clone(), *late.counts]
-            for late in self.late
-        ]
-
-    def restore(self, due: float, index: int, result: Tensor, counts: Sequence[int]) -> None:
-        """Put a late gradient back that a checkpoint has saved."""
-        task = next(task for task in self._firings.tasks if task.index == index)
-        slots, context = self._state.of(task), self._clock.context
-        made = Transfer.landed(task, slots, context, self._world, due=due, counts=counts, result=result)
-        self.late.append(made)
+        self.late.forget_sent_now()
 
     def _transfer(self, task: Task) -> Transfer:
         slots, clock, round = self._state.of(task), self._clock, self._state.next_round(task)
         return Transfer(task, slots, clock.context, self._world, step=clock.step, round=round)
-
-    def _due(self) -> list[Transfer]:
-        return [late for late in self.late if late.due <= self._clock.step] if self.late else []
 
     def _program(self, transfers: Sequence[Transfer], *, divided: bool) -> Program:
         buffer, numel = self.buffer, self.bucket.numel
@@ -218,33 +195,3 @@ class GradientTransfers:
         if self._moved and self.is_guarded and not self._on_gpu:
             self._is_finite = is_finite(buffer.main)  # now, while other buckets are on their way
         return buffer.main
-
-    def _launch_late(self, transfer: Transfer, found: Sequence[str]) -> None:
-        message = self.buffer.whole if transfer.task.carries_flags else self.buffer.main
-        transfer.read(self.buffer.main)
-        transfer.uses_all = not self.buffer.unused
-        transfer.launch(transfer.exchange(message.clone()), self._clock.step, not_finite=found)
-        self.late.append(transfer)
-
-    def _clear_unused(self, used: Sequence[complex]) -> None:
-        """Take away the `.grad` of what no rank has used, though this one may have by now."""
-        for item, is_used in zip(self.bucket.items, used, strict=True):
-            if not is_used:
-                item.parameter.grad = None
-
-    def _late_value(self, late: Transfer) -> Tensor:
-        numel = self.bucket.numel
-        result = _with_flags(late)
-        value = late.apply(late.finalize(result[:numel]))
-        if result.numel() > numel and (self.buffer.unused or not late.uses_all):
-            used = result[numel:].tolist()
-            self.buffer.expose_used(used)
-            if late.task.carries_flags and self._sends_late:
-                self._clear_unused(used)
-        return value
-
-
-def _with_flags(late: Transfer) -> Tensor:
-    """A late result with the flags of its step behind it; waits for it."""
-    result = late.flight.land()
-    return result if late.used is None else torch.cat([result, late.used.to(result)])

@@ -48,7 +48,7 @@ class UsedParameters:
             answers = torch.split(self._asked.read(), [len(bucket.bucket.items) for bucket in buckets])
             used = [answer.floor() for answer in answers]
             for bucket, flags, answer in zip(buckets, used, answers, strict=True):
-                bucket.note_used(flags)
+                bucket.late.note_used(flags)
                 clear_frozen(bucket.bucket, bucket.buffer.views, answer.frac())
         for bucket, flags in zip(buckets, used, strict=True):
             if bucket.buffer.unused:

@@ -1,0 +1,104 @@
+"""The gradients of one bucket that come in a later step than they were sent in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from relaxcomm.replica.gradient_buffer import GradientBuffer
+from relaxcomm.replica.gradient_in_place import GradientInPlace
+from relaxcomm.step.bound import Bound
+from relaxcomm.step.transfer import Transfer
+from relaxcomm.tensors.buckets import Bucket
+
+
+class LateGradients:
+    """Holds gradients that are on their way from step to step, with what each step has used.
+
+    Args:
+        bucket: of parameters.
+        buffer: of their gradients.
+        bound: the algorithm on a model.
+    """
+
+    def __init__(self, bucket: Bucket, buffer: GradientBuffer | GradientInPlace, bound: Bound) -> None:
+        self._bucket, self._buffer, self._bound = bucket, buffer, bound
+        self._flying: deque[Transfer] = deque()
+
+    def __len__(self) -> int:
+        return len(self._flying)
+
+    def due(self) -> list[Transfer]:
+        """Those whose step this is, in which they land."""
+        return [late for late in self._flying if late.due <= self._bound.clock.step] if self._flying else []
+
+    def oldest(self) -> Transfer:
+        """The one that was sent first."""
+        return self._flying[0]
+
+    def send(self, transfer: Transfer, not_finite: Sequence[str]) -> None:
+        """Send what the buffer holds.
+
+        Args:
+            transfer: of the bucket.
+            not_finite: what of it is not.
+        """
+        message = self._buffer.whole if transfer.task.carries_flags else self._buffer.main
+        transfer.read(self._buffer.main)
+        transfer.uses_all = not self._buffer.unused
+        transfer.launch(transfer.exchange(message.clone()), self._bound.clock.step, not_finite=not_finite)
+        self._flying.append(transfer)
+
+    def land(self, late: Transfer, *, replaces_own: bool) -> Tensor:
+        """Take one from here, waiting for it; what any rank used when it was sent gets a `.grad`.
+
+        Args:
+            late: of these.
+            replaces_own: whether this step's own gradients are sent, so that what nobody used then has none.
+        """
+        self._flying.remove(late)
+        numel, result = self._bucket.numel, _with_flags(late)
+        value = late.apply(late.finalize(result[:numel]))
+        if result.numel() > numel and (self._buffer.unused or not late.uses_all):
+            used = result[numel:].tolist()
+            self._buffer.expose_used(used)
+            if late.task.carries_flags and replaces_own:
+                for item, is_used in zip(self._bucket.items, used, strict=True):
+                    if not is_used:  # though this rank may have by now
+                        item.parameter.grad = None
+        return value
+
+    def note_used(self, used: Tensor) -> None:
+        """Which parameters any rank has used in this step, for what left in it."""
+        for late in self._flying:
+            if late.used is None and not late.task.carries_flags:
+                late.used = used
+
+    def forget_sent_now(self) -> None:
+        """Let go of what was sent in this step."""
+        self._flying = deque(late for late in self._flying if late.sent != self._bound.clock.step)
+
+    def export(self) -> list[list[object]]:
+        """As a checkpoint keeps them; waits for them."""
+        return [
+            [late.due, late.task.index, self._bucket.index, _with_flags(late).clone(), *late.counts]
+            for late in self._flying
+        ]
+
+    def restore(self, due: float, index: int, result: Tensor, counts: Sequence[int]) -> None:
+        """Put one back that a checkpoint has saved."""
+        bound = self._bound
+        tasks = bound.plan.of_bucket(self._bucket, "backward")
+        task = next(task for task in tasks if task.index == index)
+        slots, context = bound.state.of(task), bound.clock.context
+        made = Transfer.landed(task, slots, context, bound.world, due=due, counts=counts, result=result)
+        self._flying.append(made)
+
+
+def _with_flags(late: Transfer) -> Tensor:
+    """A late result with the flags of its step behind it; waits for it."""
+    result = late.flight.land()
+    return result if late.used is None else torch.cat([result, late.used.to(result)])
