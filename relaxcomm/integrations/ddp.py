@@ -13,8 +13,8 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch 
 from torch.futures import Future
 
 from relaxcomm.composition.rule import Rule
-from relaxcomm.engine.carry_over import carried_over
-from relaxcomm.errors import CompositionError, UsageError
+from relaxcomm.errors import CompositionError
+from relaxcomm.integrations.hook_units import HookUnits
 from relaxcomm.integrations.hooked_model import HookedModel
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import TorchTransport, Transport
@@ -23,10 +23,9 @@ from relaxcomm.primitives.payloads.gradients import gradients
 from relaxcomm.roles import Compressor, Context, Exchange
 from relaxcomm.step.flight import Pipeline
 from relaxcomm.step.plan import Task
-from relaxcomm.step.state import RuleState
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 
 Hook = Callable[[object, GradBucket], Future[Tensor]]
@@ -112,14 +111,6 @@ def ddp_hook(
 
 
 @dataclass
-class _Unit:
-    """What is coded at once, a bucket of DDP's or all of them, with its state."""
-
-    task: Task
-    slots: RuleState
-
-
-@dataclass
 class _Waiting:
     """A bucket whose average DDP waits for."""
 
@@ -134,16 +125,14 @@ class _Averager:
     def __init__(
         self, rule: Rule, transport: Transport, model: HookedModel, scaler: GradScaler | None
     ) -> None:
-        self._rule, self._model, self._scaler = rule, model, scaler
+        self._model, self._scaler = model, scaler
         self._whole = rule.compressor.facts.scope == "model"
-        self._transport, self._is_checked = transport, False
+        self._is_checked = False
         self._world = World(transport, Statistics(transport.counters))
         self._pipeline = Pipeline()
-        self._units: dict[int, _Unit] = {}
-        self._parameters: set[Tensor] = set()
+        self._units = HookUnits(rule, model, self._world.membership)
         self._waiting: list[_Waiting] = []
         self._sent: list[tuple[Transfer, list[_Waiting]]] = []
-        self._before: list[_Unit] = []
         self._step = 0
 
     def __call__(self, bucket: GradBucket) -> Future[Tensor]:
@@ -157,7 +146,7 @@ class _Averager:
         return future
 
     def _launch(self, index: int, content: Sequence[_Waiting]) -> None:
-        unit = self._unit(index, [p for one in content for p in one.parameters])
+        unit = self._units.of(index, [p for one in content for p in one.parameters])
         flat = content[0].flat if len(content) == 1 else torch.cat([one.flat for one in content])
         transfer = Transfer(
             unit.task, unit.slots, self._context, self._world, step=self._step, round=self._step
@@ -168,7 +157,8 @@ class _Averager:
     def _finish(self) -> None:
         """The last bucket is here: land everything, keep the state, answer DDP in its order."""
         if not self._is_checked:
-            self._model.check_devices([p for one in self._waiting for p in one.parameters], self._transport)
+            parameters = [p for one in self._waiting for p in one.parameters]
+            self._model.check_devices(parameters, self._world.transport)
         if self._whole or not self._is_checked:
             together = _by_dtype(self._waiting) if self._whole else [[one] for one in self._waiting]
             for index, content in enumerate(together):
@@ -186,7 +176,8 @@ class _Averager:
                     one.flat.copy_(part)
         for one in self._waiting:
             one.future.set_result(one.flat)
-        self._waiting, self._sent, self._before = [], [], []
+        self._units.end_backward()
+        self._waiting, self._sent = [], []
         self._step += 1
 
     def _is_good(self, results: Sequence[Tensor]) -> bool | Tensor:
@@ -194,30 +185,6 @@ class _Averager:
         if results[0].device.type == "cpu":
             return all(is_finite(result) for result in results)
         return torch.stack([result.isfinite().all() for result in results]).all()
-
-    def _unit(self, index: int, parameters: list[Tensor]) -> _Unit:
-        """The unit of these parameters; DDP makes other buckets once, and residuals move to them."""
-        known = self._units.get(index)
-        if known is not None:
-            if known.task.bucket.holds(parameters):
-                return known
-            self._before, self._units = list(self._units.values()), {}
-        if self._step == 0:
-            self._parameters.update(parameters)
-        elif not self._parameters.issuperset(parameters):
-            raise UsageError(
-                "this hook averages the gradients of another DistributedDataParallel, whose residuals would "
-                "be lost; make one with ddp_hook for each model"
-            )
-        items = [Item(self._model.name(p, at), p) for at, p in enumerate(parameters)]
-        bucket = Bucket(index, items)
-        state = RuleState(self._rule, bucket, self._world.membership)
-        slots, before = state["compressor"], [(u.task.bucket, u.slots["compressor"]) for u in self._before]
-        for name in slots:
-            slots[name] = carried_over(name, slots[name], bucket, before)[0]
-        state.commit(True)
-        made = self._units[index] = _Unit(Task(0, self._rule, bucket, "ddp"), state)
-        return made
 
     def _context(self, rule: Rule, task: Task | None = None, round: int = 0, samples: int = 1) -> Context:
         scale = None
