@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,7 +57,7 @@ class ParameterExchange:
     def lands(self) -> bool:
         """Whether a late result is applied or goes on in this step, the same on all ranks that keep step."""
         step = self._clock.step
-        return any(t.due <= step or t.goes_on(step) for sent in self.late for t in sent.transfers)
+        return any(one.due <= step or one.goes_on(step) for one in self._under_way())
 
     def apply_due(self) -> None:
         """Apply late results that are due, and let others go on."""
@@ -70,7 +70,7 @@ class ParameterExchange:
             left += [waiting] if waiting.transfers else []
         self.late = left
         apply(self._bound, due)
-        for transfer in (one for sent in left for one in sent.transfers):
+        for transfer in self._under_way():
             if transfer.goes_on(step):
                 transfer.flight.advance()
 
@@ -133,14 +133,13 @@ class ParameterExchange:
         """What is on its way to services that hold the model, and from them."""
         return {
             transfer.task.place: transfer
-            for sent in self.late
-            for transfer in sent.transfers
+            for transfer in self._under_way()
             if transfer.task.rule.exchange.facts.returns == "base"
         }
 
     def export(self) -> list[list[Any]]:
         """Late results as a checkpoint keeps them; waits for them."""
-        return [transfer.export() for sent in self.late for transfer in sent.transfers]
+        return [transfer.export() for transfer in self._under_way()]
 
     def restore(self, saved: Iterable[list[Any]]) -> None:
         """Put back what a checkpoint has saved."""
@@ -159,8 +158,11 @@ class ParameterExchange:
         """Those of some rules that cover anything."""
         return frozenset(index for index in fired if self._plan.tasks[index]) if fired else frozenset()
 
+    def _under_way(self) -> Iterator[Transfer]:
+        return (transfer for sent in self.late for transfer in sent.transfers)
+
     def _out(self, index: int) -> list[Transfer]:
-        return [t for sent in self.late for t in sent.transfers if t.task.index == index]
+        return [one for one in self._under_way() if one.task.index == index]
 
     def _num_sent(self, index: int) -> int:
         """How often a rule has sent its buckets."""
@@ -176,7 +178,7 @@ class ParameterExchange:
         self._bound.replica.check_parameters()
         rule, tasks = self._bound.algorithm.rules[index], self._plan.tasks[index]
         # Two averages of the same buffers under way would correct them twice.
-        out = any(one.task.of_buffers for sent in self.late for one in sent.transfers)
+        out = any(one.task.of_buffers for one in self._under_way())
         buffers = () if out else self._buffer_tasks(index)
         share_buffers(self._bound, [task.bucket for task in buffers])
         # Each rank holds what it asks and what it is answered; those who take part together fill their link.
