@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from relaxcomm.network.endings import ended_at_exit
+from relaxcomm.network.threaded_call import ThreadedCall
 
 
 class ThreadedWork:
@@ -24,50 +24,38 @@ class ThreadedWork:
 
     def __init__(self, works: Sequence[Any], limit: timedelta) -> None:
         self._works, self._limit = works, limit
-        self._done = threading.Event()
-        self._error: RuntimeError | None = None
-        self._thread: threading.Thread | None = None
+        self._call: ThreadedCall | None = None
 
     def wait(self, timeout: timedelta) -> None:
         """Wait at most `timeout`.
 
         Raises: RuntimeError if that was not enough, or if an operation failed.
         """
-        self._start()
-        if not self._done.wait(timeout.total_seconds()):
-            raise RuntimeError(f"not complete within {timeout.total_seconds():g} s")
-        if self._error is not None:
-            raise self._error
+        self._started().wait(timeout)
 
     def is_completed(self) -> bool:
         """Whether all have ended, well or not."""
-        self._start()
-        return self._done.is_set()
+        return self._started().is_completed()
 
     def abandon(self) -> None:
         """End the thread: what it waits for is given up, and the connections with it."""
-        if self._thread is None or self._done.is_set():
+        if self._call is None or self._call.is_completed():
             return
         for work in self._works:
             with suppress(Exception):  # it runs out, which closes the connections and so wakes the thread
                 work.wait(timedelta(milliseconds=1))
-        self._done.wait(1)
+        with suppress(RuntimeError):
+            self._call.wait(timedelta(seconds=1))
 
-    def _start(self) -> None:
-        if self._thread is None:
+    def _started(self) -> ThreadedCall:
+        if self._call is None:
             _waiting.add(self)
-            # A daemon: a peer that never answers must not hold up the end of the process.
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
+            self._call = ThreadedCall(self._wait_for_each)
+        return self._call
 
-    def _run(self) -> None:
-        try:
-            for work in self._works:
-                work.wait(self._limit)
-        except RuntimeError as error:
-            self._error = error
-        finally:
-            self._done.set()
+    def _wait_for_each(self) -> None:
+        for work in self._works:
+            work.wait(self._limit)
 
 
 _waiting = ended_at_exit(ThreadedWork.abandon)

@@ -8,18 +8,17 @@ from datetime import timedelta
 
 
 class ThreadedCall:
-    """A call in a thread of its own, as a work: NCCL's calls have no time limit.
+    """A call in a thread of its own, as a work.
 
     Args:
         call: that nothing but other ranks, or an abort, can end.
     """
 
     def __init__(self, call: Callable[[], object]) -> None:
-        self._call = call
         self._done = threading.Event()
         self._error: RuntimeError | None = None
         # A daemon: a call that never returns must not hold up the end of the process.
-        threading.Thread(target=self._run, daemon=True, name="relaxcomm-call").start()
+        threading.Thread(target=self._run, args=(call,), daemon=True, name="relaxcomm-call").start()
 
     def wait(self, timeout: timedelta) -> None:
         """Wait at most `timeout`.
@@ -35,9 +34,9 @@ class ThreadedCall:
         """Whether it has returned, or raised."""
         return self._done.is_set()
 
-    def _run(self) -> None:
+    def _run(self, call: Callable[[], object]) -> None:
         try:
-            self._call()
+            call()
         except RuntimeError as error:
             self._error = error
         finally:
