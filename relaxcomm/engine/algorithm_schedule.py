@@ -9,9 +9,9 @@ from typing import Any
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Phase
 from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.engine.binding import fitted
 from relaxcomm.engine.first_steps import FirstSteps
 from relaxcomm.engine.loop import Loop
-from relaxcomm.engine.model_checks import fitted
 from relaxcomm.engine.state_schema import EngineState
 from relaxcomm.errors import ConfigError, UsageError
 from relaxcomm.roles.planner import Measured

@@ -16,25 +16,21 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_idle_guard, warn_of_unread
 from relaxcomm.engine import attach_arguments, device_checks
+from relaxcomm.engine.binding import bind
 from relaxcomm.engine.connecting import connect
 from relaxcomm.engine.consistency import compare_digests, digest, elastic_facts, fingerprint, share
 from relaxcomm.engine.elastic import Elastic, check_elastic
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.joining import join
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.model_checks import fitted
 from relaxcomm.engine.session import Session
 from relaxcomm.errors import RelaxcommError
-from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic_store
 from relaxcomm.network.secret import Secret
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.shard_groups import check_replicas
 from relaxcomm.replica.sharding import place_shards
 from relaxcomm.step import replicas
-from relaxcomm.step.bound import Bound
-from relaxcomm.step.replica_norms import ReplicaNorms
-from relaxcomm.step.world import World
 from relaxcomm.system.environment import address_to_join
 from relaxcomm.system.mpi import unread_processes
 from relaxcomm.system.slurm import unused_tasks
@@ -165,15 +161,13 @@ def _begin(
     undo: ExitStack, transport: Transport, replica: Replica, settings: Config, facts: dict[str, str]
 ) -> Session:
     """Bind the algorithm to the model, and follow the training loop."""
-    world = World(transport, Statistics(transport.counters), settings.topology)
-    norms = ReplicaNorms(replica.parameters, world.statistics.latest)
-    bound = Bound(fitted(replica.model, settings.algorithm), replica, world, norms)
+    bound = bind(replica, transport, settings)
     metering = Metering(bound, settings.metrics, settings.output)
     undo.callback(metering.close, "failed: attach did not succeed")
     elastic = None
     if settings.membership.elastic and isinstance(transport, TorchTransport):
         elastic = Elastic.begin(transport.place, settings)
-        if not world.rank:
+        if not bound.world.rank:
             elastic_store.publish(transport.place, elastic_facts(facts), metering.name)
     return Session(bound, settings, metering, elastic)
 

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, load, names_yaml, registry
 from relaxcomm.engine.attached_models import all_attached
-from relaxcomm.engine.model_checks import check_initialised, check_model, fitted
+from relaxcomm.engine.binding import fitted
+from relaxcomm.engine.model_checks import check_initialised, check_model
 from relaxcomm.errors import CompositionError, ConfigError, UsageError
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 

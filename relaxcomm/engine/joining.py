@@ -12,20 +12,16 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.config import Config
+from relaxcomm.engine.binding import bind
 from relaxcomm.engine.consistency import compare, elastic_facts, fingerprint
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.model_checks import fitted
 from relaxcomm.engine.session import Session
 from relaxcomm.errors import ConfigError, worded
-from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network import TorchTransport, elastic_store
 from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.replica.replica import Replica
-from relaxcomm.step.bound import Bound
-from relaxcomm.step.replica_norms import ReplicaNorms
-from relaxcomm.step.world import World
 from relaxcomm.system.telling import tell
 
 
@@ -82,10 +78,8 @@ def _meet(
             grace_seconds=settings.membership.grace_seconds,
         )
         undo.callback(transport.close)
-        world = World(transport, Statistics(transport.counters), settings.topology)
-        norms = ReplicaNorms(replica.parameters, world.statistics.latest)
-        bound = Bound(fitted(replica.model, settings.algorithm), replica, world, norms)
-        worker = elastic.generation.workers[world.rank]
+        bound = bind(replica, transport, settings)
+        worker = elastic.generation.workers[bound.world.rank]
         metering = Metering(bound, settings.metrics, settings.output, joined=(worker, shown_as))
         undo.callback(metering.close, "failed: it has not joined")
         session = Session(bound, settings, metering, elastic)

@@ -25,11 +25,6 @@ _LINEAR = (average, sgd, nesterov, slowmo)
 """Outers that take complex numbers as they are."""
 
 
-def fitted(model: nn.Module, algorithm: Algorithm) -> Algorithm:
-    """The algorithm for this model, in whose order fragments are cut."""
-    return algorithm.over({item.name: item.parameter.numel() for item in reversed(trainable(model))})
-
-
 def check_initialised(model: nn.Module) -> None:
     """Refuse parameters and buffers that have no values, or wait for the first batch to have a shape."""
     for name, tensor in (*named_parameters(model), *model.named_buffers()):

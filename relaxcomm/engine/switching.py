@@ -14,10 +14,11 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config
 from relaxcomm.engine import idle
+from relaxcomm.engine.binding import fitted
 from relaxcomm.engine.carry_over import Kept, carried_over
 from relaxcomm.engine.consistency import compare, share
 from relaxcomm.engine.loop import Loop
-from relaxcomm.engine.model_checks import check_model, check_switchable, fitted
+from relaxcomm.engine.model_checks import check_model, check_switchable
 from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
 from relaxcomm.replica.fused_optimizers import lay_out_as_parameters
 from relaxcomm.roles import Payload, is_buffer
