@@ -67,19 +67,15 @@ def values_of(batch: Any) -> Iterable[Any]:
 def _ways(batch: Any) -> dict[str, int]:
     """Each way to read a batch of mappings and lists, with its number of samples; none where others tell."""
     values = list(values_of(batch))
-    if not values or any(isinstance(one, PackedSequence) for one in values):
+    if any(isinstance(one, PackedSequence) for one in values):
         return {}
     number = _first_dimension(batch)
-    are_fields = number is not None and all(has_samples(one, number) for one in values)
-    ways = {FIELDS: number} if number is not None and are_fields else {}
+    ways = {FIELDS: number} if number is not None and all(has_samples(one, number) for one in values) else {}
+    are_fields = bool(ways)
     if not is_named(batch) and all(isinstance(one, Mapping) for one in values):
         have_same_names = len({frozenset(one) for one in values}) == 1
-        is_list = isinstance(batch, list)  # which default_collate makes of tuples
-        if are_fields:
-            may_be_samples = is_list and have_same_names and not _are_tokens(values)
-        else:
-            may_be_samples = is_list or have_same_names
-        if may_be_samples:
+        # A tuple that can hold fields does; a list, which default_collate makes of tuples, may be either.
+        if have_same_names and (not are_fields or (isinstance(batch, list) and not _are_tokens(values))):
             ways[SAMPLES] = len(values)
     elif all(isinstance(one, list | tuple) for one in values) and len({len(one) for one in values}) == 1:
         if all(are_alike(one) for one in values):
@@ -107,18 +103,17 @@ def _are_tokens(mappings: Sequence[Mapping[str, Any]]) -> bool:
 def _ways_of_first(batch: Any) -> dict[str, int]:
     """The ways to read a batch of which not all is cut: as its first tensor tells, and what is beside it."""
     leaves = list(_leaves(batch))
-    first = next((one for one in leaves if _first_dimension(one) is not None), None)
+    found = ((one, number) for one in leaves if (number := _first_dimension(one)) is not None)
+    first, number = next(found, (None, 0))
     if first is None:
         return {}
-    number = _first_dimension(first)
-    assert number is not None, "it was looked for"
     if isinstance(first, torch.Tensor | PackedSequence):
         return {FIELDS: number}
     layout = SAMPLES if first is batch else COLUMNS
-    told = {_number(one) for one in leaves if one is not first} & {number, len(first)}
     if first is batch and isinstance(batch, tuple):
         is_told = isinstance(batch[0], Mapping) or any(len(one) == number for one in batch[1:])
         return {FIELDS: number} if is_told else {FIELDS: number, layout: len(first)}
+    told = {_number(one) for one in leaves if one is not first} & {number, len(first)}
     if len(told) == 1:
         return {FIELDS: number if number in told else len(first)}
     if all(has_samples(one, number) for one in first):
@@ -129,8 +124,7 @@ def _ways_of_first(batch: Any) -> dict[str, int]:
 def _leaves(batch: Any) -> Iterator[Any]:
     """Tensors, lists of tensors of one kind, lists of mappings, and what holds no tensor."""
     values = list(values_of(batch))
-    is_list = isinstance(batch, list | tuple) and not is_named(batch)
-    is_whole = is_list and are_alike(values) and isinstance(values[0], torch.Tensor | Mapping)
+    is_whole = not is_named(batch) and are_alike(values) and isinstance(values[0], torch.Tensor | Mapping)
     if isinstance(batch, PackedSequence) or is_whole or _first_dimension(batch) is None or not values:
         yield batch
     else:

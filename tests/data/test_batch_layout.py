@@ -41,6 +41,8 @@ COLLATED = {
     "three of tokens": lambda at: tuple({"ids": ids(n) * at, "mask": ids(n) > 0} for n in (5, 7, 7)),
     "text, label": lambda at: (f"{at}", at),
     "text, text, label": lambda at: (f"{at}", f"-{at}", at),
+    "nested pairs of a kind": lambda at: ((torch.full((3,), float(at)), at), (torch.full((4,), 1.0), at)),
+    "nested, views": lambda at: ((torch.full((3,), 1.0), at), (torch.full((3,), 2.0), torch.full((4,), 1.0))),
     "nested": lambda at: ((torch.full((3,), float(at)), at), (torch.full((4,), float(at)), f"{at}")),
     "named": lambda at: Pair(torch.full((3,), float(at)), at),
     "named dicts": lambda at: Pair({"x": torch.full((3,), float(at))}, {"x": torch.full((3,), 1.0)}),
@@ -77,6 +79,38 @@ def padded(samples):
 
 CUSTOM = {
     "list of sequences": lambda at: (SEQUENCES[at], list),
+    "list of lists": lambda at: ([image(at, 4 + at), at], list),
+    "lists of texts and sequences": lambda at: (
+        (f"{at}", SEQUENCES[at]),
+        lambda s: [[*one] for one in columns(s)],
+    ),
+    "images, texts, no field": lambda at: ((image(at), f"{at}"), lambda s: (*map(list, columns(s)), 0.5)),
+    "sequences, no field": lambda at: (SEQUENCES[at], lambda s: (list(s), ["train", "left"])),
+    "lists of views, labels, no field": lambda at: (
+        (torch.full((3,), float(at)), torch.full((4,), float(at)), at),
+        lambda s: (
+            [torch.stack([*one]) for one in columns(s)[:2]],
+            [torch.tensor(columns(s)[2]), "train"],
+        ),
+    ),
+    "labels, others": lambda at: (
+        torch.tensor([at]),
+        lambda s: (torch.stack(s), torch.stack(s) + 1, torch.zeros(7, 2)),
+    ),
+    "named, others": lambda at: (torch.tensor([at]), lambda s: Pair(torch.stack(s), torch.zeros(7, 2))),
+    "named texts": lambda at: (None if at == 2 else f"{at}", lambda s: Pair([*s], "train")),
+    "dict and its number, labels": lambda at: (
+        torch.tensor(at),
+        lambda s: [{"x": torch.stack(s), "epoch": 3}, torch.stack(s)],
+    ),
+    "dicts and their numbers": lambda at: (
+        torch.tensor(at),
+        lambda s: ({"x": torch.stack(s), "epoch": 3}, {"y": torch.stack(s)}),
+    ),
+    "dict of dicts and their numbers": lambda at: (
+        torch.tensor(at),
+        lambda s: {name: {"x": torch.stack(s), "epoch": 3} for name in "ab"},
+    ),
     "list of numbers": lambda at: (torch.tensor(at), list),
     "list of dicts": lambda at: ({"image": image(at), "id": at}, list),
     "list of dicts of tensors": lambda at: ({"ids": ids(7), "label": torch.tensor(at)}, list),
@@ -129,8 +163,16 @@ def test_parts_are_what_other_functions_make_of_their_samples(sample, size):
         (lambda at: ({"x": torch.full((7,), float(at))}, {"x": torch.full((7,), 1.0)}), "ab"),
         (lambda at: ({"mel": torch.full((7,), float(at))}, {"mel": torch.full((9,), 1.0)}), "ab"),
         (lambda at: (f"{at}", f"-{at}"), "ab"),
+        (lambda at: tuple({"ids": ids(n) * at, "label": at} for n in (5, 7)), "ab"),
+        (lambda at: tuple({"ids": ids(n) * at, "text": f"{at}"} for n in (5, 7)), "ab"),
     ],
-    ids=["dicts of one shape", "of other shapes, as pictures have", "texts"],
+    ids=[
+        "dicts of one shape",
+        "of other shapes, as pictures have",
+        "texts",
+        "tokens, labels",
+        "tokens, texts",
+    ],
 )
 def test_what_is_refused_is_read_as_the_message_says(sample, names):
     samples = [sample(at) for at in range(B)]

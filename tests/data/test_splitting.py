@@ -84,6 +84,11 @@ def test_packed_sequences_are_samples_and_are_not_cut(wrap):
         list(split_batch(batch, 3))
 
 
+def test_packed_tokens_are_no_columns():
+    packed = pack_sequence([torch.ones(1), torch.ones(3)], enforce_sorted=False)
+    assert num_samples((packed, packed)) == 2
+
+
 def image(number: int, width: int) -> torch.Tensor:
     return torch.full((3, 5, width), float(number))
 
@@ -92,7 +97,7 @@ def found_in(number: int) -> dict[str, torch.Tensor]:
     return {"boxes": torch.full((number, 4), float(number)), "labels": torch.full((number,), number)}
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])  # 3: as many images as channels
+@pytest.mark.parametrize("count", [1, 2, 3, 4])  # 3: as many images as channels
 def test_images_and_what_is_found_in_them_stay_whole(count):
     images = tuple(image(number, 4 + number) for number in range(count))
     found = tuple(found_in(number) for number in range(count))
@@ -154,10 +159,14 @@ def test_images_with_as_many_boxes_as_channels_stay_whole(labels):
     ("batch", "says"),
     [
         (([image(number, 4) for number in range(4)],), "as fields of 3 samples or as columns of 4 samples"),
+        (
+            ([image(number, 4) for number in range(4)], ["a", 1, None]),
+            "as fields of 3 samples or as columns of 4 samples",
+        ),
         ([(one, one) for one in SEQUENCES], "as columns of 2 samples or as a list of 4 samples"),
         ([{"x": X}, {"x": X + 1}, {"x": X}], "as fields of 4 samples or as a list of 3 samples"),
     ],
-    ids=["images", "sequences", "mappings"],
+    ids=["images", "images, settings", "sequences", "mappings"],
 )
 def test_what_can_be_read_in_several_ways_is_refused(batch, says):
     for read in (num_samples, lambda one: list(split_batch(one, 2))):
