@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, ShareLoader
-from relaxcomm.engine.idle import warn_of_held_data, warn_of_other_length
-from relaxcomm.engine.known_data import Data, finder, given_up, kind_of
+from relaxcomm.engine.data_sets import DataSets
+from relaxcomm.engine.known_data import Data, finder, kind_of
 from relaxcomm.engine.loader_events import Event, connect
 from relaxcomm.errors import UsageError
 from relaxcomm.network.transport import Membership
@@ -18,12 +18,7 @@ from relaxcomm.step.bound import Bound
 
 
 class Loaders:
-    """Lets loaders go on where the last one for the same data stopped, and follows them.
-
-    The same data are the same object; or one of the same type and length, where nobody has that one any more
-    when the new one is read first, so that a data set may be made anew for each epoch, too. In which order a
-    data set is read first does not depend on that, nor on when garbage is collected: in none in which one of
-    the same type and length was read, so that ranks read alike, and no order comes again.
+    """Lets loaders go on where the last one for the same data (see `DataSets`) stopped, and follows them.
 
     Args:
         event: told when a client and a round have ended.
@@ -32,13 +27,11 @@ class Loaders:
 
     def __init__(self, event: Event, membership: Membership) -> None:
         self._event, self._membership = event, membership
-        self._known: list[Data] = []
-        self._saved: list[Mapping[str, Any]] = []  # of data sets that no loader was made for yet
+        self._data_sets = DataSets()
         self._followed: Data | None = None
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         """Those that may turn out to follow another one when they are read."""
-        self._warned_of: set[str] = set()
         self._later: list[_Later] = []
         self._bound: Bound | None = None  # the algorithm among the present ranks
 
@@ -47,14 +40,13 @@ class Loaders:
 
         Raises: UsageError for loading processes that would end with each of several loaders.
         """
-        kind = kind_of(dataset)
-        same = [data for data in self._known if data.find() is dataset] or given_up(self._like(kind))
-        if same and options.get("persistent_workers"):
+        same = self._data_sets.same(dataset)
+        if same is not None and options.get("persistent_workers"):
             raise UsageError(
                 "persistent_workers keeps a loader's processes from epoch to epoch, but this is "
                 "another loader for the same data; make one, before the loop over epochs"
             )
-        return same[0] if same else Data(finder(dataset), kind, batch_size)
+        return same or Data(finder(dataset), kind_of(dataset), batch_size)
 
     def attach(
         self, bound: Bound, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
@@ -67,7 +59,7 @@ class Loaders:
         if self._later and isinstance(loader, ShareLoader):
             loader.share_among(self._membership, at_once=False)
         follows = isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs
-        others = self._like(data.kind)
+        others = self._data_sets.like(data.kind)
         data.is_new = data.is_new or data.find() is not loader.dataset
         data.find = finder(loader.dataset)
         self._live.add(loader)
@@ -79,9 +71,7 @@ class Loaders:
             if follows:
                 self._follow(bound.algorithm, data, batch_size)
             self._connect(bound, loader)
-        if data not in self._known:
-            self._known.append(data)
-            self._go_on(data)
+        self._data_sets.add(data)
         return loader
 
     def go_on_with(self, bound: Bound, saved: Sequence[Mapping[str, Any]] | None, caught_up_at: int) -> None:
@@ -103,7 +93,7 @@ class Loaders:
         self._later = []
         self._share(now, at_once=saved is not None)
         if saved is not None:
-            self._read_on(saved)
+            self._data_sets.restore(saved)
 
     def read_until(self, next_step: int) -> int:
         """The clock at what `export` tells, where this rank's step is over at `next_step`."""
@@ -114,7 +104,7 @@ class Loaders:
         while self._later and self._later[0].step <= step:
             reached = self._later.pop(0)
             self._share(reached.membership, at_once=True)
-            self._read_on(reached.saved)
+            self._data_sets.restore(reached.saved)
 
     def _share(self, membership: Membership, *, at_once: bool) -> None:
         self._membership = membership
@@ -136,22 +126,14 @@ class Loaders:
         """
         if self._later:
             return list(map(dict, self._later[-1].saved))
-        known = [
-            {"kind": list(data.kind), "anew": data.is_anew, **data.progress.export()} for data in self._known
-        ]
-        return [*known, *map(dict, self._saved)]
+        return self._data_sets.export()
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Go on from a checkpoint, also with loaders that are made later."""
         if self._later:
             now, self._later = self._later[-1].membership, []
             self._share(now, at_once=True)
-        self._read_on(saved)
-
-    def _read_on(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        self._saved = list(saved)
-        for data in self._known:
-            self._go_on(data)
+        self._data_sets.restore(saved)
 
     def _begin(
         self, find: Callable[[], Any], data: Data, batch_size: int, *, follows: bool
@@ -162,7 +144,9 @@ class Loaders:
             loader, bound = find(), self._bound
             assert bound is not None, "it was given with the loader"
             if data.is_new:
-                self._begin_data(bound, data, may_follow=loader in self._unread)
+                followed = self._data_sets.begin(bound, data, may_follow=loader in self._unread)
+                if followed is not None and followed is self._followed:
+                    self._followed = data
             elif not data.progress.place.batches:
                 data.is_anew = False
             if loader in self._unread:
@@ -173,45 +157,9 @@ class Loaders:
 
         return begin
 
-    def _begin_data(self, bound: Bound, data: Data, *, may_follow: bool) -> None:
-        """Choose the order of the first epoch, and whether it follows those of data that are gone."""
-        data.is_new = False
-        others = [one for one in self._like(data.kind) if one is not data]
-        saved = [one["epoch"] for one in self._saved if tuple(one["kind"]) == data.kind]
-        order = max([*saved, *(one.progress.order for one in others)], default=0)
-        if may_follow:
-            if old := given_up(others):
-                self._take_over(old[0], data)
-            elif data.comes_late and "held data" not in self._warned_of:
-                self._warned_of.add("held data")
-                warn_of_held_data(bound, data.kind)
-        lengths = {one["kind"][1] for one in self._saved if one["kind"][0] == data.kind[0]} - {data.kind[1]}
-        if lengths and not others and data.progress.is_at_begin and "other length" not in self._warned_of:
-            self._warned_of.add("other length")
-            warn_of_other_length(bound, data.kind, lengths)
-        data.is_anew = data.comes_late or data.progress.order > 0
-        data.progress.skip_orders(order)
-
-    def _take_over(self, old: Data, data: Data) -> None:
-        """Go on where such data stopped that nobody has any more."""
-        if data.progress.is_at_begin:
-            data.progress.restore(old.progress.export())
-        data.batch_size = old.batch_size
-        self._known.remove(data)
-        self._known[self._known.index(old)] = data
-        self._followed = data if self._followed is old else self._followed
-
-    def _like(self, kind: tuple[str, int]) -> list[Data]:
-        return [data for data in self._known if data.kind == kind]
-
     def _connect(self, bound: Bound, loader: ShareLoader | ClientLoader) -> None:
         if loader not in self._unread:
             connect(bound, loader, self._event)
-
-    def _go_on(self, data: Data) -> None:
-        if of_kind := [saved for saved in self._saved if tuple(saved["kind"]) == data.kind]:
-            others_anew = any(one.is_anew for one in self._like(data.kind) if one is not data)
-            self._saved.remove(data.go_on_from(of_kind, others_anew=others_anew))
 
     def _follow(self, algorithm: Algorithm, data: Data, batch_size: int) -> None:
         if self._followed not in (None, data):
