@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -25,6 +26,7 @@ class ThreadedWork:
     def __init__(self, works: Sequence[Any], limit: timedelta) -> None:
         self._works, self._limit = works, limit
         self._call: ThreadedCall | None = None
+        self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta) -> None:
         """Wait at most `timeout`.
@@ -48,10 +50,11 @@ class ThreadedWork:
             self._call.wait(timedelta(seconds=1))
 
     def _started(self) -> ThreadedCall:
-        if self._call is None:
-            _waiting.add(self)
-            self._call = ThreadedCall(self._wait_for_each)
-        return self._call
+        with self._lock:  # a monitor may look just when the owner begins to wait
+            if self._call is None:
+                _waiting.add(self)
+                self._call = ThreadedCall(self._wait_for_each)
+            return self._call
 
     def _wait_for_each(self) -> None:
         for work in self._works:
