@@ -17,7 +17,7 @@ from relaxcomm.data.sampler import ShareSampler
 from relaxcomm.network.transport import Membership
 
 
-def _nothing(*facts: Any) -> None:
+def nothing(*facts: Any) -> None:
     """What happens unless somebody listens."""
 
 
@@ -38,8 +38,8 @@ class _Loader(DataLoader[Any]):
         # Its own generator: iterating must not move the user's random stream.
         super().__init__(dataset, batch_sampler=sampler, generator=torch.Generator(), **options)
         self.progress, self._seed, self._reader = progress, tuple(seed), sampler
-        self.on_begin: Callable[[], None] = _nothing
-        self.on_batch: Callable[[int], None] = _nothing
+        self.on_begin: Callable[[], None] = nothing
+        self.on_batch: Callable[[int], None] = nothing
 
     @property
     def epoch(self) -> int:
@@ -74,7 +74,7 @@ class _Loader(DataLoader[Any]):
 
 
 class ShareLoader(_Loader):
-    """Reads a rank's share; calls back when a batch is given out, and when an epoch has ended.
+    """Reads a rank's share; calls back when a batch is given out.
 
     Args:
         dataset: map-style.
@@ -97,7 +97,6 @@ class ShareLoader(_Loader):
     ) -> None:
         super().__init__(dataset, sampler, sampler.progress, seed, **options)
         self.sizes = sampler
-        self.on_epoch_end: Callable[[], None] = _nothing
         self._shared_anew = False
 
     @property
@@ -134,7 +133,6 @@ class ShareLoader(_Loader):
             batches, reading = self._begin()
             if (live := self._live()) is not None:
                 self.progress.follow(live, reading)
-        self.on_epoch_end()
 
 
 class ClientLoader(_Loader):
@@ -171,10 +169,10 @@ class ClientLoader(_Loader):
     ) -> None:
         super().__init__(dataset, _Rounds(sampler, progress), progress, seed, **options)
         self._clients = sampler
-        self.on_client_begin: Callable[[int], None] = _nothing
-        self.on_client_end: Callable[[int], None] = _nothing
-        self.on_round_end: Callable[[], None] = _nothing
-        self.on_round_left: Callable[[], None] = _nothing
+        self.on_client_begin: Callable[[int], None] = nothing
+        self.on_client_end: Callable[[int], None] = nothing
+        self.on_round_end: Callable[[], None] = nothing
+        self.on_round_left: Callable[[], None] = nothing
 
     @property
     def batches_left(self) -> int:

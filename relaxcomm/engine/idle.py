@@ -92,6 +92,14 @@ def warn_of_parted(bound: Bound) -> None:
         )
 
 
+def warn_of_read_on() -> None:
+    """After the end: training data are read on."""
+    LOGGER.warning(
+        "relaxcomm: a loader of engine.loader is read after the engine was closed, so nothing is exchanged "
+        "in these steps; call engine.close() once, after the last epoch, or read within torch.no_grad()"
+    )
+
+
 def warn_of_unclosed(bound: Bound) -> None:
     """At the end of the process: nobody has closed a run whose replicas may differ."""
     world = bound.world

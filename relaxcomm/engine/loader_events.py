@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
+
+import torch
 
 from relaxcomm.data import ClientLoader, ShareLoader
 from relaxcomm.data.clients import CLIENT, ROUND, ROUND_LEFT
+from relaxcomm.data.loader import nothing
+from relaxcomm.engine.idle import warn_of_read_on
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.step.bound import Bound
@@ -38,6 +42,23 @@ def connect(bound: Bound, loader: ShareLoader | ClientLoader, event: Event) -> N
             bound.controllers.given(samples)
 
         loader.on_batch = given
+
+
+def disconnect(bound: Bound, loaders: Iterable[ShareLoader | ClientLoader]) -> None:
+    """After the end of the run: have loaders tell of nothing but that they are read on for training."""
+    warned = bound.world.process.rank > 0
+
+    def given(_: int) -> None:
+        nonlocal warned
+        if not warned and torch.is_grad_enabled():
+            warned = True
+            warn_of_read_on()
+
+    for loader in loaders:
+        loader.on_begin, loader.on_batch = nothing, given
+        if isinstance(loader, ClientLoader):
+            loader.on_client_begin = loader.on_client_end = nothing
+            loader.on_round_end = loader.on_round_left = nothing
 
 
 class _Players:

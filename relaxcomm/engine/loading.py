@@ -10,7 +10,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.data import ClientLoader, ShareLoader
 from relaxcomm.engine.data_sets import DataSets
 from relaxcomm.engine.known_data import Data, finder, kind_of
-from relaxcomm.engine.loader_events import Event, connect
+from relaxcomm.engine.loader_events import Event, connect, disconnect
 from relaxcomm.errors import UsageError
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles.controller import BATCH_SIZE
@@ -94,6 +94,10 @@ class Loaders:
         self._share(now, at_once=saved is not None)
         if saved is not None:
             self._data_sets.restore(saved)
+
+    def end(self, bound: Bound) -> None:
+        """The run is over."""
+        disconnect(bound, self._live)
 
     def read_until(self, next_step: int) -> int:
         """The clock at what `export` tells, where this rank's step is over at `next_step`."""

@@ -228,6 +228,7 @@ class Session:
     def release(self, status: str) -> None:
         """Give back everything, and tell the other ranks what became of this one."""
         open_sessions.discard(self)
+        self.loaders.end(self.bound)
         self.metering.close(status)
         if self._ranks is not None:
             self._ranks.elastic.leave(status)

@@ -93,6 +93,25 @@ def test_algorithms_that_exchange_are_not_named(caplog, name):
     assert not caplog.messages
 
 
+def read_on(world, algorithm, with_gradients):
+    model = CASES["toy"].model()
+    with world.attach(model, make_optimizer("plain", model), {"algorithm": algorithm}) as engine:
+        loader = engine.loader(torch.zeros(12, 2), batch_size=2)
+        counted = [len(batch) for batch in loader]
+    with torch.set_grad_enabled(with_gradients):
+        for _ in range(2):  # such as epochs after a close() that is indented too far
+            counted += [len(batch) for batch in loader]
+    return sum(counted)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", "fedavg"])
+@pytest.mark.parametrize("with_gradients", [True, False])
+def test_a_loader_that_is_read_for_training_after_close_is_told_of_once(caplog, algorithm, with_gradients):
+    samples = in_process(read_on, 3, algorithm, with_gradients)
+    assert sum(samples) == 3 * 12
+    matches(caplog.messages, ["nothing is exchanged in these steps"] * with_gradients)
+
+
 def resumed(world):
     def engine():
         model = CASES["toy"].model()
