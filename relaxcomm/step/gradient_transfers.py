@@ -134,8 +134,8 @@ class GradientTransfers:
         late = self.late.oldest()
         self.not_finite = list(late.not_finite)
         self.buffer.expect_all()
-        trained = [place for place, one in enumerate(self.bucket.items) if one.parameter.requires_grad]
-        self.buffer.unused = trained  # now: what any rank used when it was sent gets a `.grad`
+        # What any rank used when it was sent gets a `.grad`, frozen meanwhile or not: so do all ranks alike.
+        self.buffer.unused = list(range(len(self.bucket.items)))
         self.buffer.main.copy_(self.late.land(late, replaces_own=self._sends_late))
         return True
 

@@ -69,6 +69,33 @@ def test_what_was_frozen_meanwhile_stays_as_it_is():
     assert simulate(rank, 3) == [(True, False)] * 3
 
 
+@pytest.mark.parametrize("switches", [False, True])
+@pytest.mark.parametrize("frozen_on", [(0,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [{"exchange": "all_reduce"}, EIGHT_BITS], ids=lambda rule: rule.get("exchange")
+)
+def test_what_was_sent_before_it_was_frozen_is_applied_on_all_ranks(rule, frozen_on, switches):
+    def rank(group):
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        algorithm = {"rules": [{"payload": "gradients", **rule, "delay": 2}]}
+        with attach(
+            model, optimizer, {"algorithm": algorithm, "bucket_bytes": 4}, process_group=group
+        ) as engine:
+            for step in range(5):
+                model.a.requires_grad_(step < 4 or group.rank() not in frozen_on)
+                optimizer.zero_grad()
+                (-model(torch.ones(1))).sum().backward()
+                optimizer.step()
+            if switches:
+                engine.switch("bsp")
+        return model.a.item(), model.b.item()
+
+    first, *others = simulate(rank, 3)
+    assert others == [first, first]
+    assert first == pytest.approx((5 - len(frozen_on) / 3, 5.0), rel=0.01)
+
+
 @pytest.mark.parametrize("algorithm", ["delayed_sgd", {"rules": [EIGHT_BITS]}], ids=["delayed_sgd", "8 bits"])
 def test_what_no_rank_has_used_stays_as_it_is(algorithm):
     """Weight decay would move it, as a zero gradient is one; what another rank has used it moves."""
