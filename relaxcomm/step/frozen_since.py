@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from relaxcomm.network.transport import Membership
+from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer
+from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import RuleState
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import largest_entries
 from relaxcomm.tensors.host_copies import on_device
+from relaxcomm.tensors.shards import shard_sizes
 
 _AT_REST = "frozen parameters"
 
 AtRest: TypeAlias = Sequence[tuple[int, Tensor]]
 """Places in a bucket, each with whether momentum leaves the parameter where it is, a scalar on the device."""
+
+HeldBack: TypeAlias = Mapping[str, Sequence[tuple[int, slice, Tensor]]]
+"""By slot, frozen parameters: the place in a bucket, the entries in the slot, and what they have held."""
 
 
 def agree_on_rest(bound: Bound, combined: Sequence[tuple[Task, Tensor]]) -> list[AtRest]:
@@ -59,33 +67,40 @@ def at_rest_alone(task: Task, delta: Tensor, base: Tensor | None) -> AtRest:
     ]
 
 
-def hold_residuals_back(task: Task, slots: RuleState) -> Mapping[str, Tensor]:
+def hold_residuals_back(task: Task, slots: RuleState, membership: Membership) -> HeldBack:
     """Take what is left to send for frozen parameters out of the slots: nobody would apply it now.
 
-    Returns: what `put_residuals_back` gives back, by slot.
+    Returns: what `put_residuals_back` gives back.
     """
-    rule, bucket = task.rule, task.bucket
-    if not task.sends_residuals or rule.delay or rule.exchange.facts.coding != "whole":
-        return {}
-    frozen, held = _frozen(bucket), {}
-    for slot, carried in rule.compressor.facts.slots.items() if frozen else ():
-        kept = slots["compressor"][slot]
-        if carried == "share" and kept.numel() == bucket.numel:
-            held[slot], left = kept, kept.clone()
-            for place in frozen:
-                bucket.views(left)[place].zero_()
-            slots["compressor"][slot] = left
+    bucket, coding = task.bucket, slots["compressor"]
+    frozen = _frozen(bucket) if task.sends_residuals else []
+    held: dict[str, list[tuple[int, slice, Tensor]]] = {}
+    for slot, start in _residuals(task, coding, membership) if frozen else ():
+        kept, left = coding[slot], coding[slot].clone()
+        held[slot] = []
+        for place in frozen:
+            begin = bucket.offsets[place] - start  # of what may lie in the slot in part, or not at all
+            span = slice(max(0, begin), max(0, begin + bucket.items[place].tensor.numel()))
+            held[slot].append((place, span, kept[span]))
+            left[span] = 0
+        coding[slot] = left
     return held
 
 
-def put_residuals_back(bucket: Bucket, slots: RuleState, held: Mapping[str, Tensor]) -> None:
-    """Keep what was held back for when the parameters are trained again."""
-    frozen = _frozen(bucket) if held else []
-    for slot, kept in held.items():
-        now = slots["compressor"][slot].clone()
-        for place in frozen:
-            bucket.views(now)[place].copy_(bucket.views(kept)[place])
-        slots["compressor"][slot] = now
+def put_residuals_back(slots: RuleState, held: HeldBack, trained: Tensor) -> None:
+    """Keep what was held back for when the parameters are trained again.
+
+    Args:
+        slots: as the exchange has left them. Where no rank trains one nothing is moved, so it owes nothing.
+        held: what `hold_residuals_back` has returned.
+        trained: 0 where no rank trains one, `[len(bucket.items)]`.
+    """
+    coding = slots["compressor"]
+    for slot, parts in held.items():
+        now = coding[slot].clone()
+        for place, span, kept in parts:
+            now[span] = torch.where(trained[place] == 0, kept, kept + now[span])
+        coding[slot] = now
 
 
 def trained_flags(bucket: Bucket, gradients: Sequence[Tensor]) -> Tensor:
@@ -170,3 +185,20 @@ def _frozen(bucket: Bucket) -> list[int]:
         for place, item in enumerate(bucket.items)
         if not item.parameter.requires_grad and item.tensor.numel()
     ]
+
+
+def _residuals(task: Task, coding: Slots, membership: Membership) -> list[tuple[str, int]]:
+    """The slots of what is left to send, entry by entry, each with where in the bucket it begins."""
+    slots, numel = task.rule.compressor.facts.slots, task.bucket.numel
+    shares = [slot for slot, carried in slots.items() if carried == "share"]
+    lies = task.rule.exchange.facts.coding
+    if lies in ("whole", "inner"):
+        found = [(slot if lies == "whole" else f"0.{slot}", 0, numel) for slot in shares]
+    else:
+        sizes, last = shard_sizes(numel, membership.world_size), f"{membership.world_size}."
+        parts = list(zip(accumulate(sizes, initial=0), sizes, strict=False))
+        found = [(f"{index}.{slot}", *part) for index, part in enumerate(parts) for slot in shares]
+        # What codes the mean of this rank's part keeps nothing of each entry but what that leaves out.
+        of_mean = [slot for slot in coding if slot.startswith(last) and not is_buffer(slot)]
+        found += [(slot, *parts[membership.rank]) for slot in of_mean]
+    return [(slot, at) for slot, at, size in found if slot in coding and coding[slot].shape == (size,)]

@@ -12,9 +12,16 @@ from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.finite import GRADIENT, named, spoilt
 from relaxcomm.step.firing import Firings
 from relaxcomm.step.flight import Pipeline, Program
-from relaxcomm.step.frozen_since import hold_residuals_back, put_residuals_back, trained_flags
+from relaxcomm.step.frozen_since import (
+    HeldBack,
+    clear_frozen,
+    hold_residuals_back,
+    put_residuals_back,
+    trained_flags,
+)
 from relaxcomm.step.late_gradients import LateGradients
 from relaxcomm.step.plan import Task
+from relaxcomm.step.state import RuleState
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
@@ -54,6 +61,7 @@ class GradientTransfers:
     def begin(self, fired: Collection[int]) -> bool:
         """A backward begins, in which so many rules fire; whether the bucket has anything to do."""
         self._ran: list[Transfer] = []
+        self._held: list[tuple[RuleState, HeldBack]] = []
         self._moved = False
         self._observed: list[Tensor] = []
         self._is_finite: bool | None = None
@@ -101,6 +109,17 @@ class GradientTransfers:
         self._ran += transfers
         self.is_guarded, self.ran_apart = self.is_guarded or firing.guarded, self.ran_apart or firing.apart
         return True
+
+    def settle_frozen(self, trained: Tensor) -> None:
+        """Move nothing that no rank trains, and keep what is left to send of it.
+
+        Args:
+            trained: 0 where none does, `[len(bucket.items)]`.
+        """
+        clear_frozen(self.bucket, self.buffer.views, trained)
+        for slots, held in self._held:
+            put_residuals_back(slots, held, trained)
+        self._held = []
 
     def land_late(self) -> None:
         """Put the gradient that is due in the place of this step's own, or zeros while none is due."""
@@ -181,9 +200,9 @@ class GradientTransfers:
             transfer.read(message[:numel])
             watched = self._controllers.watches(task.index)
             local = message[:numel].clone() if watched else None
-            held = hold_residuals_back(task, transfer.slots)
+            held = hold_residuals_back(task, transfer.slots, self._world.membership)
+            self._held.append((transfer.slots, held))
             result = yield from transfer.exchange(message, divided=divided)
-            put_residuals_back(self.bucket, transfer.slots, held)
             if watched:
                 cx = self._clock.context(task.rule)
                 self._controllers.observe(task.index, cx, self.bucket.index, local, result[:numel])

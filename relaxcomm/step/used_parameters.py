@@ -11,7 +11,6 @@ from relaxcomm.network.operations import Label
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer
-from relaxcomm.step.frozen_since import clear_frozen
 from relaxcomm.step.gradient_transfers import GradientTransfers
 
 _USED, _SENT = "used parameters", "parameters with a residual"
@@ -49,7 +48,7 @@ class UsedParameters:
             used = [answer.floor() for answer in answers]
             for bucket, flags, answer in zip(buckets, used, answers, strict=True):
                 bucket.late.note_used(flags)
-                clear_frozen(bucket.bucket, bucket.buffer.views, answer.frac())
+                bucket.settle_frozen(answer.frac())
         for bucket, flags in zip(buckets, used, strict=True):
             if bucket.buffer.unused:
                 bucket.buffer.expose_used(flags.tolist())

@@ -232,11 +232,52 @@ def alternating(world, algorithm, freezes: bool):
     return [float(-half.detach().sum() / (50 * slope.sum())) for half in halves]
 
 
-@pytest.mark.parametrize("name", ["topk_sgd", "gravac", "randomk_sgd"])
+TOP_K = {"error_feedback": {"compressor": {"top_k": {"density": 0.2}}}}
+
+
+def in_parts(compressor=TOP_K, **settings):
+    exchange = {"scatter_gather": settings}
+    return {"rules": [{"payload": "gradients", "exchange": exchange, "compressor": compressor}]}
+
+
+WAITING = {
+    "topk_sgd": {"name": "topk_sgd", "density": 0.2},
+    "gravac": {"name": "gravac"},
+    "randomk_sgd": {"name": "randomk_sgd", "density": 0.2},
+    "parts": in_parts(),
+    "parts and mean": in_parts(server_feedback=True),
+    "switch": in_parts({"switch": {"first": "identity", "then": TOP_K, "steps": 1}}, server_feedback=True),
+}
+
+
+@pytest.mark.parametrize("name", ["topk_sgd", "gravac", "randomk_sgd", "parts", "switch"])
 def test_residuals_of_frozen_parameters_wait_for_them(name):
     """Half of what was left out of earlier messages was sent while nobody took it."""
-    algorithm = {"name": name} if name == "gravac" else {"name": name, "density": 0.2}
-    (found, *_), (used, *_) = (in_process(alternating, 3, algorithm, freezes) for freezes in (True, False))
+    (found, *_), (used, *_) = (
+        in_process(alternating, 3, WAITING[name], freezes) for freezes in (True, False)
+    )
     for one, other in zip(found, used, strict=True):
         assert one > other - 0.07
         assert one > 0.85
+
+
+def frozen_for_a_while(world, algorithm, by):
+    """How far two tensors of a bucket have come, where ranks have frozen the first from step 2 to 10."""
+    pair = nn.ParameterList([nn.Parameter(torch.zeros(20)) for _ in range(2)])
+    optimizer = torch.optim.SGD(pair.parameters(), lr=1.0)
+    with world.attach(pair, optimizer, {"algorithm": algorithm}):
+        for step in range(50):
+            pair[0].requires_grad_(world.rank not in by or not 2 <= step < 10)
+            optimizer.zero_grad()
+            slope = torch.linspace(0.5, 1.5, 20) if step < 12 else torch.zeros(20)
+            sum((slope * one).sum() for one in pair).backward()
+            optimizer.step()
+    return [-float(one.detach().sum() / 20) for one in pair]
+
+
+@pytest.mark.parametrize("by", [(1,), (0, 1), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("name", ["topk_sgd", "parts and mean"])
+def test_nothing_is_lost_of_what_ranks_freeze_for_a_while(name, by):
+    for first, second in in_process(frozen_for_a_while, 3, WAITING[name], by):
+        assert first == pytest.approx(12 - 8 * len(by) / 3)
+        assert second == pytest.approx(12)
