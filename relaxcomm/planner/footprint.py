@@ -16,7 +16,7 @@ from relaxcomm.network.operations import AllGather, AllToAll
 from relaxcomm.network.transport import Membership
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.roles import Context, is_buffer
-from relaxcomm.roles.payload import read_as
+from relaxcomm.roles.payload import as_read, read_as
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan
 from relaxcomm.step.state import RuleState
@@ -95,7 +95,7 @@ def _of_bucket(
                 buffers += value.nbytes
             else:
                 kept += value.nbytes
-        served = rule.exchange.serve(cx, bucket, rule.compressor, rule.outer)
+        served = rule.exchange.serve(cx, as_read(rule.payload, bucket), rule.compressor, rule.outer)
         if served is not None:
             kept += sum(value.nbytes for value in served.service.export().values())
             buffers += served.request.nbytes + served.reply.nbytes

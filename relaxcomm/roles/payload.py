@@ -15,6 +15,7 @@ from relaxcomm.roles.returned import entries
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.precision import wide
+from relaxcomm.tensors.shards import shard_bucket
 
 
 class Payload(Primitive):
@@ -94,6 +95,12 @@ def read(payload: Payload, cx: Context, bucket: Bucket, state: State, out: Tenso
 def read_as(payload: Payload, dtype: torch.dtype) -> torch.dtype:
     """In which type it is read of parameters of this one."""
     return wide(dtype) if payload.facts.wide else dtype
+
+
+def as_read(payload: Payload, bucket: Bucket) -> Bucket:
+    """A bucket in the type in which it is read, for what codes it: without memory if that is another one."""
+    dtype = read_as(payload, bucket.dtype)
+    return bucket if dtype == bucket.dtype else shard_bucket(bucket, bucket.layout, dtype)
 
 
 def finalized(payload: Payload, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles import Context, Served, is_buffer
 from relaxcomm.roles.exchange import slots_in_run
+from relaxcomm.roles.payload import as_read
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.step.world import World
@@ -31,7 +32,7 @@ class RuleState(dict[str, Slots]):
         if rule.exchange.facts.applies_outer:  # whose slots its services keep
             del others["outer"]
         super().__init__({role: Slots(made.init(bucket), repr(made)) for role, made in others.items()})
-        coding = slots_in_run(rule.exchange, bucket, rule.compressor, membership)
+        coding = slots_in_run(rule.exchange, as_read(rule.payload, bucket), rule.compressor, membership)
         self["compressor"] = Slots(coding, f"{rule.exchange!r} with {rule.compressor!r}")
         self._slotted = [slots for slots in self.values() if slots]  # what can be assigned at all
 
@@ -176,4 +177,5 @@ class State:
 def _served(task: Task, context: Callable[[Rule], Context]) -> Served | None:
     """What its exchange has ranks answer to each other, made anew."""
     rule = task.rule
-    return rule.exchange.serve(context(rule), task.bucket, rule.compressor, rule.outer)
+    bucket = as_read(rule.payload, task.bucket)
+    return rule.exchange.serve(context(rule), bucket, rule.compressor, rule.outer)

@@ -267,3 +267,43 @@ def test_gradients_beside_them_still_keep_replicas_equal():
     assert Algorithm((Rule(payload=parameters(), exchange=all_reduce()), kept)).lets_replicas_differ
     with pytest.warns(relaxcomm.CompositionWarning, match="replicas part for good"):
         Algorithm((Rule(payload=momentum(), exchange=gossip()), kept))
+
+
+class Keeping(torch.optim.Optimizer):
+    """Keeps what its parameters' type is too short for."""
+
+    def __init__(self, parameters, rank) -> None:
+        super().__init__(parameters, {})
+        self.kept = 1.0 + (1 + rank) * 2.0**-12 * torch.arange(40)
+
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["kept"] = self.kept.clone()
+
+
+ALL = {"error_feedback": {"compressor": {"chunk_top_k": {"num_kept": 4, "chunk_size": 4}}}}
+WAYS = {
+    "whole": ("all_gather", ALL),
+    "parts": ("scatter_gather", ALL),
+    "parts and mean": ({"scatter_gather": {"server_feedback": True}}, ALL),
+    "server": ("averaging_server", ALL),
+    "server, uncoded": ("averaging_server", "identity"),
+}
+
+
+@pytest.mark.parametrize(("exchange", "coder"), WAYS.values(), ids=WAYS)
+def test_moments_of_a_short_type_are_exchanged_in_float32(exchange, coder):
+    def rank(group):
+        pair = nn.ParameterList([nn.Parameter(torch.zeros(40, dtype=torch.bfloat16)) for _ in range(2)])
+        optimizer = Keeping(pair.parameters(), group.rank())
+        moments = {"payload": {"optimizer_state": {"slots": "kept"}}, "compressor": coder}
+        rules = [{**one, "exchange": exchange} for one in ({"payload": "parameters"}, moments)]
+        config = {"algorithm": {"rules": rules}, "bucket_bytes": 80}
+        with relaxcomm.attach(pair, optimizer, config, process_group=group):
+            sum(one.sum() for one in pair).backward()
+            optimizer.step()
+        return [optimizer.state[one]["kept"] for one in pair]
+
+    for kept in relaxcomm.simulate(rank, 3):
+        for one in kept:
+            torch.testing.assert_close(one, 1.0 + 2.0**-11 * torch.arange(40), rtol=0, atol=1e-6)
