@@ -15,11 +15,13 @@ from relaxcomm.tensors.buckets import Item
 class GradientHooks:
     """Tells of gradients one by one, or collects them in C up to those that somebody waits for.
 
-    A hook in Python takes half a microsecond or more, and there may be hundreds in a backward.
+    A hook in Python takes half a microsecond or more, and there may be hundreds in a backward. A gradient is
+    told of when all of the user's hooks on it have run, which may change it.
 
     Args:
         parameters: whose gradients.
-        tell: called with the parameters' indices, in the order in which their gradients have arrived.
+        tell: called with the parameters' indices, in the order in which their gradients have arrived; with
+            none where a backward's first gradient is there, but the user's hooks have yet to run.
     """
 
     def __init__(self, parameters: Sequence[Item], tell: Callable[[list[int]], None]) -> None:
@@ -30,9 +32,7 @@ class GradientHooks:
         self._collects = self._arrived.append
         self._tells = uncompiled(self._arrives)
         self._each = partial(self._tells)  # what all parameters call; redirected between the two above
-        self._tells_collected = uncompiled(self._awaited_arrives)
         self._handles = [hang(parameter, self._each) for parameter in self._parameters]
-        self._awaited: dict[int, RemovableHandle] = {}
         # One is always awaited, and tells of a backward that comes after one that has failed.
         self.await_also(range(len(self._parameters))[:1])
 
@@ -48,12 +48,13 @@ class GradientHooks:
     def await_also(self, indices: Collection[int]) -> None:
         """Tell of these as soon as they are there, also while gradients are collected."""
         for index in indices:
-            if index not in self._awaited:
-                self._awaited[index] = hang(self._parameters[index], self._tells_collected)
+            if _last_hook(self._parameters[index]) is not self._tells:  # collects, or is behind no more
+                self._handles[index].remove()
+                self._handles[index] = hang(self._parameters[index], self._tells)
 
     def remove(self) -> None:
         """Remove all."""
-        for handle in (*self._handles, *self._awaited.values()):
+        for handle in self._handles:
             handle.remove()
 
     def _redirect(self, target: Callable[[Tensor], None]) -> None:
@@ -70,12 +71,20 @@ class GradientHooks:
         return indices
 
     def _arrives(self, parameter: Tensor) -> None:
-        self._arrived.append(parameter)
-        self._awaited_arrives(parameter)
+        if id(parameter) not in self._indices:  # see `_take`
+            return
+        last = _last_hook(parameter)
+        if last is self._tells or last is self._each:
+            self._arrived.append(parameter)
+            self._tell(self._take())
+        else:  # one of the user's is next, and may change the gradient: it is told of with the one behind it
+            self._tell(self._take())
+            self._arrived.append(parameter)
 
-    def _awaited_arrives(self, parameter: Tensor) -> None:
-        if indices := self._take():
-            self._tell(indices)
+
+def _last_hook(parameter: Tensor) -> object:
+    """What torch calls last when a parameter has its gradient: in the order in which they were hung."""
+    return next(reversed((parameter._post_accumulate_grad_hooks or {}).values()), None)
 
 
 def hang(parameter: Tensor, hook: Callable[[Tensor], object]) -> RemovableHandle:

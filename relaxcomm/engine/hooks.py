@@ -151,6 +151,7 @@ class Hooks:
             yield
         finally:
             self._tells_of_model = before
+            self.gradients.tell_each()  # what was collected belongs to nothing
 
     @property
     def _follower_of_model(self) -> Follower | None:

@@ -94,7 +94,7 @@ class Loop:
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
         loop_checks.leave_failed(self, failed=self._begun)
-        self._take_rest()  # of a backward that has failed
+        self._hooks.gradients.tell_each()  # what was collected is of a backward that has failed
         self._hooks.end_of_backward.forget()
         if torch.is_grad_enabled():
             self.close_skipped_step()
@@ -141,7 +141,8 @@ class Loop:
     def backward_ends(self) -> None:
         """The outermost backward has ended."""
         bound = self.step.bound
-        self._take_rest()
+        if rest := self._hooks.gradients.tell_each():
+            self._take_gradients(rest)
         self._hooks.end_of_backward.forget()
         bound.controllers.backward_ends()
         self.turns.watch()
@@ -184,25 +185,18 @@ class Loop:
 
     def _take_gradients(self, indices: list[int]) -> None:
         self._arrived = True
+        self.backward_begins()  # at whose end the rest is taken
         self.step.bound.controllers.gradients_arrive()
         if self._paused:
             loop_checks.check_not_exchanged(self.step)
             self._unsynchronised = True
-        elif self.given_up.include_this:
-            self.backward_begins()  # at whose end they are discarded
         else:
             self._attempt(lambda: self._hand_in(indices))
-
-    def _take_rest(self) -> None:
-        """Gradients that were collected when the backward ended."""
-        if rest := self._hooks.gradients.tell_each():
-            self._take_gradients(rest)
 
     def _hand_in(self, indices: list[int]) -> None:
         """Those of a backward that reaches parameters; `autograd.grad` does not come here."""
         if not self._begun:
             loop_checks.check_no_graph()
-            self.backward_begins()
             if not self._called:
                 self._begin_uncalled()
             self.step.bound.replica.remember_scale()

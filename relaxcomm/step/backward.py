@@ -122,6 +122,7 @@ class Backward:
         self._pipeline.finish()
         for bucket in self.buckets:
             bucket.leave()
+        self._readiness.leave()
         self._is_open = False
         self.tick()
 

@@ -49,6 +49,10 @@ class Readiness:
             self._come = []
         self._next = 0
 
+    def leave(self) -> None:
+        """Forget a backward that an error has ended."""
+        self._come, self._next = [], 0
+
     def arrive(self, indices: Sequence[int]) -> bool:
         """Take note of gradients, in the order in which they came; whether a bucket can be launched now.
 

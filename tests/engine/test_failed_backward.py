@@ -108,6 +108,79 @@ def test_peers_wait_otherwise_and_the_error_says_what_to_do(algorithm, bucket_by
         assert "load a state on all (engine.load_run_state_dict)" in message
 
 
+class Branched(Model):
+    """Uses a layer more where it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.side = nn.Linear(3, 1)
+
+    def forward(self, x, fails=False, branches=True):
+        return super().forward(x, fails) + (self.side(x) if branches else 0)
+
+
+def failing_first(world, fails):
+    """Bytes sent before the last gradient of each backward after a first one that may fail, and the end."""
+    torch.manual_seed(0)
+    model = Branched()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draw, early = torch.Generator().manual_seed(world.rank), []
+    with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 20}) as engine:
+        if fails:
+            saved = engine.run_state_dict()
+            with suppress(MemoryError):
+                model(torch.ones(8, 3), True).sum().backward()
+            engine.load_run_state_dict(saved)
+        for step in range(3):
+            before = engine.statistics["bytes_sent"]
+            handle = model.first.weight.register_hook(
+                lambda _, before=before: early.append(engine.statistics["bytes_sent"] - before)
+            )
+            optimizer.zero_grad()
+            out = model(torch.randn(8, 3, generator=draw), branches=step > 0 or world.rank != 1)
+            out.square().mean().backward()
+            optimizer.step()
+            handle.remove()
+    return early, values(model).tolist()
+
+
+def test_a_first_backward_that_fails_is_forgotten():
+    """The next one shows what comes and how often, which need not be the same on all ranks."""
+    found = in_process(failing_first, 3, True)
+    assert found == in_process(failing_first, 3, False)
+    assert all(early[2] > 0 for early, _ in found)
+
+
+def failing_unsynchronised(world, then, fails):
+    """Like `failing`, under no_sync(), on one rank, after a first gradient."""
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(world.rank)
+    with world.attach(model, optimizer, "bsp") as engine:
+        for step in range(4):
+            x = torch.randn(8, 3, generator=draw)
+            if step == 2 and fails and world.rank == 0:
+                with engine.no_sync(), suppress(MemoryError):
+                    model(x, True).sum().backward()
+            optimizer.zero_grad()
+            if then == "evaluates":
+                torch.no_grad()(model)(x)
+            elif then == "accumulates":
+                with engine.no_sync():
+                    model(-x).sum().backward()
+            model(x).square().mean().backward()
+            optimizer.step()
+        return engine.statistics["steps"], values(model).tolist()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("then", ["trains", "evaluates", "accumulates"])
+def test_one_that_fails_under_no_sync_is_forgotten(then, size):
+    found = in_process(failing_unsynchronised, size, then, True)
+    assert found == in_process(failing_unsynchronised, size, then, False)
+
+
 def stepping(world, stands: bool):
     """What is said to a step right after a failed backward, whose first gradients were not told of yet."""
     model = Model()

@@ -105,6 +105,23 @@ def test_the_first_one_may_have_the_others_collected():
     assert told == [[0], [1, 2, 3]]
 
 
+def test_hooks_that_the_user_hangs_later_run_first():
+    """Then ours are behind them, so that nothing waits for the next gradient any more."""
+    ran, told = [], []
+    parameters = trainable(model := chain())
+    hooks = GradientHooks(parameters, lambda indices: told.append((indices, list(ran))))
+    for index, item in enumerate(parameters):
+        item.parameter.register_post_accumulate_grad_hook(lambda p, index=index: ran.append(index))
+    model(torch.ones(1, 2)).sum().backward()
+    assert told == [([], []), ([0], [0]), ([1], [0, 1]), ([2], [0, 1, 2])]
+    assert hooks.tell_each() == [3]
+    hooks.await_also(range(4))
+    ran.clear()
+    told.clear()
+    model(torch.ones(1, 2)).sum().backward()
+    assert told == [([0], [0]), ([1], [0, 1]), ([2], [0, 1, 2]), ([3], [0, 1, 2, 3])]
+
+
 ORDERS = [(0, 1, 2, 3, 4, 5), (5, 4, 3, 2, 1, 0), (2, 0, 4, 1, 5, 3), (3, 5), (0, 1, 2, 3, 4, 5)] * 3
 
 
@@ -159,3 +176,71 @@ def test_an_order_that_changes_for_good_is_learned(order):
     orders = [ORDERS[0]] * 3 + [order] * 3
     for early, _ in in_process(exchanged_early, 3, orders):
         assert early[4] == early[5] > 0
+
+
+BOUND, HUNG_AT = 1e-3, 2
+
+
+def clip(parameter: torch.Tensor) -> None:
+    parameter.grad.clamp_(-BOUND, BOUND)
+
+
+def clipped(world: World, hung: str):
+    """Each parameter's gradient is bounded from a step on, by a hook that is hung in that step."""
+    torch.manual_seed(0)
+    model = Branches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def hang(*_):
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(clip)
+
+    with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 300}) as engine:
+        inside = {"before no_sync": engine.no_sync, "before averaged": engine.averaged}.get(hung)
+        for step in range(4):
+            optimizer.zero_grad()
+            if step == HUNG_AT and (inside or hung == "before forward"):
+                hang()
+            if inside:
+                with inside():
+                    model.forward(torch.zeros(4, 8), ORDERS[0]).mul(0).sum().backward()
+            torch.manual_seed(100 * step + world.rank)
+            outputs = (model.forward if inside else model)(torch.randn(4, 8), ORDERS[0])
+            if step == HUNG_AT and hung == "before backward":
+                hang()
+            elif step == HUNG_AT and hung == "in backward":
+                outputs.register_hook(hang)
+            outputs.square().mean().backward()
+            optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def clipped_by_hand(size: int):
+    torch.manual_seed(0)
+    model = Branches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        means = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        for rank in range(size):
+            optimizer.zero_grad()
+            torch.manual_seed(100 * step + rank)
+            model(torch.randn(4, 8), ORDERS[0]).square().mean().backward()
+            for mean, parameter in zip(means, model.parameters(), strict=True):
+                if step >= HUNG_AT:
+                    clip(parameter)
+                mean += parameter.grad / size
+        for mean, parameter in zip(means, model.parameters(), strict=True):
+            parameter.grad = mean
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+HUNG = ("before forward", "before no_sync", "before averaged", "before backward", "in backward")
+
+
+@pytest.mark.parametrize("hung", HUNG)
+def test_what_the_users_hooks_leave_is_exchanged_whenever_they_were_hung(network, hung):
+    """Also where gradients are large, and multiplied as soon as they are there."""
+    for parameters in network(clipped, 3, hung):
+        for ours, theirs in zip(parameters, clipped_by_hand(3), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)

@@ -42,6 +42,27 @@ def test_the_first_backward_only_shows_the_order():
     assert not readiness.has_come("p2")
 
 
+def test_a_first_backward_that_has_failed_shows_nothing():
+    readiness = Readiness(NAMES)
+    readiness.open()
+    readiness.arrive([3, 1, 0])
+    readiness.leave()
+    readiness.open()
+    readiness.arrive([5])
+    assert not readiness.has_come("p3")
+    assert readiness.order()[0] == "p5"
+
+
+def test_one_that_has_failed_later_leaves_nothing_behind():
+    readiness = bound([0, 1, 2, 3, 4, 5, 6, 7])
+    readiness.open()
+    readiness.arrive([0, 1, 2, 3])
+    assert list(readiness.complete()) == [0]
+    readiness.leave()
+    assert not readiness.has_come("p0")
+    assert backward(readiness, [[0, 1, 2, 3], [4, 5, 6, 7]]) == [[0], [1]]
+
+
 def test_buckets_are_closed_by_their_last_gradients():
     readiness = bound([0, 1, 2, 3, 4, 5, 6, 7])
     assert readiness.closing == {3, 7}
