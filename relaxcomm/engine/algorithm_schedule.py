@@ -16,6 +16,7 @@ from relaxcomm.engine.state_schema import EngineState
 from relaxcomm.errors import ConfigError, UsageError
 from relaxcomm.roles.planner import Measured
 from relaxcomm.step.step import Step
+from relaxcomm.step.uneven_inputs import check_switches
 from relaxcomm.system.telling import tell
 
 
@@ -99,6 +100,11 @@ class AlgorithmSchedule:
         """The phases that have not begun."""
         return self._phases[self._num_begun :]
 
+    def check_join(self) -> None:
+        """Raise UsageError for phases to come that ranks that have run out of data could not follow."""
+        if self.is_ahead():
+            check_switches(self._step.bound.algorithm, *(phase.algorithm for phase in self.to_come))
+
     def is_ahead(self) -> bool:
         """Whether a switch is still to come."""
         return self._num_begun < len(self._phases) or self._step.bound.algorithm.planner is not None
@@ -166,6 +172,8 @@ class AlgorithmSchedule:
         before = self._step.bound.algorithm
         assert before.planner is not None, "nothing is measured without one"
         algorithm, reason = before.planner.choose(measured)
+        if self._step.inputs.active:
+            check_switches(parse_algorithm(algorithm))
         self._switch(algorithm, from_start=True)
         bound = self._step.bound
         self._measured, self.choice = measured, f"{before.name} chose {bound.algorithm!r}: {reason}"

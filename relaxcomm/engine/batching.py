@@ -145,6 +145,9 @@ class Batching(Readable):
         still over all ranks, as in DDP) or its own parameters. In the end all have the model of a
         rank that trained longest. Phases and planners go on inside, but `switch` must be called outside.
 
+        Raises: UsageError, on every rank, for a phase to come, or a planner's choice, that goes on from or
+            with an algorithm whose ranks have no common step, such as `ssp`.
+
         Example:
             >>> import torch
             >>> from relaxcomm import attach, simulate
@@ -161,6 +164,7 @@ class Batching(Readable):
             [4, 4]
         """
         self._check_open()
+        self._session.schedule.check_join()
         if not self.algorithm.keeps_step:  # nobody waits in a step for a rank that has finished
             yield
             return

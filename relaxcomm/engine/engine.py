@@ -139,7 +139,15 @@ class Engine(Batching, Restorable, Telemetry):
             [3.0, 3.0]
         """
         self._check_open()
-        return self._session.common_events.together(event)
+
+        def after_pushes() -> T:
+            step = self._session.step
+            if step.bound.state.services and not self._finished:  # nobody serves after the end
+                with self.world.statistics.evaluating():  # a part of no step
+                    step.meet(evaluates=True)
+            return event()
+
+        return self._session.common_events.together(after_pushes)
 
     def close(self, *, average: bool | None = None) -> None:
         """Drain what is in flight, average the replicas, and restore model and optimizer.

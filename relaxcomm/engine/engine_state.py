@@ -13,7 +13,6 @@ from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import parse
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.network.transport import Membership
-from relaxcomm.step import served
 from relaxcomm.step.kept_replica import kept
 
 
@@ -21,7 +20,8 @@ def export(session: Session) -> dict[str, Any]:
     """All state of this rank."""
     session.loop.close_skipped_step()
     session.bound.flags.raise_if_bad()
-    _meet(session)
+    session.step.meet()
+    session.step.parameters.meet()
     parts = {**step_state.export(session.step), **session.schedule.export()}
     return {**parts, "loaders": session.loaders.export()}
 
@@ -60,16 +60,10 @@ def algorithm_of(session: Session, states: Sequence[Any]) -> Algorithm:
 def restore(session: Session, state: Mapping[str, Any]) -> None:
     """Go on from a state that was checked; every rank calls it."""
     session.loop.leave_step()
-    _meet(session)  # else services would take what was asked before for what is asked after
+    session.step.parameters.meet()
     session.replica.loaded.forget()  # the weights belong to the state
     with kept(session.bound):  # a switch would average them
         session.schedule.resume(state)
     step_state.restore(session.step, state)
     session.loaders.restore(state["loaders"])
     session.replica.loaded.forget(is_restored=True)
-
-
-def _meet(session: Session) -> None:
-    """Have services answer all that they are asked; nothing of it is applied here."""
-    served.meet(session.bound, session.step.parameters.asked())
-    session.step.parameters.meet()

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from relaxcomm.engine.session import Session
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.replica.modes import evaluated, in_train_mode, trained
-from relaxcomm.step import replicas, served
+from relaxcomm.step import replicas
 from relaxcomm.step.kept_replica import Kept, kept
 from relaxcomm.tensors.buckets import Bucket
 
@@ -39,13 +39,13 @@ def _left(own: Kept, changed: Sequence[Optimizer]) -> Iterator[None]:
 
 def _means(session: Session) -> list[tuple[Bucket, Tensor]]:
     """Replace nothing before all ranks have them: those that are left take means of their own once more."""
-    bound, asked = session.bound, session.step.parameters.asked()
+    bound, step = session.bound, session.step
     optimizers = bound.replica.optimizers
     changes = bool(in_train_mode(optimizers))  # else nothing is written, and a copy would be of no use
     with kept(bound) if changes else nullcontext(), evaluated(optimizers, keeps=True):
         if bound.plan.keeps_step:
             bound.meet("averaged()")
-        served.meet(bound, asked, evaluates=True)
+        step.meet(evaluates=True)
         if not bound.plan.keeps_step:  # whoever is early is asked by the others until they come
             bound.meet("averaged()")
-        return replicas.finite_means(bound, EVALUATION, asked)
+        return replicas.finite_means(bound, EVALUATION, step.parameters.asked())

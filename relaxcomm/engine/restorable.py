@@ -68,7 +68,7 @@ class Restorable(Readable):
             ...     engine.statistics["synchronisations"]
             1
         """
-        self._check_not_averaged("load_state_dict()")
+        self._begin_load("load_state_dict()")
         mine = run_state.of_rank(self.world, state)
         engine_state.check(self._session, mine)
         engine_state.restore(self._session, mine)
@@ -110,7 +110,7 @@ class Restorable(Readable):
             ...     torch.equal(torch.rand(()), drawn)
             True
         """
-        self._check_not_averaged("load_run_state_dict() or checkpoint.load()")
+        self._begin_load("load_run_state_dict() or checkpoint.load()")
         run_state.restore(self._session, state, others)
 
     def non_finite_parameters(self) -> list[str]:
@@ -166,3 +166,8 @@ class Restorable(Readable):
         """
         self._check_open()
         return run_state.carried(self._session, states, others)
+
+    def _begin_load(self, called: str) -> None:
+        """Before ranks wait for each other; what services are asked before is no part of what is loaded."""
+        self._check_not_averaged(called)
+        self._session.step.meet()

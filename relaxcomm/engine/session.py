@@ -108,6 +108,7 @@ class Session:
 
     def _switch(self, algorithm: object, residuals: switching.Residuals, *, from_start: bool) -> None:
         before = self.step
+        before.meet()
         following = switching.choose(before.bound, self.settings, algorithm, residuals)
         switching.leave(self.loop)
         self.loop.given_up.catch_up()

@@ -37,8 +37,6 @@ class Shadow:
         finally:
             self._step().inputs.train()
         step = self._step()
-        if not step.bound.plan.keeps_step:  # switched to: nobody waits for a rank that has finished
-            return
         step.bound.votes.drain()  # what is on its way to parameters that are given up
         step.parameters.drain()
         # Shadows have looked ahead: clocks differ.
@@ -57,7 +55,7 @@ class Shadow:
                 return False
             self._schedule.go_on()
         step = self._step()
-        if not step.bound.plan.keeps_step or not step.shadow():
+        if not step.shadow():
             return False
         if not step.inputs.is_anything_ahead() and not self._schedule.is_ahead():
             return step.inputs.agree(trains=False)

@@ -156,11 +156,11 @@ class Statistics(Mapping[str, float]):
     def evaluating(self) -> Iterator[None]:
         """Leave an evaluation out of the step times, and its waits out of training's."""
         self.pause()
-        before = self.waiting_seconds
+        trained = self.waiting_seconds - self.evaluation_waiting_seconds
         try:
             yield
         finally:
-            self.evaluation_waiting_seconds += self.waiting_seconds - before
+            self.evaluation_waiting_seconds = self.waiting_seconds - trained
             self.pause()
 
     def given(self, samples: int) -> None:

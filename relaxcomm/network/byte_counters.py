@@ -6,7 +6,8 @@ import threading
 from dataclasses import dataclass, field
 
 EVALUATION = "evaluation"
-"""The label of what `Engine.averaged` and `Engine.close` send to make the model that is looked at."""
+"""The label of what is sent to make the model that is looked at (`Engine.averaged`, `Engine.close`), and of
+what ranks ask servers in `Engine.together`."""
 
 
 @dataclass

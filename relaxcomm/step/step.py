@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from relaxcomm.config import DriftGuard
+from relaxcomm.step import served
 from relaxcomm.step.backward import Backward
 from relaxcomm.step.bases import Bases
 from relaxcomm.step.bound import Bound
@@ -124,6 +125,17 @@ class Step:
         self._exchanged, self._ran = False, frozenset()
         if exchanged:
             self._tell()
+
+    def meet(self, *, evaluates: bool = False) -> None:
+        """Have all pushes in: with a server, every rank calls it before it waits for all others.
+
+        Else it would wait for one that waits at the server for its next push. What is on its way is answered,
+        and not applied.
+
+        Args:
+            evaluates: whether the cost is no training's.
+        """
+        served.meet(self.bound, self.parameters.asked(), evaluates=evaluates)
 
     def leave(self) -> None:
         """Forget the step that an error has ended."""

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import UsageError
 from relaxcomm.step.backward import Backward
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.parameter_exchange import ParameterExchange
+
+
+def check_switches(*algorithms: Algorithm) -> None:
+    """Raise UsageError for switches inside join() that ranks that have run out of data could not follow.
+
+    Args:
+        algorithms: from and to which they are, as far as that is known.
+    """
+    apart = [one.name for one in algorithms if not one.keeps_step]
+    if apart:
+        raise UsageError(
+            f"a switch from or to {apart[0]} inside join(): its workers have no common step, so one that has "
+            "run out of data could not follow; enter join() when the last phase has begun, or give all as "
+            "many batches, as engine.loader does, and leave join() out"
+        )
 
 
 class UnevenInputs:

@@ -312,8 +312,9 @@ def test_a_round_that_an_evaluation_follows_is_waited_for_all_the_same(monkeypat
     with seen.waiting:
         now[0] = 5.0
     seen.in_flight.arrived("0", flight)
-    with seen.evaluating(), seen.waiting:
+    with seen.evaluating(), seen.evaluating(), seen.waiting:  # all do something together inside
         now[0] = 10.0
+    assert seen.evaluation_waiting_seconds == 5.0
     assert (seen.exposed_seconds, seen.hidden_seconds) == (3.0, 1.0)
     seen.tick(False, 0)
     with seen.waiting:
