@@ -7,12 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config import Phase
+from relaxcomm.config import Config, Phase
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.engine.binding import fitted
 from relaxcomm.engine.first_steps import FirstSteps
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.state_schema import EngineState
+from relaxcomm.engine.switching import Residuals
 from relaxcomm.errors import ConfigError, UsageError
 from relaxcomm.roles.planner import Measured
 from relaxcomm.step.step import Step
@@ -27,14 +28,13 @@ class AlgorithmSchedule:
 
     Args:
         loop: that follows the training loop.
-        phases: in the order in which they begin.
+        settings: of the run, whose phases begin one after the other.
         switch: goes on with an algorithm, and tells the schedule by `follow`.
     """
 
-    def __init__(
-        self, loop: Loop, step: Step, phases: tuple[Phase, ...], switch: Callable[..., None]
-    ) -> None:
-        self._loop, self._phases, self._switch = loop, phases, switch
+    def __init__(self, loop: Loop, step: Step, settings: Config, switch: Callable[..., None]) -> None:
+        self._loop, self._switch = loop, switch
+        self._phases, self._algorithms = settings.phases, settings.algorithms
         self._num_begun = 0
         self.follow(step)
 
@@ -64,12 +64,17 @@ class AlgorithmSchedule:
         }
 
     def resume(self, saved: Mapping[str, Any]) -> None:
-        """Switch to what ran when that was saved."""
-        num_begun, measured = saved["phase"], saved["measured"]
-        if num_begun not in (0, self._num_begun):
-            self._begin(num_begun)
-        if measured is not None and self._step.bound.algorithm.planner is not None:
-            self._choose(Measured(**measured))
+        """Switch to what ran when that was saved, which was checked; it may be what runs now."""
+        phase, algorithm = saved["phase"], saved["algorithm"]
+        measured = None if saved["measured"] is None else Measured(**saved["measured"])
+        if repr(self._step.bound.algorithm) not in (algorithm, repr(self._first_of(phase))):
+            self._begin(phase)
+        elif phase != self._num_begun:
+            self._num_begun = phase
+            self.follow(self._step)
+        if measured is not None and repr(self._step.bound.algorithm) != algorithm:
+            self._choose(measured)
+        self._measured = measured
         self._first_steps.resume(saved["step_times"])
 
     def begin_at(self, saved: EngineState) -> None:
@@ -86,13 +91,13 @@ class AlgorithmSchedule:
                 f"the saved engine state is in phase {saved.phase}, and this run has {len(self._phases)}; "
                 "give the configuration that it was saved with"
             )
-        bound = self._step.bound
-        algorithm = bound.algorithm
-        if saved.phase not in (0, self._num_begun):
-            algorithm = fitted(bound.replica.model, self._phases[saved.phase - 1].algorithm)
+        algorithm = self._step.bound.algorithm
+        if repr(algorithm) == saved.algorithm:  # also one that the training program has switched to
+            return algorithm
+        algorithm = self._first_of(saved.phase)
         if saved.measured is not None and algorithm.planner is not None:
             chosen, _ = algorithm.planner.choose(saved.measured)
-            algorithm = fitted(bound.replica.model, parse_algorithm(chosen))
+            algorithm = fitted(self._step.bound.replica.model, parse_algorithm(chosen))
         return algorithm
 
     @property
@@ -118,7 +123,7 @@ class AlgorithmSchedule:
         if self._first_steps.are_over():
             self._choose(self._first_steps.measure())
         else:
-            self._begin(self._num_begun + 1)
+            self._begin(self._num_begun + 1, self._phases[self._num_begun].residuals)
 
     def stop_timing(self) -> None:
         """This rank trains no more, but takes part in what the others do."""
@@ -160,12 +165,17 @@ class AlgorithmSchedule:
         steps = self._step.bound.world.statistics.steps + ahead
         return self._num_begun < len(self._phases) and steps >= self._phases[self._num_begun].after_steps
 
-    def _begin(self, num_begun: int) -> None:
+    def _first_of(self, num_begun: int) -> Algorithm:
+        """The algorithm with which a run goes on when so many phases have begun, until one is chosen."""
+        return fitted(self._step.bound.replica.model, self._algorithms[num_begun])
+
+    def _begin(self, num_begun: int, residuals: Residuals = "carry") -> None:
         """Be where a run is in which so many phases have begun."""
         self._num_begun = num_begun
-        phase = self._phases[num_begun - 1]
-        self._switch(phase.algorithm, phase.residuals)
-        self._tell(f"{phase.algorithm.name} from step {phase.after_steps}")
+        algorithm = self._algorithms[num_begun]
+        self._switch(algorithm, residuals)
+        step = self._phases[num_begun - 1].after_steps if num_begun else 0
+        self._tell(f"{algorithm.name} from step {step}")
 
     def _choose(self, measured: Measured) -> None:
         """Go on with what the planner says; the same on all ranks."""

@@ -56,7 +56,7 @@ class Session:
             self.hooks.hang()
             if self.replica.scaler is not None:
                 self.hooks.watch_parts()  # until the model is called: a step that is skipped must be seen
-            self.schedule = AlgorithmSchedule(self.loop, self.step, settings.phases, self.switch)
+            self.schedule = AlgorithmSchedule(self.loop, self.step, settings, self.switch)
         except BaseException:
             self.detach()
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 from typing import Any
@@ -569,6 +570,28 @@ def test_a_resumed_run_goes_on_as_the_whole_one(at):
     )
     for one, other in zip(whole, resumed, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("at", [1, 3, 5])
+def test_a_run_that_goes_back_chooses_anew_where_it_had_not_chosen(at):
+    def program(group, goes_back):
+        rank = Rank(group, chosen_by(by_step_time()), 0.005)
+        rank.train(0, at)
+        saved = copy.deepcopy(rank.engine.run_state_dict())
+        before = rank.engine.choice
+        if goes_back:
+            rank.train(at, 9)
+            rank.engine.load_run_state_dict(saved)
+            assert rank.engine.choice == before
+        rank.train(at, STEPS)
+        assert rank.engine.algorithm.rules[0].trigger == every(steps=5)
+        return values(rank.model)
+
+    returned, straight = (
+        relaxcomm.simulate(lambda group, goes_back=goes_back: program(group, goes_back), 3, link=LINK)
+        for goes_back in (True, False)
+    )
+    np.testing.assert_array_equal(returned, straight)
 
 
 @pytest.mark.parametrize(

@@ -263,3 +263,67 @@ def test_servers_go_back_in_processes():
     for first, second in on_gloo(again, SIZE, "async_model_average", 2):
         assert np.isfinite(first).all()
         assert np.isfinite(second).all()
+
+
+OFTEN, SELDOM = ({"name": "local_sgd", "steps": steps} for steps in (2, 4))
+
+
+def through_phases(world: World, first, phases, at: int, back_at: int, switches: bool = False):
+    """The names of the algorithms by step, and the parameters in the end.
+
+    Args:
+        at: after so many steps a state is saved.
+        back_at: after so many it is loaded; 0 for never.
+        switches: whether the program itself switches before it saves, and before it loads.
+    """
+    case, seen = CASES["toy"], []
+    model = case.model()
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, {"algorithm": first, "phases": phases}) as engine:
+        while engine.statistics["steps"] < STEPS:
+            case.local_loss(model, engine.statistics["steps"], world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            steps = engine.statistics["steps"]
+            if steps == at and "load" not in seen:
+                if switches:
+                    engine.switch(SELDOM)
+                saved = copy.deepcopy(engine.run_state_dict())
+            seen.append(engine.algorithm.name)
+            if steps == back_at and "load" not in seen:
+                if switches:
+                    engine.switch(SELDOM)
+                engine.load_run_state_dict(saved)
+                seen.append("load")
+        engine.close(average=False)
+        return seen, values(model)
+
+
+@pytest.mark.parametrize("back_at", [6, 10])
+@pytest.mark.parametrize(
+    ("first", "phases"),
+    [
+        ("bsp", [(4, OFTEN)]),
+        ("bsp", [(4, OFTEN), (8, "bsp")]),
+        (OFTEN, [(4, "topk_sgd"), (8, "slowmo")]),
+    ],
+    ids=["one phase", "the last like the first", "replicas differ"],
+)
+@pytest.mark.filterwarnings("ignore::relaxcomm.CompositionWarning")
+def test_before_the_first_phase_from_a_later_one(first, phases, back_at):
+    """Phases that had begun begin again."""
+    phases = [{"after_steps": after, "algorithm": algorithm} for after, algorithm in phases]
+    returned, straight = (in_process(through_phases, SIZE, first, phases, 2, at) for at in (back_at, 0))
+    for (seen, end), (expected, never) in zip(returned, straight, strict=True):
+        assert seen == [*expected[:back_at], "load", *expected[2:]]
+        assert np.array_equal(end, never)
+
+
+def test_to_what_the_program_had_switched_to_before_the_first_phase():
+    """It switches to that again before it loads, as in a process of its own."""
+    phases = [{"after_steps": 4, "algorithm": "bsp"}]
+    returned, straight = (in_process(through_phases, SIZE, "bsp", phases, 2, at, True) for at in (6, 0))
+    for (seen, end), (expected, never) in zip(returned, straight, strict=True):
+        assert seen == [*expected[:6], "load", *expected[2:]]
+        assert expected == ["bsp", *["local_sgd"] * 2, *["bsp"] * 9]
+        assert np.array_equal(end, never)
