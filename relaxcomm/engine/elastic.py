@@ -73,7 +73,7 @@ class Elastic:
         return replace(world, transport=world.transport.at(place))
 
     def join(self, meet: Callable[[MeetingPlace], T]) -> T:
-        """Ask to be admitted as a new worker, and meet the others; again where one is lost meanwhile.
+        """Ask to be admitted as a new worker, and meet the others; again where that is broken off.
 
         Args:
             meet: all that is done with them before this worker is one of them.
@@ -90,10 +90,9 @@ class Elastic:
             except RankLostError as error:
                 if attempt == _ATTEMPTS:
                     raise CommunicationError(
-                        f"{_ATTEMPTS} times another worker was lost while this one joined; start it again: "
-                        f"{error}"
+                        f"joining was broken off {_ATTEMPTS} times; start this worker again: {error}"
                     ) from None
-                tell(f"another worker was lost while this one joined, so it asks again: {error}")
+                tell(f"joining was broken off, so it asks again: {error}")
                 forget_locals(error)
                 buffer_pool.release()  # as in `give_up`
         raise AssertionError("it has returned or raised")
@@ -124,7 +123,7 @@ class Elastic:
             in_order: whether nothing that was under way was given up.
         """
         now = self.generation
-        changes = [f"rank {rank} {how}" for rank, how in now.lost.items()]
+        changes = [f"worker {worker} {how}" for worker, how in now.lost.items()]
         changes += [f"worker {worker} joins" for worker in now.joined]
         if not changes and in_order:  # who has asked has ended before it joined
             return
@@ -137,7 +136,7 @@ class Elastic:
     def _check_quorum(self) -> None:
         size = len(self.generation.workers)
         if size < self._quorum:
-            lost = "; ".join(f"rank {rank} {how}" for rank, how in self.generation.lost.items())
+            lost = "; ".join(f"worker {worker} {how}" for worker, how in self.generation.lost.items())
             raise CommunicationError(
                 f"{size} of the workers are left, fewer than membership.quorum: {self._quorum} ({lost}); "
                 "start the run again from a checkpoint"

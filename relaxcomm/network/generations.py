@@ -143,7 +143,7 @@ class Generations:
     def _go_to(self, decided: Generation) -> MeetingPlace:
         if self._worker not in decided.workers:
             raise GivenUpError(
-                f"rank {self._worker} was given up by the others, who have gone on without it: "
+                f"worker {self._worker} was given up by the others, who have gone on without it: "
                 f"{decided.lost.get(self._worker, 'it has left')}"
             )
         self.current = decided

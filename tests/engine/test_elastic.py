@@ -21,7 +21,7 @@ LATE = "a rank was late, so what was under way is given up, but none is lost: 3 
 @pytest.mark.parametrize(
     ("lost", "joined", "in_order", "told"),
     [
-        ({3: "has ended"}, (), False, "rank 3 has ended: 3 ranks go on from step 9"),
+        ({3: "has ended"}, (), False, "worker 3 has ended: 3 ranks go on from step 9"),
         ({}, (2,), True, "worker 2 joins: 3 ranks go on from step 9"),
         ({}, (), False, LATE),
         ({}, (), True, None),  # who has asked has ended before it joined
@@ -36,7 +36,7 @@ def test_each_change_is_told(lost, joined, in_order, told, capsys):
 
 
 @pytest.mark.parametrize("lost", [0, 2, 3])
-def test_who_joins_asks_again_when_another_is_lost_meanwhile(lost, capsys):
+def test_who_joins_asks_again_where_that_is_broken_off(lost, capsys):
     asked, met = [], []
 
     def meet(place):
@@ -51,8 +51,10 @@ def test_who_joins_asks_again_when_another_is_lost_meanwhile(lost, capsys):
         assert elastic.join(meet) == "a session"
     else:
         with pytest.raises(
-            CommunicationError, match=r"3 times another worker was lost .*; start it again: rank 0 has ended"
+            CommunicationError, match="broken off 3 times; start this worker again: rank 0 has ended"
         ):
             elastic.join(meet)
     assert met == [1, 2, 3][: lost + 1]
-    assert capsys.readouterr().err.count("so it asks again: rank 0 has ended\n") == min(lost, 2)
+    assert capsys.readouterr().err.count(
+        "joining was broken off, so it asks again: rank 0 has ended\n"
+    ) == min(lost, 2)

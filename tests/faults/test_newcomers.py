@@ -131,7 +131,7 @@ def test_a_worker_that_was_stopped_joins_again(name, stopped):
     job.ranks[stopped].send_signal(signal.SIGCONT)
     found, errors = job.end()
     assert [one["ranks"] for one in found] == [SIZE] * SIZE
-    assert f"rank {stopped} is stopped" in errors
+    assert f"worker {stopped} is stopped" in errors
     assert f"worker {SIZE} joins" in errors
 
 
@@ -169,4 +169,4 @@ def test_who_would_hand_over_is_killed_and_they_ask_again():
     job.join()
     found, errors = job.end(killed=0)
     assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
-    assert "another worker was lost while this one joined, so it asks again: rank " in errors
+    assert "joining was broken off, so it asks again: rank " in errors

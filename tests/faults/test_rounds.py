@@ -63,7 +63,7 @@ def run(algorithm, lost, device="cpu"):
 def check(found, errors, lost):
     assert len({one["rounds"] for one in found}) == 1
     assert [one["ranks"] for one in found] == [SIZE] * SIZE
-    assert f"rank {lost[0]} has ended without a message" in errors
+    assert f"worker {lost[0]} has ended without a message" in errors
     assert "worker 3 joins: 3 ranks go on" in errors
 
 

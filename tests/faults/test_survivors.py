@@ -100,7 +100,7 @@ def check(found, errors, *, lost: int = 1):
     assert not any(one["serving"] for one in found), "threads of services are left"
     assert "has never exchanged" not in errors
     assert all(one["last"] < 0.5 * one["first"] for one in found)
-    assert f"rank {lost} " in errors
+    assert f"worker {lost} " in errors
     assert f"{SIZE - 1} ranks go on from step" in errors
     # Two seconds beyond noticing on a quiet machine.
     assert all(one["longest"] < 15 for one in found)
@@ -121,7 +121,7 @@ def test_rank_0_may_be_lost_in_the_middle_of_an_exchange():
 def test_a_rank_that_raises_is_left_behind():
     found, errors = lose("selsync", lost=2, how="raise")
     check(found, errors, lost=2)
-    assert "rank 2 failed: KeyError: 'mine': 3 ranks go on" in errors
+    assert "worker 2 failed: KeyError: 'mine': 3 ranks go on" in errors
 
 
 def test_ranks_with_gpus_go_on():

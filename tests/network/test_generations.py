@@ -32,7 +32,7 @@ def test_a_rank_that_is_silent_is_given_up_and_hears_of_it():
     assert places[0].name == places[1].name != "run"
     assert first.current.workers == (0, 2)
     assert first.current.lost == {1: "did not come within 0.2 s"}
-    with pytest.raises(CommunicationError, match=r"rank 1 was given up by the others.*did not come within"):
+    with pytest.raises(CommunicationError, match=r"worker 1 was given up by the others.*did not come within"):
         late.follow()
 
 
