@@ -110,6 +110,11 @@ class Hooks:
         others = Hook(lambda optimizer, *args: told(optimizer) if (told := steps()) else None)
         add(register_optimizer_step_post_hook(others))
 
+    @property
+    def are_hung(self) -> bool:
+        """Whether the training loop is followed."""
+        return bool(self._handles)
+
     def follow(self, follower: Follower | None, *, gradients: bool) -> None:
         """Tell somebody from now on, or nobody.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Real
 from threading import Lock
 from typing import Any
@@ -171,6 +172,10 @@ class Metering:
         if self._exporter is not None:
             self._exporter.close()
         self._exporter = None
+
+    def ending(self) -> Callable[[str], None]:
+        """What writes the summary of the run as it is now, and holds nothing of it; none has an exporter."""
+        return partial(self._lines.close, last=self.snapshot())
 
     def synchronised(self) -> None:
         """Something was exchanged."""

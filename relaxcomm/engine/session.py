@@ -16,7 +16,7 @@ from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Gone
 from relaxcomm.engine.reconfiguration import Reconfiguration
-from relaxcomm.engine.unclosed import open_sessions
+from relaxcomm.engine.unclosed import Unclosed
 from relaxcomm.errors import RankLostError
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.generations import Generation
@@ -63,7 +63,7 @@ class Session:
         if elastic is not None:
             self._ranks = Reconfiguration(elastic, self)
         attached_models.add(self.replica.model)
-        open_sessions.add(self)
+        self._unclosed = Unclosed(self)
 
     @property
     def world(self) -> World:
@@ -228,8 +228,8 @@ class Session:
 
     def release(self, status: str) -> None:
         """Give back everything, and tell the other ranks what became of this one."""
-        open_sessions.discard(self)
         self.loaders.end(self.bound)
+        self._unclosed.close()
         self.metering.close(status)
         if self._ranks is not None:
             self._ranks.elastic.leave(status)

@@ -1,42 +1,91 @@
-"""Sessions that nobody has closed when the process exits: their logs are ended, and what differs is said."""
+"""Sessions that nobody closes: when the process exits their logs are ended, and what may differ is said."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 from weakref import WeakSet
 
-from relaxcomm.engine import attached_models, idle
+from relaxcomm.engine import idle
+from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.metering import Metering
 from relaxcomm.errors import worded
-from relaxcomm.network.endings import ended_at_exit
-from relaxcomm.replica.replica import Replica
+from relaxcomm.network.endings import at_exit
 from relaxcomm.step.bound import Bound
 
 
-class Unclosed(Protocol):
-    """What is left of a run."""
+class Session(Protocol):
+    """What may be left open."""
 
     metering: Metering
-    replica: Replica
+    hooks: Hooks
 
     @property
     def bound(self) -> Bound:
         """The algorithm that runs now, on the model."""
 
 
-def _end(session: Unclosed) -> None:
-    """End what this rank has for itself, and ask nobody: the others may be gone."""
-    error = getattr(sys, "last_value", None)  # which has ended the process, outside a `with` block
-    if error is None and session.replica.model in attached_models.all_attached():
-        idle.warn_of_unclosed(session.bound)
-    with suppress(Exception):  # such as a device that failed: what else is to be ended has its turn
-        session.metering.close("not closed" if error is None else f"failed: {worded(error)}")
+class Unclosed:
+    """A session until it is closed; one that is collected before the process exits is not forgotten.
+
+    Args:
+        session: which holds this.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._is_open = session, True
+        _open.add(self)
+        at_exit(_end_all)
+
+    def close(self) -> None:
+        """The session has ended, or another process is to end it."""
+        self._is_open = False
+
+    def end(self) -> None:
+        """End what this rank has for itself, and ask nobody: the others may be gone."""
+        if not self._is_open:
+            return
+        self.close()
+        error = getattr(sys, "last_value", None)  # which has ended the process, outside a `with` block
+        if error is None and self._may_differ():
+            idle.warn_of_unclosed()
+        with suppress(Exception):  # such as a device that failed: what else is to be ended has its turn
+            self._session.metering.close(_STATUS if error is None else f"failed: {worded(error)}")
+
+    def _may_differ(self) -> bool:
+        return self._session.hooks.are_hung and idle.may_end_apart(self._session.bound)
+
+    def __del__(self) -> None:
+        # Any thread may collect it, with any lock: what takes one waits until the process exits.
+        if self._is_open:
+            with suppress(Exception):
+                _collected.append((self._may_differ(), self._session.metering.ending()))
 
 
-open_sessions: WeakSet[Unclosed] = ended_at_exit(_end)
-"""Those of this process."""
+_STATUS = "not closed"
+_open: WeakSet[Unclosed] = WeakSet()
+_collected: list[tuple[bool, Callable[[str], None]]] = []
+"""Of each whether models may differ, and what ends its log; nothing that holds a model."""
 
-os.register_at_fork(after_in_child=open_sessions.clear)  # which are its parent's to close
+
+def _end_all() -> None:
+    for one in list(_open):
+        one.end()
+    while _collected:
+        may_differ, end = _collected.pop(0)
+        if may_differ:
+            idle.warn_of_unclosed()
+        end(_STATUS)
+
+
+def _forget() -> None:
+    """In a forked process: they are its parent's to end."""
+    for one in _open:
+        one.close()
+    _collected.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
