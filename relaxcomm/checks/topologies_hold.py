@@ -5,29 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.errors import TopologyError
+from relaxcomm.fields.validation import shown
 from relaxcomm.topology import Topology
 
-_NUMBERS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+_NUMBERS = (*range(1, 11), 12, 16, 32)
 _STEPS = 16  # at most; graphs that are drawn may come again after many more
+_LONG = 4096  # steps, at most, in which one that declares to change is waited for
 
 
 def _trials(topology: Topology) -> list[int]:
     """Numbers of workers for which it has a graph, that of a graph which has its own among them."""
     found: list[int] = []
+    refused: TopologyError | None = None
     for number in _NUMBERS:
         try:
             nodes = len(topology.graph(number))
-        except TopologyError:
+        except TopologyError as error:
+            refused = error
             continue
         except Exception as error:  # a plug-in may raise anything
             kind = f"{type(error).__name__}: {error}"
             remedy = "raise TopologyError for a number that it cannot have"
             raise Broken(f"for {number} workers raises {kind}; {remedy}") from error
         found += [number, nodes]
+    tried = ", ".join(map(str, _NUMBERS))
+    expect(bool(found), f"none of the numbers of workers that were tried can be had ({tried}): {refused}")
     return list(dict.fromkeys(found))
 
 
@@ -71,15 +78,33 @@ def change_is_declared(topology: Topology) -> None:
     found, told = False, ""
     for number in _trials(topology):
         first = _made(topology, number, 0)
-        steps = _steps(topology, number) if topology.changes else range(_STEPS)
-        changing = [step for step in steps if _made(topology, number, step) != first]
-        if changing and not found:
-            found, told = True, f", as in step {changing[0]} for {number} workers"
+        steps = _steps(topology, number, _LONG) if topology.changes else range(_STEPS)
+        changing = next((step for step in steps if _made(topology, number, step) != first), None)
+        if changing is not None:
+            found, told = True, f", as in step {changing} for {number} workers"
+            break
     expect(found == topology.changes, f"declares changes={topology.changes}, but it is {found}{told}")
 
 
-def _steps(topology: Topology, number: int) -> range:
-    return range(min(topology.period_steps(number), _STEPS))
+def pairs_and_groups_are_declared(topology: Topology) -> None:
+    """Whether all ranks are linked, and whether they are divided into groups that hold each once."""
+    for number in _trials(topology):
+        graph, pairs = topology.graph(number), permutations(range(number), 2)
+        apart = [pair for pair in pairs if topology.all_pairs and not graph.has_edge(*pair)]
+        expect(not apart, f"declares all_pairs=True, but of {number} workers {shown(apart)} are not linked")
+        try:
+            groups = topology.groups(number)
+        except TopologyError:  # a graph of as many workers, which cannot be divided
+            continue
+        topology.check_groups(number)
+        expect(
+            topology.has_groups or len(groups) == 1,
+            f"declares has_groups=False, but divides {number} workers into {shown(groups)}",
+        )
+
+
+def _steps(topology: Topology, number: int, most: int = _STEPS) -> range:
+    return range(min(topology.period_steps(number), most))
 
 
 def _made(topology: Topology, number: int, step: int) -> tuple[Any, ...]:
@@ -96,5 +121,6 @@ def topology_checks(topology: Topology) -> dict[str, Callable[[], None]]:
         "repeats": graphs_come_again,
         "period": period_is_declared,
         "changes": change_is_declared,
+        "facts": pairs_and_groups_are_declared,
     }
     return {name: partial(run, topology) for name, run in checks.items()}

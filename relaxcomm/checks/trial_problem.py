@@ -20,7 +20,7 @@ from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.system.telling import silence
 from relaxcomm.topology import Topology, complete, hierarchical, ring, star
 
-_WORLD_SIZES = (3, 4, 5)  # some topologies take a power of two, or one size alone
+_WORLD_SIZES = range(3, 11)  # some topologies take a power of two, or one size alone
 _SAMPLES, _INPUTS, _OUTPUTS, _BATCH = 96, 12, 4, 8
 _TOPOLOGIES: tuple[Topology, ...] = (complete(), hierarchical(sizes=(2, 1)), ring(), star())
 BUCKET_BYTES = 4 * _INPUTS * _OUTPUTS  # two buckets

@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from numbers import Integral
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 
 from relaxcomm.errors import PluginError, TopologyError
 from relaxcomm.fields.frozen import Declared
+from relaxcomm.fields.validation import shown
 from relaxcomm.topology import connectivity, mixing, weight_checks
 
 Graph: TypeAlias = Any
@@ -50,6 +54,11 @@ class Topology(Declared):
     has_groups: ClassVar[bool] = False
     changes: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "period_steps" in vars(cls):
+            cls.period_steps = _whole(cls.period_steps)  # type: ignore[assignment, method-assign]
+
     def __post_init__(self) -> None:
         if self.changes and type(self).period_steps is Topology.period_steps:
             raise PluginError(
@@ -70,7 +79,7 @@ class Topology(Declared):
         return 1
 
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
-        """The ranks of each group; all ranks are one group unless told otherwise."""
+        """The ranks of each group, each rank in one; all ranks are one group unless told otherwise."""
         return [list(range(world_size))]
 
     def weights(self, world_size: int, step: int = 0) -> Mapping[int, Mapping[int, float]]:
@@ -132,14 +141,14 @@ class Topology(Declared):
         return sum(int(np.count_nonzero(one.takers != one.givers)) for one in graphs) / steps
 
     def check(self, world_size: int, *, balanced: bool = True) -> None:
-        """Refuse a graph over which the ranks would never agree on their mean.
+        """Refuse a graph over which the ranks would never agree on their mean, and groups that lack some.
 
         Args:
             world_size: number of ranks.
             balanced: whether plain mixing must keep the mean; push-sum needs no more than that each
                 rank hands out all that it has, and reaches all.
 
-        Raises: TopologyError, saying what is wrong with the graph or its weights and what to do.
+        Raises: TopologyError, saying what is wrong with the graph, its weights or groups and what to do.
         """
         links, reach_is_enough = [], True
         for step in range(self.period_steps(world_size)):
@@ -163,6 +172,21 @@ class Topology(Declared):
             connectivity.check(takers, givers, world_size, repr(self))
             weight_checks.check_period(product, repr(self))
         self._check_stays(world_size)
+        self.check_groups(world_size)
+
+    def check_groups(self, world_size: int) -> None:
+        """Refuse groups that do not hold each rank once, where it declares to have groups.
+
+        Raises: TopologyError, naming the groups.
+        """
+        if not self.has_groups:
+            return
+        groups = [list(group) for group in self.groups(world_size)]
+        if Counter(chain(*groups)) != Counter(range(world_size)) or not all(groups):
+            raise TopologyError(
+                f"{self!r} divides {world_size} workers into the groups {shown(groups)}; let groups() "
+                f"put each rank from 0 to {world_size - 1} into one of them, and leave none empty"
+            )
 
     def _check_stays(self, world_size: int) -> None:
         """Refuse one that changes and does not say so: what keeps its neighbours' values counts on that."""
@@ -205,3 +229,19 @@ class Topology(Declared):
     @functools.cached_property
     def _listeners(self) -> dict[tuple[int, int, int], Sequence[int]]:
         return {}
+
+
+def _whole(period_steps: Callable[[Any, int], Any]) -> Callable[[Any, int], int]:
+    """The same, but what it returns is looked at, whoever counts steps by it."""
+
+    @functools.wraps(period_steps)
+    def checked(self: Topology, world_size: int) -> int:
+        steps = period_steps(self, world_size)
+        if not isinstance(steps, Integral) or steps < 1:
+            raise PluginError(
+                f"period_steps of {self!r} with {world_size} workers returned {shown(steps)}; return a whole "
+                "number of steps, 1 or more"
+            )
+        return int(steps)
+
+    return checked

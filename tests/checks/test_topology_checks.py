@@ -9,12 +9,22 @@ import networkx as nx
 import pytest
 import torch
 
-from relaxcomm import Topology, TopologyError, from_networkx
+from relaxcomm import Topology, TopologyError, attach, from_networkx, simulate
 from relaxcomm.checks import suite
+from relaxcomm.checks.compositions import algorithm_around
 from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.topologies_hold import topology_checks
+from relaxcomm.checks.trial_problem import Trial
 from relaxcomm.plugin import frozen
-from relaxcomm.primitives import hierarchical, in_turn, one_peer_exponential, random_pairs, ring, star
+from relaxcomm.primitives import (
+    complete,
+    hierarchical,
+    in_turn,
+    one_peer_exponential,
+    random_pairs,
+    ring,
+    star,
+)
 
 
 @frozen
@@ -91,7 +101,79 @@ class careless(Topology):
         return nx.random_regular_graph(3, world_size, seed=0)
 
 
-EVERY = ["links", "repeats", "period", "changes"]
+@frozen
+class slow_switch(pairs):
+    """A ring for 20 steps, then a star for 20."""
+
+    def graph(self, world_size, step=0):
+        return nx.star_graph(world_size - 1) if step % 40 >= 20 else nx.cycle_graph(world_size)
+
+    def period_steps(self, world_size):
+        return 40
+
+
+@frozen
+class pairs_of_one_number(pairs):
+    """Right, for one number of workers."""
+
+    number: int
+
+    def graph(self, world_size, step=0):
+        if world_size != self.number:
+            raise TopologyError(f"a graph of {self.number} workers")
+        return super().graph(world_size, step)
+
+
+@frozen
+class pairs_for_half_the_workers(pairs):
+    """Whose period is no whole number for some, and nothing for one."""
+
+    whole: bool
+
+    def period_steps(self, world_size):
+        return world_size // 2 if self.whole else world_size / 2
+
+
+@frozen
+class divided(Topology):
+    """Two halves."""
+
+    more: int = 0
+    unsaid: int = 0
+
+    has_groups: ClassVar[bool] = True
+
+    def graph(self, world_size, step=0):
+        return nx.complete_graph(world_size)
+
+    def groups(self, world_size):
+        if world_size < 2:
+            raise TopologyError("divides 2 workers or more")
+        half = world_size // 2
+        return [list(range(half + self.more)), list(range(half, world_size - self.unsaid))]
+
+
+@frozen
+class divided_with_nobody(divided):
+    def groups(self, world_size):
+        return [*super().groups(world_size), []]
+
+
+@frozen
+class divided_in_secret(divided):
+    has_groups: ClassVar[bool] = False
+
+
+@frozen
+class ring_of_all_pairs(Topology):
+    all_pairs: ClassVar[bool] = True
+
+    def graph(self, world_size, step=0):
+        return nx.cycle_graph(world_size)
+
+
+EVERY = ["links", "repeats", "period", "changes", "facts"]
+OVERLAPPING, LACKING = divided(more=1), divided(unsaid=1)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +191,11 @@ EVERY = ["links", "repeats", "period", "changes"]
         (weights_in_turn(), ["links", "period", "changes"]),
         (drawn(), ["repeats", "period"]),
         (careless(), EVERY),
+        *((one, []) for one in (slow_switch(), pairs_of_one_number(number=9), divided(), complete())),
+        (pairs_of_one_number(number=11), EVERY),
+        *((pairs_for_half_the_workers(whole=one), EVERY[:4]) for one in (True, False)),
+        *((one, ["links", "facts"]) for one in (OVERLAPPING, LACKING, divided_with_nobody())),
+        *((one, ["facts"]) for one in (divided_in_secret(), ring_of_all_pairs())),
     ],
     ids=repr,
 )
@@ -124,6 +211,31 @@ def test_it_is_told_what_to_do():
     assert "; raise TopologyError for a number that it cannot have" in said
     said = attempt("it", "changes", topology_checks(pairs_in_secret())["changes"], 60).fault
     assert said == "declares changes=False, but it is True, as in step 1 for 3 workers"
+    said = attempt("it", "period", topology_checks(pairs_of_one_number(number=11))["period"], 60).fault
+    assert said.startswith("none of the numbers of workers that were tried can be had (1, 2, ")
+    assert said.endswith(", 16, 32): a graph of 11 workers")
+    said = attempt(
+        "it", "period", topology_checks(pairs_for_half_the_workers(whole=False))["period"], 60
+    ).fault
+    assert said.endswith("with 1 workers returned 0.5; return a whole number of steps, 1 or more")
+
+
+def test_what_one_number_of_workers_can_have_is_tried_in_a_run():
+    assert Trial(algorithm_around(pairs_of_one_number(number=9))).size == 9
+
+
+@pytest.mark.parametrize("one", [OVERLAPPING, LACKING, divided_with_nobody()], ids=repr)
+def test_groups_that_do_not_hold_each_rank_once_are_refused_on_all_ranks(one):
+    def attached(group):
+        model = torch.nn.Linear(2, 2)
+        settings = {"algorithm": "hierarchical_local_sgd", "topology": one}
+        with pytest.raises(TopologyError) as refused:
+            attach(model, torch.optim.SGD(model.parameters(), lr=0.1), settings, process_group=group)
+        return str(refused.value)
+
+    said = simulate(attached, 4)
+    assert len(set(said)) == 1
+    assert f"divides 4 workers into the groups {one.groups(4)}; let groups() put each rank from" in said[0]
 
 
 @pytest.mark.parametrize("one", [pairs_in_secret(), weights_in_turn()], ids=repr)
@@ -134,4 +246,4 @@ def test_one_that_changes_in_secret_is_refused_by_a_run_too(one):
 
 
 def test_the_suite_has_them():
-    assert {one.check for one in islice(suite.findings("ring", {}), 9)} >= {*EVERY}
+    assert {one.check for one in islice(suite.findings("ring", {}), 10)} >= {*EVERY}
