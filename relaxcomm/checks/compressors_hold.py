@@ -13,7 +13,7 @@ from torch import Tensor
 from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, coded_beside, drawn, hard_inputs
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.in_place import slots_assigned
-from relaxcomm.checks.round_trip import as_dense, context, encode_decode, slots
+from relaxcomm.checks.round_trip import as_dense, context, encode_decode, ended, slots
 from relaxcomm.errors import RelaxcommError, worded
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.roles import Compressor, Parts, is_buffer
@@ -22,12 +22,13 @@ from relaxcomm.tensors.messages import DENSE, Dense, Message
 from relaxcomm.tensors.precision import wide
 
 _DRAWS = 60
-_SHARES = 0.7, 0.3  # weights of two workers
+_SHARES = 0.7, 0.2  # weights of two workers; those of push-sum do not sum to 1
+_TWO = "two messages with the weights {} and {}".format(*_SHARES)
 _STEPS = 8  # of which the first may send less than the others
 
 
 def messages_are_declared(compressor: Compressor) -> None:
-    """Kinds, number and bytes of the messages, and that the result is of the tensor's form."""
+    """Kinds, number and bytes of the messages, the result's form, and that all is so without `keep_sent`."""
     clocked = compressor.facts.follows_clock
     exact = not clocked  # else the most of all steps is declared, of which some are tried
     for layout in (*map(one_tensor, (0, 1, 7)), *LAYOUTS):
@@ -41,6 +42,24 @@ def messages_are_declared(compressor: Compressor) -> None:
             alone = compressor.message_bytes(layout.numel, tensor.element_size())
             expect(alone == declared, f"declares {declared} bytes for {_told(layout)}, and also {alone}")
         exact = exact or (layout == LAYOUTS[0] and most == declared)  # they come to the most: others do, too
+        _sends_the_same(compressor, layout)
+
+
+def _sends_the_same(compressor: Compressor, layout: Layout) -> None:
+    """Most exchanges do not ask for what was sent: messages, results and slots are the same all the same."""
+    first = drawn(0, layout.numel)
+    states = {asked: slots(compressor, first, layout) for asked in (True, False)}
+    for step in range(2):
+        cx, tensor, found = context(step=step, layout=layout), drawn(step, layout.numel), []
+        for asked, state in states.items():
+            coding = compressor.encode_decode(cx, tensor.clone(), state, keep_sent=asked)
+            messages, result, _ = ended(coding)
+            found.append([*(message.pack() for message in messages), result])
+        expect(
+            len(found[0]) == len(found[1]) and all(map(torch.equal, *found)),
+            f"codes {_told(layout)} to other messages or another result with keep_sent=False, as most "
+            "exchanges ask; let it decide whether what was sent is returned, and nothing else",
+        )
 
 
 def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: int) -> int:
@@ -82,18 +101,18 @@ def weights_are_kept(compressor: Compressor) -> None:
     for result, _ in ends:
         expect(
             torch.allclose(result.double(), wanted, rtol=1e-2, atol=1e-2),
-            "two messages with the weights 0.7 and 0.3 do not come out as 0.7 of one and 0.3 of the other",
+            f"{_TWO} do not come out as {_SHARES[0]} of one and {_SHARES[1]} of the other",
         )
 
 
 def _sum_is_enough(compressor: Compressor) -> None:
-    """In each round two dense messages with their weights make what their weighted sum does alone."""
+    """In each round two dense messages with their weights make what one does with as large a share."""
     if compressor.facts.kinds != {DENSE}:
         return
 
     def summed(messages: list[Message]) -> Parts:
         parts: Any = _weighed(messages)  # dense ones
-        return [(1.0, Dense(sum(share * part.tensor for share, part in parts)))]
+        return [(0.5, Dense(2 * sum(share * part.tensor for share, part in parts)))]
 
     tensors = drawn(1), drawn(2)
     for layout in LAYOUTS:
@@ -105,8 +124,8 @@ def _sum_is_enough(compressor: Compressor) -> None:
         apart, together = coded(_weighed), coded(summed)
         expect(
             torch.allclose(apart, together, rtol=1e-2, atol=1e-2),
-            "two messages with the weights 0.7 and 0.3 do not make what their weighted sum alone makes, in "
-            f"{_told(layout)}: weigh the messages of each round",
+            f"{_TWO} do not make what their weighted sum alone makes, in {_told(layout)}: weigh the messages "
+            "of each round",
         )
 
 

@@ -84,9 +84,11 @@ def reading_is_declared(payload: Payload) -> None:
     )
     is_model = torch.equal(one, _Trial(payload).moved(0.5).parameters)
     expect(is_model == facts.is_model, f"declares is_model={facts.is_model}, but it is {is_model}")
-    half = _Trial(payload, dtype=torch.bfloat16).moved(0.5).read(3.0)
-    declared = read_as(payload, torch.bfloat16)
-    expect(half.dtype == declared, f"declares wide={facts.wide}, but reads {half.dtype} of bfloat16")
+    for dtype in (torch.bfloat16, torch.float64):
+        made, declared = _Trial(payload, dtype=dtype).moved(0.5).read(3.0).dtype, read_as(payload, dtype)
+        expect(
+            made == declared, f"declares wide={facts.wide}, but reads {made} of {dtype}, and not {declared}"
+        )
 
 
 def momentum_is_declared(payload: Payload) -> None:

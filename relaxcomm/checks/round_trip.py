@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.network.transport import Membership
-from relaxcomm.roles import Compressor, Context, State
+from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.layout import Layout
@@ -62,18 +62,22 @@ def encode_decode(
     compressor: Compressor, tensor: Tensor, state: State, step: int = 0, layout: Layout | None = None
 ) -> tuple[list[Message], Tensor, Tensor]:
     """All messages, what comes out when each comes back alone, and what it says that its own decode to."""
-    messages = []
     coding = compressor.encode_decode(
         context(step=step, layout=layout), tensor.clone(), state, keep_sent=True
     )
-    message = next(coding)
+    messages, result, sent = ended(coding)
+    return messages, result, as_dense(sent, tensor)
+
+
+def ended(coding: Coding) -> tuple[list[Message], Tensor, Tensor | Sparse | None]:
+    """All messages of a coding to which each comes back alone, and what it returns."""
+    messages, message = [], next(coding)
     while True:
         messages.append(message)
         try:
             message = coding.send([(1.0, message)])
         except StopIteration as stop:
-            result, sent = stop.value
-            return messages, result, as_dense(sent, tensor)
+            return messages, *stop.value
 
 
 def _bucket(tensor: Tensor, layout: Layout | None = None) -> Bucket:

@@ -248,6 +248,13 @@ def test_a_share_of_the_gradient_is_not_taken_for_the_model(share):
     assert found(liar(gradients(), {}, read=read), "reading") is None
 
 
+def test_what_is_wide_shortens_no_float64():
+    def read(self, cx, bucket, state, out):
+        return bucket.copy().float()
+
+    assert "torch.float32 of torch.float64" in found(liar(parameters(), {"wide": True}, read=read), "reading")
+
+
 class adagrad(Outer):
     facts = replace(sgd(lr=0.5).facts, averages=False, needs_base=True, slots={"squares": "equal"})
 
@@ -484,6 +491,60 @@ def test_rounds_that_are_not_weighted_are_found():
         lambda self, parts: parts[0][1].tensor,
     ):
         assert "weigh the messages of each round" in found(liar(in_two_rounds(), {}, added=wrong), "weights")
+
+
+def double(tensor, keep_sent):
+    return tensor if keep_sent else 2 * tensor
+
+
+@pytest.mark.parametrize(
+    ("sends", "returns"),
+    [(double, lambda result, keep_sent: result), (lambda tensor, keep_sent: tensor, double)],
+    ids=["messages", "result"],
+)
+def test_what_is_wrong_where_nobody_asks_what_was_sent_is_found(sends, returns):
+    """As most exchanges do."""
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        parts = yield Dense(sends(tensor.clone(), keep_sent))
+        result = sum(weight * part.tensor for weight, part in parts)
+        return returns(result, keep_sent), tensor if keep_sent else None
+
+    assert "with keep_sent=False" in found(liar(identity(), {}, encode_decode=encode_decode), "messages")
+
+
+@frozen
+class residual_if_asked(error_feedback):
+    """Keeps what it left out only where it is asked what was sent."""
+
+    facts = error_feedback.facts
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        kept = state if keep_sent else dict(state)
+        return (yield from error_feedback.encode_decode(self, cx, tensor, kept, keep_sent=keep_sent))
+
+
+def test_what_is_kept_only_where_it_is_asked_what_was_sent_is_found():
+    assert found(error_feedback(compressor=KEPT), "messages") is None
+    assert "with keep_sent=False" in found(residual_if_asked(compressor=KEPT), "messages")
+
+
+def test_what_takes_weights_to_sum_to_1_is_found():
+    """Those of push-sum do not."""
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        parts = yield Dense(tensor.clone())
+        return sum(weight * part.tensor for weight, part in parts) / sum(
+            weight for weight, _ in parts
+        ), tensor
+
+    assert "0.7 of one and 0.2 of" in found(liar(identity(), {}, encode_decode=encode_decode), "weights")
+    normalised = liar(
+        in_two_rounds(),
+        {},
+        added=lambda self, parts: in_two_rounds.added(self, parts) / sum(weight for weight, _ in parts),
+    )
+    assert "weigh the messages of each round" in found(normalised, "weights")
 
 
 def test_a_chain_takes_nothing_for_granted():
