@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,10 +164,10 @@ class _Run:
             if index in fired:
                 for priced in self._by_rule[index]:
                     self._post(priced, step)
-        self._agree(fired & {*self._at_step})
-        self._land(step)
+                self._agree({index})  # the next rule reads what this one has written
+                self._land(step)
 
-    def _agree(self, fired: frozenset[int]) -> None:
+    def _agree(self, fired: Iterable[int]) -> None:
         """Wait for what all decide together behind their messages: few bytes, but their latency."""
         if not (numbers := self._plan.agreed_numbers(fired)):
             return

@@ -193,6 +193,22 @@ def test_a_replay_takes_as_long_as_ranks_that_train(algorithm, burst):
     assert Replay(made, shapes_only([(1, 1000)]), on).run().step_seconds == pytest.approx(measured, rel=0.02)
 
 
+@pytest.mark.parametrize("delay", [0, 2])
+def test_a_rule_on_parameters_begins_when_the_one_before_has_ended(delay):
+    """It sends what the one before has written; nothing waits for a late one."""
+    local = {"trigger": {"every": {"steps": 4}}, "payload": "parameters"}
+    rules = [
+        {**local, "exchange": "all_reduce", "delay": delay},
+        {**local, "exchange": "gossip"},  # all agree on whether what came is finite
+        {**local, "exchange": "all_reduce"},
+    ]
+    link = Link(bytes_per_second=2e6, latency_seconds=0.01)
+    measured = simulated_seconds({"rules": rules}, 3, link, 0.05, 8)
+    on = Scenario(3, StepTimes(0.05, backward=0.0), OwnLinks(link), speeds=FREE)
+    found = Replay(parse_algorithm({"rules": rules}), shapes_only([(1, 1000)]), on).run()
+    assert found.step_seconds == pytest.approx(measured, rel=0.02)
+
+
 @pytest.mark.parametrize("topology", ["random_pairs", "one_peer_exponential", "ring"])
 def test_where_each_sends_as_much_none_is_busier(topology):
     pairs = NeighborPairs.over(parse_primitive("topology", topology), 8)
