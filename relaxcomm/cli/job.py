@@ -23,7 +23,7 @@ from relaxcomm.system.files import check_folder
 from relaxcomm.system.mpi import unread_processes
 from relaxcomm.system.slurm import follow_srun
 from relaxcomm.system.telling import tell
-from relaxcomm.tasks.task_loader import find_task
+from relaxcomm.tasks.task_loader import TaskFactory, find_task
 from relaxcomm.training import devices, trainer
 from relaxcomm.training.results import Result
 
@@ -95,7 +95,7 @@ class Job:
         Raises: ConfigError, CompositionError or TopologyError.
         """
         loaded = self.load()
-        find_task(loaded.task)
+        configured_task(loaded, self.origin)
         loaded.membership.read_secret()
         if not is_worker():  # workers that a launcher started compare what is wrong when they attach
             loaded.check_world_size(loaded.workers)
@@ -118,6 +118,17 @@ class Job:
             warnings.simplefilter("ignore")  # the command has said what there is to say of the configuration
             loaded = self.load()
         return trainer.train(loaded, self.link).result
+
+
+def configured_task(loaded: Config, origin: str) -> TaskFactory:
+    """The task that a configuration names, not yet built.
+
+    Raises: ConfigError, naming the place where the configuration stands.
+    """
+    try:
+        return find_task(loaded.task)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from error
 
 
 def tell_of_phases(configured: Job, jobs: Sequence[Job]) -> None:

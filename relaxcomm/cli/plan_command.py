@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from relaxcomm.cli.exit_codes import RunFailed, readable
-from relaxcomm.cli.job import ConfigPath, Sets, Traceback, read_job
+from relaxcomm.cli.job import ConfigPath, Sets, Traceback, configured_task, read_job
 from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.pilot_plot import plot_pilots
 from relaxcomm.cli.pilot_rows import pilots_as_json, show_pilots
@@ -50,7 +50,6 @@ from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.planner.two_levels import with_groups_of_links
 from relaxcomm.system.telling import tell
-from relaxcomm.tasks.task_loader import load_task
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.training.pilot_statistics import Pilot
 
@@ -88,8 +87,9 @@ def plan(
         training = training_of(train, seeds, target, within, num_parameters)
         if picture is not None:
             check_picture("--plot", picture)
-        settings = read_job(config).override(sets=sets).load(any_topology=algorithms is not None)
-        task = None if settings.task is None else load_task(settings.task, settings.seed)
+        job = read_job(config).override(sets=sets)
+        settings = job.load(any_topology=algorithms is not None)
+        task = None if settings.task is None else configured_task(settings, job.origin).build(settings.seed)
         items = parameters_of(task, num_parameters)
         times = step_times_of(task, settings, step_seconds, measure, jitter, stragglers)
         graph = graph_of(topology, settings)

@@ -22,6 +22,7 @@ from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, 
 from relaxcomm.errors import ConfigError, RelaxcommError, TopologyError
 from relaxcomm.fields.frozen import PathText, Section
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
+from relaxcomm.tasks.task_loader import name_and_options
 from relaxcomm.topology import Topology, complete, from_networkx
 
 _LOSSES = 16  # that are looked at before a run: each takes graphs of its own
@@ -79,6 +80,13 @@ class Config(Section):
     @classmethod
     def _parse_algorithm(cls, value: object) -> Algorithm:
         return parse_algorithm(value)
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _check_task(cls, value: object) -> object:
+        if value is not None:
+            name_and_options(value)
+        return value
 
     @field_serializer("topology")
     def _show_topology(self, value: Topology) -> str:

@@ -74,14 +74,23 @@ def find_task(value: object) -> TaskFactory:
     """
     if value is None:
         raise ConfigError(f"'task' is missing; {_HOW}; bundled: {', '.join(BUNDLED)}")
+    name, options = name_and_options(value)
+    make = _import(name)
+    return TaskFactory(name, make, _checked(name, make, options))
+
+
+def name_and_options(value: object) -> tuple[str, Mapping[Any, Any]]:
+    """What `task:` says, whether there is such a task or not.
+
+    Raises: ConfigError if it has another shape.
+    """
     name: object = value
     options: object = {}
     if isinstance(value, Mapping) and len(value) == 1:
         name, options = next(iter(value.items()))
     if not isinstance(name, str) or not isinstance(options, Mapping | None):
         raise ConfigError(f"task: {shown(value)} is not allowed; {_HOW}")
-    make = _import(name)
-    return TaskFactory(name, make, _checked(name, make, options or {}))
+    return name, options or {}
 
 
 def _import(name: str) -> Callable[..., Task]:

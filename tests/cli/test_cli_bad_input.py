@@ -16,7 +16,10 @@ CASES = {
         "--set 'task={': not YAML: line 1, column 2: expected",
     ),
     "missing_file": (["nowhere.yaml"], "nowhere.yaml: No such file or directory; give the path"),
-    "task_option": (["quick.yaml", "--set", "task.digits.lr=1"], "no parameter 'lr'; it takes:"),
+    "task_option": (
+        ["quick.yaml", "--set", "task.digits.lr=1"],
+        "quick.yaml: task 'digits' has no parameter 'lr'",
+    ),
     "topology_of_the_wrong_kind": (["quick.yaml", "--set", "topology=ring"], "it can use complete"),
     "topology_of_the_wrong_size": (
         ["quick.yaml", "--algorithm", "d_psgd", "--workers", "3", "--set", "topology=hypercube"],
@@ -33,7 +36,10 @@ CASES = {
         ["quick.yaml", "--workers", "2", "--set", "membership={elastic: true, quorum: 9}"],
         "membership.quorum is 9, but this run has 2 workers",
     ),
-    "unknown_task": (["quick.yaml", "--set", "task=mine.job:mak"], "no function 'mak'; did you mean 'make'"),
+    "unknown_task": (
+        ["quick.yaml", "--set", "task=mine.job:mak"],
+        "quick.yaml: task 'mine.job:mak': mine.job has no function 'mak'; did you mean 'make'",
+    ),
 }
 REAL = {"missing_file", "unknown_task"}  # the last imports the user's module
 

@@ -64,6 +64,11 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
             ConfigError,
             "phases with fedavg, which chooses the batches",
         ),
+        (
+            {"algorithm": "bsp", "task": ["digits"]},
+            ConfigError,
+            "task: ['digits'] is not allowed; write a bundled",
+        ),
         ({"algorithm": "post_local_sgd"}, ConfigError, "needs 'after_steps'"),
         ({"algorithm": {"rules": []}}, CompositionError, "at least one rule"),
         ({"algorithm": {"rules": [{"payload": "gradients"}]}}, ConfigError, "needs 'exchange'"),
