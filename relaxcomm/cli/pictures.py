@@ -1,18 +1,20 @@
-"""Pictures in files: their kinds, colours and figures, and how they are written."""
+"""Pictures in files: their kinds, how series, axes and legends look, and how they are written."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
+import math
 from pathlib import Path
 from typing import Any
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.system.files import write_whole
+from relaxcomm.system.files import check_folder, write_whole
 
-MARKERS = "osD^vPX*"
+_MARKERS = "osD^vPX*"
 # Okabe and Ito's colours, which colour-blind people tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_NAMED = {0.3: "123456789", 1.0: "2346", 3.0: "25"}  # digits at ticks, on an axis of fewer decades
 _FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -26,7 +28,10 @@ def check_picture(option: str, path: Path) -> None:
     """Raise ConfigError if the file that an option names cannot become a picture."""
     if path.suffix not in _FORMATS:
         raise ConfigError(f"{option} {path}: name a file that ends in {', '.join(_FORMATS)}")
+    if path.is_dir():
+        raise ConfigError(f"{option} {path} is a folder; name a file")
     check_matplotlib(option)
+    check_folder(option, path.parent)
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -38,6 +43,44 @@ def new_figure(width: float, height: float) -> Any:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def series_style(index: int) -> dict[str, Any]:
+    """How the line of a series looks; the first 64 differ."""
+    turn, colour = divmod(index, len(_COLOURS))
+    marker = _MARKERS[(turn + colour) % len(_MARKERS)]
+    return {"color": _COLOURS[colour], "marker": marker, "markersize": 4.5, "linewidth": 1.5}
+
+
+def make_log(axes: Any, name: str) -> None:
+    """Make the x or y axis logarithmic, with plain numbers at its ticks: 20, not 2 x 10^1."""
+    axes.set(**{f"{name}scale": "log"})
+    axis = getattr(axes, f"{name}axis")
+
+    def between_decades(x: float, position: int | None) -> str:
+        least, most = axis.get_view_interval()
+        decades = math.log10(most / least)
+        digits = next((some for few, some in _NAMED.items() if decades < few), "")
+        return f"{x:.7g}" if f"{x:e}"[0] in digits else ""
+
+    axis.set_major_formatter("{x:.7g}")
+    axis.set_minor_formatter(between_decades)
+
+
+def legend_below(figure: Any) -> None:
+    """Name all series once, below the axes, and make the figure as much higher."""
+    named = {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    for columns in range(min(len(named), 6), 0, -1):
+        where = {"loc": "outside lower center", "ncols": columns}
+        legend = figure.legend(named.values(), named, **where, fontsize="small", frameon=False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+    figure.set_figheight(figure.get_figheight() + legend.get_window_extent().height / figure.dpi)
 
 
 def write_picture(figure: Any, path: Path) -> Path:

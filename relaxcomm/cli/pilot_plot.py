@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from relaxcomm.cli.pictures import COLOURS, new_figure, write_picture
+from relaxcomm.cli.pictures import legend_below, make_log, new_figure, series_style, write_picture
 from relaxcomm.training.pilot_statistics import Pilot
 
 
@@ -20,15 +21,17 @@ def plot_pilots(pilots: Sequence[Pilot], path: Path) -> Path:
     for axes, size in zip(panels, sizes, strict=True):
         for one in pilots:
             if one.workers == size:
-                _draw(axes, one, COLOURS[names.index(one.name) % len(COLOURS)])
-        axes.set(xlabel="virtual seconds", ylabel=pilots[0].results[0].metric, xscale="log")
+                _draw(axes, one, series_style(names.index(one.name)))
+        axes.set(xlabel="virtual seconds", ylabel=pilots[0].results[0].metric)
+        make_log(axes, "x")
+        axes.ticklabel_format(axis="y", useOffset=False)
         axes.set_title(f"{size} workers", fontsize="medium")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+    legend_below(figure)
     return write_picture(figure, path)
 
 
-def _draw(axes: object, pilot: Pilot, colour: str) -> None:
+def _draw(axes: Any, pilot: Pilot, style: dict[str, Any]) -> None:
     """The median over seeds, at the median time of each evaluation, and from the least to the greatest."""
     count = min(len(one.history) for one in pilot.results)
     seconds, measures = (
@@ -36,7 +39,6 @@ def _draw(axes: object, pilot: Pilot, colour: str) -> None:
         for name in ("seconds", "measure")
     )
     at = np.median(seconds, axis=0)
-    axes.plot(at, np.median(measures, axis=0), color=colour, label=pilot.name)  # type: ignore[attr-defined]  # matplotlib's Axes
-    axes.fill_between(  # type: ignore[attr-defined]
-        at, measures.min(axis=0), measures.max(axis=0), color=colour, alpha=0.2, linewidth=0
-    )
+    axes.plot(at, np.median(measures, axis=0), label=pilot.name, **style)
+    least, most = measures.min(axis=0), measures.max(axis=0)
+    axes.fill_between(at, least, most, color=style["color"], alpha=0.2, linewidth=0)

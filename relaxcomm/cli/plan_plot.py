@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from relaxcomm.cli.pictures import COLOURS, MARKERS, new_figure, write_picture
+from relaxcomm.cli.pictures import legend_below, make_log, new_figure, series_style, write_picture
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.planner.forecast import Forecast, forecast
 from relaxcomm.planner.links import infinitely_fast
@@ -22,26 +22,29 @@ def plot_forecasts(plans: Sequence[Planned], items: Sequence[Item], path: Path) 
     figure = new_figure(7, 4.5)
     axes = figure.subplots()
     names = list(dict.fromkeys(one.name for _, _, one in plans))
-    over_workers = len({one.workers for _, _, one in plans}) > 1 or infinitely_fast(plans[0][0].links)
+    sizes = sorted({one.workers for _, _, one in plans})
+    over_workers = len(sizes) > 1 or infinitely_fast(plans[0][0].links)
     for index, name in enumerate(names):
         rows = [plan for plan in plans if plan[2].name == name]
         if over_workers:
             points = [(float(one.workers), one.replayed.step_seconds) for _, _, one in rows]
         else:
             points = _over_bandwidth(rows[0], items)
-        axes.plot(
-            *zip(*points, strict=True),
-            label=name,
-            color=COLOURS[index % len(COLOURS)],
-            marker=MARKERS[index % len(MARKERS)],
-            markersize=3.5,
-        )
+        axes.plot(*zip(*points, strict=True), label=name, **series_style(index))
     alone = plans[0][0].step_times.seconds
     axes.axhline(alone, color="#999999", linestyle="--", linewidth=1, label="nothing sent")
+    low, high = axes.dataLim.intervaly
+    if high < 1.1 * low:  # rounding alone would fill the axis
+        axes.set_ylim(low / 2, high * 2)
+    make_log(axes, "x")
+    make_log(axes, "y")
     axes.set(xlabel="workers" if over_workers else "bandwidth of the slowest link (Mbit/s)")
-    axes.set(ylabel="seconds a step", xscale="log", yscale="log")
+    axes.set(ylabel="seconds a step")
+    if over_workers:
+        axes.set_xticks(sizes, map(str, sizes))
+        axes.set_xticks([], minor=True)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", ncols=1 + len(names) // 12)
+    legend_below(figure)
     return write_picture(figure, path)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from relaxcomm.cli.pictures import COLOURS, MARKERS, new_figure, write_picture
+from relaxcomm.cli.pictures import legend_below, make_log, new_figure, series_style, write_picture
 from relaxcomm.cli.table import title
 from relaxcomm.training.results import Point, Result
 
@@ -21,8 +21,8 @@ def plot(results: Sequence[Result], path: Path) -> Path:
     draw_time(over_time, results)
     draw_bytes(over_bytes, results)
     over_time.set_ylabel(f"held-out {results[0].heading}")
-    over_time.legend()
     figure.suptitle(title(results[0]))
+    legend_below(figure)
     return write_picture(figure, path)
 
 
@@ -37,11 +37,7 @@ def draw_bytes(axes: Any, results: Sequence[Result]) -> None:
     _draw(axes, results, lambda point: point.bytes_sent / 1e6)
     axes.set(xlabel="sent by all workers (MB)")
     if any(result.bytes_sent for result in results):
-        from matplotlib.ticker import LogFormatter
-
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))  # 20, not 2 x 10^1
+        make_log(axes, "x")
 
 
 def draw_steps(axes: Any, results: Sequence[Result]) -> None:
@@ -80,8 +76,8 @@ def svg(draw: Callable[[Any, Sequence[Result]], None], results: Sequence[Result]
     figure = new_figure(6.2, height)
     axes = figure.subplots()
     draw(axes, results)
-    if axes.get_legend() is None and axes.get_legend_handles_labels()[0]:
-        axes.legend()
+    if axes.lines:
+        legend_below(figure)
     target = io.StringIO()
     figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
     text = target.getvalue()
@@ -94,11 +90,9 @@ def _draw(axes: Any, results: Sequence[Result], place: Callable[[Point], float])
             [place(point) for point in result.history],
             [point.measure for point in result.history],
             label=result.algorithm,
-            color=COLOURS[index % len(COLOURS)],
-            marker=MARKERS[index % len(MARKERS)],
-            markersize=3.5,
-            linewidth=1.5,
+            **series_style(index),
         )
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.grid(alpha=0.3)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from relaxcomm.cli.descriptions import algorithm_node, configuration_node, primitive_node
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import Traceback, parse_option, parse_set
+from relaxcomm.cli.job import Traceback, configured_task, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
 from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.topology_facts import parse_topology, topology_node
@@ -25,6 +25,7 @@ from relaxcomm.topology import Topology
 _WORKERS = (2, 4, 8, 16)
 _DRAWN_WORKERS = 8
 _NUM_PARAMETERS = 1_000_000
+_PICTURE = Path("topology.png")
 
 
 def show(
@@ -75,7 +76,12 @@ def show(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[Path, typer.Option(metavar="FILE", help="Of the picture.")] = Path("topology.png"),
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=f"Of the topology's picture; {_PICTURE} without.", show_default=False
+        ),
+    ] = None,
     traceback: Traceback = False,
 ) -> None:
     """Show an algorithm's composition, parameters, facts, bytes and reference; a primitive; a YAML file's
@@ -90,8 +96,13 @@ def show(
                 f"--set {shown(sets[0])} gives a parameter of NAME, and there is none; write a topology's "
                 "into it: --topology '{random_pairs: {rounds: 3}}'"
             )
+        if output is not None and topology is None:
+            raise ConfigError(
+                f"--output {output} is of a topology's picture; add --topology TOPOLOGY, or leave it out"
+            )
+        picture = output or _PICTURE
         if topology is not None:
-            check_picture("--output", output)
+            check_picture("--output", picture)
         values = dict(map(parse_set, sets or ()))
         graph = None if topology is None else parse_topology(topology)
         model = _model(num_parameters, task)
@@ -101,13 +112,13 @@ def show(
             if workers is not None or "workers" in loaded.model_fields_set:
                 check_quorum(loaded, workers or loaded.workers)
             workers = workers or loaded.workers
-            made = [configuration_node(name, loaded, model or _of_configured(loaded), workers)]
+            made = [configuration_node(name, loaded, model or _of_configured(name, loaded), workers)]
         elif name is not None:
             sizes = _WORKERS if workers is None else (workers,)
             made = nodes(name, values, model or CountedFor.matrix(_NUM_PARAMETERS), sizes, graph)
         if graph is not None:
             drawn = workers or _DRAWN_WORKERS
-            made.append(topology_node(graph, drawn, draw_topology(graph, drawn, output)))
+            made.append(topology_node(graph, drawn, draw_topology(graph, drawn, picture)))
         for node in made:
             print_tree(node)
 
@@ -125,10 +136,10 @@ def _of_task(found: TaskFactory, name: str) -> CountedFor:
     return CountedFor.task_model(name, found.build(seed=0).model.named_parameters())
 
 
-def _of_configured(loaded: Config) -> CountedFor:
+def _of_configured(origin: str, loaded: Config) -> CountedFor:
     if loaded.task is None:
         return CountedFor.matrix(_NUM_PARAMETERS)
-    found = find_task(loaded.task)
+    found = configured_task(loaded, origin)
     return _of_task(found, found.name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -133,13 +134,16 @@ def test_sites_are_the_groups_of_algorithms_that_need_some(config):
     assert out.count("has the best accuracy") == 2
 
 
-@pytest.mark.parametrize("workers", ["4", "2,4"])
+@pytest.mark.parametrize("workers", ["1", "4", "2,4"])  # alone, all take the same time but for rounding
 def test_a_picture(config, workers, tmp_path):
     pytest.importorskip("matplotlib")
-    code, out, err = run(config, *ON, "--parameters", "1000", "--workers", workers, "--plot", "plan.svg")
+    on = (*ON, "--step-seconds", "0.01", "--parameters", "1000", "--workers", workers)
+    code, out, err = run(config, *on, "--plot", "plan.svg")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "plot: plan.svg"
-    assert "<svg" in (tmp_path / "plan.svg").read_text()
+    drawn = re.findall("<!-- (.*) -->", (tmp_path / "plan.svg").read_text())
+    if workers == "2,4":
+        assert drawn[: drawn.index("workers")] == ["2", "4"]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +152,7 @@ def test_a_picture(config, workers, tmp_path):
         (("--links", "1gbit", "--parameters", "9"), "needs the time of a step"),
         (("--step-seconds", "1", "--parameters", "9"), "needs the network"),
         (ON, "needs a model"),
+        ((*ON, "--set", "task=digit"), "job.yaml: unknown task 'digit'; did you mean 'digits'"),
         ((*ON, "--parameters", "9", "--workers", "4,x"), "--workers '4,x' is not allowed"),
         ((*ON, "--parameters", "9", "--algorithms", "nope"), "unknown algorithm 'nope'"),
         ((*ON, "--parameters", "9", "--stragglers", "3"), "--stragglers is SHARE,TIMES"),

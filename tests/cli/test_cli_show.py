@@ -95,6 +95,10 @@ def test_a_configuration_that_is_wrong_or_missing_is_refused(tmp_path):
     code, out, err = run(str(file))
     assert (code, out) == (2, "")
     assert "delay 9 is longer than the 4 step(s)" in err
+    file.write_text("algorithm: bsp\ntask: digit\n")
+    code, _, err = run(str(file))
+    assert code == 2
+    assert "wrong.yaml: unknown task 'digit'" in err
     code, _, err = run(str(tmp_path / "none.yaml"))
     assert code == 2
     assert "No such file" in err

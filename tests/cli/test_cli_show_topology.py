@@ -55,6 +55,11 @@ def test_the_topologies_that_an_algorithm_can_use_are_listed(show):
         (["--topology", "{ring"], ": not YAML: line 1, column 6: expected"),
         (["--topology", "hypercube", "--workers", "6"], "power of two, got 6"),
         (["--topology", "ring", "--output", "no/where"], "name a file that ends in .png"),
+        (["--topology", "ring", "--output", "/proc/x.png"], "--output: cannot write to the folder /proc"),
+        (
+            ["local_sgd", "--output", "ring.png"],
+            "--output ring.png is of a topology's picture; add --topology",
+        ),
         (["--topology", "random_pairs", "--set", "rounds=3"], "--set 'rounds=3' gives a parameter of NAME"),
         ([], "needs the NAME of an algorithm"),
     ],
