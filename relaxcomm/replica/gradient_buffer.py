@@ -110,7 +110,7 @@ class GradientBuffer:
         self.flags.fill_(1)
         for index in self.unused:
             self.views[index].zero_()
-            self.flags[index] = 0
+            self.flags[index].zero_()  # a number would be copied from the host
 
     def take_flags(self, result: Tensor) -> None:
         """Copy the flags that came behind a result, unless they lie here already."""
@@ -124,7 +124,7 @@ class GradientBuffer:
 
     def nonzero_flags(self) -> Tensor:
         """Whether a tensor has an entry other than zero, 1 or 0 each."""
-        return torch.stack([view.any() for view in self.views]).float().cpu()
+        return torch.stack([view.any() for view in self.views]).float()
 
     def expose(self, indices: Iterable[int]) -> None:
         """Make the views `.grad` of some parameters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -49,9 +50,7 @@ class UsedParameters:
             for bucket, flags, answer in zip(buckets, used, answers, strict=True):
                 bucket.late.note_used(flags)
                 bucket.settle_frozen(answer.frac())
-        for bucket, flags in zip(buckets, used, strict=True):
-            if bucket.buffer.unused:
-                bucket.buffer.expose_used(flags.tolist())
+        _expose(buckets, used)
         self._expose_residuals(buckets)
 
     def _expose_residuals(self, buckets: Sequence[GradientTransfers]) -> None:
@@ -63,6 +62,12 @@ class UsedParameters:
             return
         sent = torch.cat([bucket.buffer.nonzero_flags() for bucket in sending])
         sent = world.over_shards(sent, Label(self._bound.clock.step, _SENT), "max")
-        sizes = [len(bucket.bucket.items) for bucket in sending]
-        for bucket, flags in zip(sending, torch.split(sent, sizes), strict=True):
-            bucket.buffer.expose_used(flags.tolist())
+        _expose(sending, torch.split(sent, [len(bucket.bucket.items) for bucket in sending]))
+
+
+def _expose(buckets: Sequence[GradientTransfers], used: Sequence[Tensor]) -> None:
+    """Give a `.grad` where one lacks: only there a host waits for its GPU, and once for all buckets."""
+    lacking = [(one, flags) for one, flags in zip(buckets, used, strict=True) if one.buffer.unused]
+    read = iter(torch.cat([flags for _, flags in lacking]).tolist() if lacking else ())
+    for bucket, flags in lacking:
+        bucket.buffer.expose_used(list(islice(read, len(flags))))

@@ -26,11 +26,11 @@ def restore_random(saved: Mapping[str, Any], device: torch.device) -> None:
     """Draw on from where they were."""
     random.setstate(saved["python"])
     np.random.set_state(saved["numpy"])
-    torch.set_rng_state(saved["torch"])
+    torch.set_rng_state(saved["torch"].cpu())  # it may have been loaded to where the model is
     if device.type == "cuda" and saved["cuda"] is not None:
-        torch.cuda.set_rng_state(saved["cuda"], device)
+        torch.cuda.set_rng_state(saved["cuda"].cpu(), device)
 
 
 def raw(state: Any) -> bytes:
     """One of the states, to be compared with another."""
-    return state.numpy().tobytes() if isinstance(state, Tensor) else repr(state).encode()
+    return state.cpu().numpy().tobytes() if isinstance(state, Tensor) else repr(state).encode()

@@ -49,8 +49,15 @@ def keep_pace(place: Place) -> None:
             time.sleep(0.001)
 
 
-def waits(place: Place, name: str, reads: bool = False) -> list[str]:
-    """Those of this rank in steps 5 to 10; with `reads` the loop has one of its own in each."""
+def waits(place: Place, name: str, reads: bool = False, freezes: bool = False) -> list[str]:
+    """Those of this rank in steps 5 to 10.
+
+    Args:
+        place: where.
+        name: of the algorithm.
+        reads: whether the loop has one of its own in each step.
+        freezes: whether layers in two buckets are frozen once it is attached.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).to(place.device)
     momentum = 0.0 if name in WITHOUT_MOMENTUM else 0.9
@@ -74,6 +81,8 @@ def waits(place: Place, name: str, reads: bool = False) -> list[str]:
                 loss.item()
             keep_pace(place)
 
+        for layer in (0, 3) if freezes else ():
+            model[layer].requires_grad_(False)
         for _ in range(FIRST):
             step()
         found = waits_of(place, step, STEPS - FIRST)
@@ -91,6 +100,12 @@ def test_no_wait(name):
 def test_no_more_waits_than_decisions(name):
     for found in run(waits, RANKS, name):
         assert len(found) <= DECIDE_ON_HOST[name] * (STEPS - FIRST), found
+
+
+@pytest.mark.parametrize(("name", "most"), [("bsp", 1), costly("gaussiank_sgd", 2)])
+def test_frozen_layers_take_one_wait_for_all_buckets(name, most):
+    for found in run(waits, RANKS, name, False, True):
+        assert len(found) <= most * (STEPS - FIRST), found
 
 
 def test_a_loop_that_reads_its_loss_is_seen_to_wait():

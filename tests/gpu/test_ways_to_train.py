@@ -139,7 +139,7 @@ def test_time_on_the_network_is_measured_by_the_device():
 
 
 QUICK = """
-task: {digits: {epochs: 1}}
+task: {charlm: {samples: 720, width: 32, layers: 1}}
 algorithm: {name: local_sgd, steps: 4, compressor: minmax_uint8}
 backend: BACKEND
 workers: 1
@@ -149,12 +149,11 @@ output: out
 
 @pytest.mark.parametrize("backend", [costly("nccl" if HAS_GPU else "gloo")])
 def test_the_command_line_trains(backend, tmp_path):
-    pytest.importorskip("sklearn")
     (tmp_path / "run.yaml").write_text(QUICK.replace("BACKEND", backend))  # NCCL is refused without a GPU
     command = [sys.executable, "-m", "relaxcomm", "train", "run.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=80)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out" / "local_sgd.json").read_text())
     assert (record["steps"], record["synchronisations"]) == (45, 11)
-    assert record["measure"] > 0.5
+    assert 0 < record["measure"] < 6  # bits; 7 if nothing was learned
     assert record["device"] == (torch.cuda.get_device_name() if HAS_GPU else "cpu")

@@ -16,7 +16,7 @@ from relaxcomm.primitives import error_feedback, qsgd, quantize
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.segments import Segments
-from tests.kernels.comparing import DTYPES, KINDS, both, entries, same_bits
+from tests.kernels.comparing import DTYPES, KINDS, both, entries, host_entries, same_bits
 from tests.kernels.interpreter import DEVICE
 
 KEYS = pytest.mark.parametrize("key", [None, key_of(2**40 + 5)], ids=["nearest", "drawn"])
@@ -172,7 +172,7 @@ def test_levels_around_zero_reach_the_farther_end():
 @pytest.mark.skipif(not has_numba(), reason="no Numba")
 @pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
 def test_the_default_type_of_new_tensors_changes_nothing(default):
-    x = entries(1000).float()
+    x = host_entries(1000)
     with implementation("numba"):
         expected = quantize_blocks(x, Segments(1000, 64), 256, None, symmetric=False)
         torch.set_default_dtype(default)

@@ -9,7 +9,8 @@ import torch
 from relaxcomm.kernels.dispatch import implementation
 from relaxcomm.kernels.levels import inverse_steps, levels_between, moves_to_zero, origins
 from relaxcomm.primitives import quantize
-from tests.kernels.comparing import entries
+from tests.kernels.comparing import host_entries
+from tests.kernels.host_kernels import needs_numba
 from tests.kernels.interpreter import DEVICE
 from tests.primitives.compressors.test_quantize import decoded
 
@@ -18,14 +19,14 @@ ROUNDINGS = pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 
 def scaled(numel: int) -> torch.Tensor:
     """Blocks of 64 whose ends lie unevenly about 0, or all on one side; a third of the entries is 0."""
-    x, blocks = entries(numel).cpu(), torch.arange(numel) // 64
+    x, blocks = host_entries(numel), torch.arange(numel) // 64
     x = torch.where(x > 0, x, x * torch.rand(numel, generator=torch.Generator().manual_seed(1)))
     x = torch.where(blocks % 5 == 1, -x.abs(), torch.where(blocks % 5 == 2, x.abs(), x)) * 1.7**blocks
     return torch.where(torch.arange(numel) % 3 == 0, 0, x)
 
 
 @ROUNDINGS
-@pytest.mark.parametrize("name", ["eager", "numba", "torch", "triton"])
+@pytest.mark.parametrize("name", ["eager", pytest.param("numba", marks=needs_numba), "torch", "triton"])
 @pytest.mark.parametrize("bits", [3, 4, 8])
 def test_entries_that_are_zero_stay_so(bits, name, rounding, kernels):
     x = scaled(2000).to(DEVICE if name == "triton" else "cpu")

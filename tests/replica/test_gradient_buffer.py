@@ -67,6 +67,17 @@ def test_a_gpu_takes_all_gradients_of_a_bucket_at_once():
         assert GradientBuffer(Bucket(0, [Item("large", large)])).large == []
 
 
+def test_which_gradients_hold_anything_is_known_on_the_gpu():
+    with PretendGpu() as gpu:
+        parameters = [torch.nn.Parameter(torch.zeros(3, device="cuda")) for _ in range(2)]
+        buffer = GradientBuffer(Bucket(0, [Item(str(i), p) for i, p in enumerate(parameters)]))
+        buffer.main[4] = -1.0
+        gpu.work.clear()
+        flags = buffer.nonzero_flags()
+        assert not gpu.work.waits
+        assert flags.tolist() == [0, 1]
+
+
 def test_what_was_taken_is_multiplied_once():
     parameters = [torch.nn.Parameter(torch.zeros(600, 600)), torch.nn.Parameter(torch.zeros(3))]
     buffer = GradientBuffer(Bucket(0, [Item(str(i), p) for i, p in enumerate(parameters)]))
