@@ -159,7 +159,7 @@ class Exporter:
             answer: Iterable[bytes] = self._metrics(environ, start)
             return answer
         start("404 Not Found", [("Content-Type", "text/plain")])
-        return [b"Here are /metrics and, on rank 0, /sd.\n"]
+        return [b"Here are /metrics and, on the first worker of the run, /sd.\n"]
 
     def _discovered(self, here: str) -> list[dict[str, Any]]:
         """What Prometheus's HTTP service discovery wants; ranks of this host are where it was asked."""
