@@ -20,8 +20,14 @@ LOGGER = logging.getLogger("relaxcomm")
 """Warnings of a run, of rank 0; without any configuration Python shows them on stderr."""
 
 
-def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase]) -> None:
-    """At the end: name the rules that have never exchanged, and the phases that never began."""
+def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase], unstepped: int) -> None:
+    """At the end: name the rules that have never exchanged, and the phases that never began.
+
+    Args:
+        bound: the algorithm.
+        phases_to_come: those.
+        unstepped: backwards since the last step.
+    """
     if bound.world.process.rank or bound.world.size == 1:
         return
     steps, lived = bound.world.statistics.steps, bound.clock.step
@@ -29,6 +35,11 @@ def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase]) -> None:
         if lived and index not in bound.state.exchanged:
             name = _name(bound.algorithm, index)
             LOGGER.warning(f"relaxcomm: {name} has never exchanged in {lived} steps: {_reason(rule)}")
+    if unstepped and not (steps or bound.state.exchanged):
+        LOGGER.warning(
+            f"relaxcomm: {bound.algorithm.name} has exchanged nothing: there were {unstepped} backwards, and "
+            "no step() of the optimizers that were given to attach(); give it those that step the model"
+        )
     for phase in phases_to_come if steps else ():
         LOGGER.warning(f"relaxcomm: {_phase(phase)} never began: the run had {steps} steps")
 

@@ -29,6 +29,8 @@ class OptimizerTurns:
         self._replica = replica
         self.stepped: list[Optimizer] = []
         """Those that have stepped."""
+        self.backwards = 0
+        """Those since the last step ended."""
         self._notes: dict[Optimizer, Note] = {}
         self._others = 0  # steps of others in a row
         self._counts = True  # whether these are counted
@@ -64,6 +66,7 @@ class OptimizerTurns:
 
     def watch(self) -> None:
         """A backward has ended: what the scaler notes from now on is of the step that comes."""
+        self.backwards += 1
         for optimizer in self._replica.optimizers:
             note = note_of(self._replica.scaler, optimizer)
             # Stepped before: the backward is of another model, such as a generator's, through this one.
@@ -82,7 +85,7 @@ class OptimizerTurns:
 
     def begin_anew(self) -> None:
         """The step has ended."""
-        self.stepped, self._others = [], 0
+        self.stepped, self._others, self.backwards = [], 0, 0
         self._notes.clear()
 
     def _is_done(self, optimizer: Optimizer) -> bool:

@@ -200,7 +200,7 @@ class Session:
             idle.warn_of_left_round(self.bound)
         self.world.statistics.pause()  # what a last round has waited counts, and no wait for the end
         self.detach()
-        idle.warn_of_idle(self.bound, self.schedule.to_come)
+        idle.warn_of_idle(self.bound, self.schedule.to_come, self.loop.turns.backwards)
         together = self.common_events.together
         together(self._come_to_rest)
         if average or (average is None and self.bound.replicas_may_differ):

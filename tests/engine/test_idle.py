@@ -93,6 +93,22 @@ def test_algorithms_that_exchange_are_not_named(caplog, name):
     assert not caplog.messages
 
 
+def stepped_by_another(world, with_another):
+    model = CASES["toy"].model()
+    optimizer, another = make_optimizer("plain", model), make_optimizer("plain", model)
+    with world.attach(model, optimizer, {"algorithm": "local_sgd"}):
+        for step in range(3):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            if with_another:
+                another.step()
+
+
+@pytest.mark.parametrize("with_another", [True, False])
+def test_backwards_without_a_step_of_the_engine_s_optimizers_are_told_of(caplog, with_another):
+    in_process(stepped_by_another, 3, with_another)
+    matches(caplog.messages, ["local_sgd has exchanged nothing: there were 3 backwards, and no step"])
+
+
 def read_on(world, algorithm, with_gradients):
     model = CASES["toy"].model()
     with world.attach(model, make_optimizer("plain", model), {"algorithm": algorithm}) as engine:
