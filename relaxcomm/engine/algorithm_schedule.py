@@ -91,14 +91,11 @@ class AlgorithmSchedule:
                 f"the saved engine state is in phase {saved.phase}, and this run has {len(self._phases)}; "
                 "give the configuration that it was saved with"
             )
-        algorithm = self._step.bound.algorithm
-        if repr(algorithm) == saved.algorithm:  # also one that the training program has switched to
-            return algorithm
-        algorithm = self._first_of(saved.phase)
-        if saved.measured is not None and algorithm.planner is not None:
-            chosen, _ = algorithm.planner.choose(saved.measured)
-            algorithm = fitted(self._step.bound.replica.model, parse_algorithm(chosen))
-        return algorithm
+        here = self._step.bound.algorithm
+        has_switched = repr(here) != repr(self._planned(self._num_begun, self._measured))
+        if has_switched and repr(here) == saved.algorithm:  # so had the training program that saved
+            return here
+        return self._planned(saved.phase, saved.measured)
 
     @property
     def to_come(self) -> tuple[Phase, ...]:
@@ -168,6 +165,14 @@ class AlgorithmSchedule:
     def _first_of(self, num_begun: int) -> Algorithm:
         """The algorithm with which a run goes on when so many phases have begun, until one is chosen."""
         return fitted(self._step.bound.replica.model, self._algorithms[num_begun])
+
+    def _planned(self, num_begun: int, measured: Measured | None) -> Algorithm:
+        """The algorithm of such a moment, where the training program switches to none."""
+        algorithm = self._first_of(num_begun)
+        if measured is None or algorithm.planner is None:
+            return algorithm
+        chosen, _ = algorithm.planner.choose(measured)
+        return fitted(self._step.bound.replica.model, parse_algorithm(chosen))
 
     def _begin(self, num_begun: int, residuals: Residuals = "carry") -> None:
         """Be where a run is in which so many phases have begun."""

@@ -319,6 +319,29 @@ def test_before_the_first_phase_from_a_later_one(first, phases, back_at):
         assert np.array_equal(end, never)
 
 
+def test_a_phase_that_has_another_algorithm_now_is_not_taken_for_the_first():
+    def train(world: World) -> None:
+        model = CASES["toy"].model()
+        optimizer = make_optimizer("plain", model)
+        often, bsp, seldom = (
+            {"after_steps": after, "algorithm": algorithm}
+            for after, algorithm in ((1, OFTEN), (2, "bsp"), (2, SELDOM))
+        )
+        with world.attach(model, optimizer, {"algorithm": "bsp", "phases": [often, bsp]}) as engine:
+            for step in range(3):
+                CASES["toy"].local_loss(model, step, world.rank).backward()
+                optimizer.step()
+            saved = copy.deepcopy(engine.run_state_dict())
+        with world.attach(model, optimizer, {"algorithm": "bsp", "phases": [often, seldom]}) as engine:
+            with pytest.raises(
+                relaxcomm.ConfigError, match=r"has algorithm 'Algorithm\(bsp: .*has .*every\(steps=4"
+            ):
+                engine.load_run_state_dict(saved)
+            assert engine.algorithm.name == "bsp"
+
+    in_process(train, SIZE)
+
+
 def test_to_what_the_program_had_switched_to_before_the_first_phase():
     """It switches to that again before it loads, as in a process of its own."""
     phases = [{"after_steps": 4, "algorithm": "bsp"}]
