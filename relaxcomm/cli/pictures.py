@@ -65,6 +65,7 @@ def make_log(axes: Any, name: str) -> None:
 
     axis.set_major_formatter("{x:.7g}")
     axis.set_minor_formatter(between_decades)
+    axis.set_tick_params(which="both", length=3.5, pad=3.5)  # the numbers of both stand in one row
 
 
 def legend_below(figure: Any) -> None:
