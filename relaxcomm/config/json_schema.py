@@ -174,8 +174,10 @@ def _rule() -> Schema:
 
 
 def _task(made: Schema) -> Schema:
-    """The bundled tasks' names first, for completion."""
-    return {**made, "anyOf": [{"enum": sorted(BUNDLED)}, *made["anyOf"]]}
+    """The bundled tasks' names first, for completion; a mapping has one name, of its options."""
+    options = {"additionalProperties": {"type": ["object", "null"]}, "minProperties": 1, "maxProperties": 1}
+    forms = [one | options if one["type"] == "object" else one for one in made["anyOf"]]
+    return {**made, "anyOf": [{"enum": sorted(BUNDLED)}, *forms]}
 
 
 def _primitives(found: Mapping[str, type[Declared]]) -> Schema:

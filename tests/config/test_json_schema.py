@@ -318,6 +318,24 @@ def test_the_schema_and_the_loader_agree(accepts, values):
     assert loads(values) in (None, accepts(values)), values
 
 
+@pytest.mark.parametrize(
+    ("task", "allowed"),
+    [
+        ("own.module:make", True),
+        ({"digits": None}, True),
+        ({"digits": {"epochs": 1}}, True),
+        ({}, False),
+        ({"digits": 3}, False),
+        ({"digits": {}, "charlm": {}}, False),
+        (["digits"], False),
+    ],
+    ids=str,
+)
+def test_a_task_has_one_name(accepts, task, allowed):
+    values = {"algorithm": "bsp", "task": task}
+    assert (loads(values), accepts(values)) == (allowed, allowed)
+
+
 def test_what_the_schema_tells_an_editor():
     made = make_schema()
     (steps,) = [
