@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from relaxcomm import Algorithm, Rule, UsageError
-from relaxcomm.fields.frozen import frozen
-from relaxcomm.plugin import Measured, Planner, PlannerFacts
 from relaxcomm.primitives import all_reduce, every, parameters
+from tests.algorithms.test_auto import always
 from tests.engine.harness import World, in_process, on_gloo
 from tests.models import CASES, make_optimizer
 
@@ -48,26 +47,12 @@ def test_so_they_are_between_processes():
     assert (name, "to ssp" in refused) == ("ssp", True)
 
 
-@frozen
-class ends_with(Planner):
-    """An algorithm of this name, whatever was measured."""
-
-    name: str
-
-    @property
-    def facts(self) -> PlannerFacts:
-        return PlannerFacts(after_steps=4)
-
-    def choose(self, measured: Measured) -> tuple[object, str]:
-        return self.name, "it always does"
-
-
 def planned(world: World, name):
     """What runs after uneven inputs where a planner has chosen it, or why nothing does."""
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)
     rule = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce())
-    algorithm = Algorithm((rule,), name="measuring", planner=ends_with(name))
+    algorithm = Algorithm((rule,), name="measuring", planner=always(name))
     engine = world.attach(model, optimizer, {"algorithm": algorithm})
     try:
         with engine, engine.join():
