@@ -14,7 +14,7 @@ WORSE = 0.08
 """By how much the accuracy may fall short of an undisturbed run's, where samples are lost."""
 _LOST = ("CommunicationError", "RankLostError")
 _ERRORS = ("NonFiniteError", *_LOST)
-_NAMED = re.compile(r"rank (\d+)")
+_NAMED = re.compile(r"(?:rank|worker) (\d+)")
 
 
 @dataclass(frozen=True)
