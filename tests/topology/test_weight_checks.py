@@ -42,6 +42,7 @@ def rows(*matrices):
 
 EYE, CYCLE = np.eye(3), np.roll(np.eye(3), 1, axis=1)
 EQUAL = np.full((3, 3), 1 / 3)
+KEPT_BY_0 = np.array([[1, 0.5, 0.5], [0, 0.5, 0], [0, 0, 0.5]])
 HANDED_OUT = np.array([[1 / 3, 0.3, 0.7], [1 / 3, 0.7, 0], [1 / 3, 0, 0.3]])
 
 
@@ -73,6 +74,7 @@ HANDED_OUT = np.array([[1 / 3, 0.3, 0.7], [1 / 3, 0.7, 0], [1 / 3, 0, 0.3]])
         (rows(1.1 * EQUAL - 0.1 * EYE), True, None),  # less than nothing
         (rows([[0.5, 0, 0.5], [0.5, 0.5, 0], [0, 0.5, 0.5]]), True, None),
         (rows([[0.9, 0.5, 0.5], [0.1, 0.5, 0], [0, 0, 0.5]]), False, "rank 0 never hears|never hears"),
+        (rows(CYCLE, KEPT_BY_0 @ CYCLE.T), False, "rank 1 never hears"),  # though step by step all are linked
         (rows([[0.9, 0.5, 0], [0.05, 0.5, 0.5], [0.05, 0, 0.5]]), False, None),
     ],
 )
