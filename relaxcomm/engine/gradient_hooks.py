@@ -62,8 +62,6 @@ class GradientHooks:
         self._each.__setstate__((target, (), {}, None))  # type: ignore[attr-defined]  # typeshed lacks it
 
     def _take(self) -> list[int]:
-        if not self._arrived:
-            return []
         # A hook of the user's that returns something has torch hand us that, and raise an error behind us.
         ours = filter(self._indices.__contains__, map(id, self._arrived))
         indices = list(map(self._indices.__getitem__, ours))

@@ -46,7 +46,7 @@ class Firings:
     """
 
     def __init__(self, bucket: Bucket, bound: Bound, *, debug: bool) -> None:
-        self.tasks = bound.plan.of_bucket(bucket, "backward")
+        self._tasks = bound.plan.of_bucket(bucket, "backward")
         self._bucket, self._debug = bucket, debug
         self._state, self._controllers = bound.state, bound.controllers
         self._made: dict[frozenset[int], Firing] = {}
@@ -56,7 +56,7 @@ class Firings:
         key = frozenset(fired)
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = self._make(tuple(one for one in self.tasks if one.index in key))
+            made = self._made[key] = self._make(tuple(one for one in self._tasks if one.index in key))
         return made
 
     def _make(self, tasks: tuple[Task, ...]) -> Firing:

@@ -51,7 +51,6 @@ class GradientTransfers:
         self._state, self._clock = bound.state, bound.clock
         self._world, self._controllers = bound.world, bound.controllers
         self._names_ranks, self._on_gpu = names_ranks, bucket.device.type == "cuda"
-        self._delays = any(task.rule.delay for task in self._firings.tasks)
         self._factor = 1 / self._world.size
         self._all_trained = torch.ones(len(bucket.items), device=bucket.device)
         self.late = LateGradients(bucket, self.buffer, bound)
@@ -84,7 +83,6 @@ class GradientTransfers:
 
     def launch(self, pipeline: Pipeline) -> bool:
         """Collect the gradients and issue the first operation; whether there is anything to exchange."""
-        self.buffer.unused = []
         firing, due = self.firing, self.late.due()
         if not firing.tasks and not due:
             return False
@@ -99,7 +97,7 @@ class GradientTransfers:
             else:
                 found = spoilt(self.bucket, self.buffer.main, GRADIENT)
         transfers = [self._transfer(task) for task in firing.tasks]
-        late = [transfer for transfer in transfers if transfer.task.rule.delay] if self._delays else []
+        late = [transfer for transfer in transfers if transfer.task.rule.delay]
         self._moved = self._moved or bool(due) or firing.moves
         if late:
             self.late.send(late[0], found)
@@ -123,8 +121,6 @@ class GradientTransfers:
 
     def land_late(self) -> None:
         """Put the gradient that is due in the place of this step's own, or zeros while none is due."""
-        if not self._delays:
-            return
         due = self.late.due()
         if self._sends_late:
             self.buffer.main.zero_()
@@ -144,7 +140,7 @@ class GradientTransfers:
 
     @property
     def _sends_late(self) -> bool:
-        return self._delays and any(task.rule.delay for task in self.firing.tasks)
+        return any(task.rule.delay for task in self.firing.tasks)
 
     def drain(self) -> bool:
         """Put the oldest late gradient into `.grad`; whether there was one."""
@@ -161,7 +157,7 @@ class GradientTransfers:
     @property
     def sends_residuals(self) -> bool:
         """Whether what this step has brought may hold what earlier messages have left out."""
-        return self._moved and any(transfer.task.sends_residuals for transfer in self._ran)
+        return any(transfer.task.sends_residuals for transfer in self._ran)
 
     def guarded_results(self) -> list[Tensor]:
         """What the exchanges of this step have brought, where it must be finite."""

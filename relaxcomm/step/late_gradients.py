@@ -33,7 +33,7 @@ class LateGradients:
 
     def due(self) -> list[Transfer]:
         """Those whose step this is, in which they land."""
-        return [late for late in self._flying if late.due <= self._bound.clock.step] if self._flying else []
+        return [late for late in self._flying if late.due <= self._bound.clock.step]
 
     def oldest(self) -> Transfer:
         """The one that was sent first."""
