@@ -70,7 +70,7 @@ class Loaders:
         else:
             if follows:
                 self._follow(bound.algorithm, data, batch_size)
-            self._connect(bound, loader)
+            connect(bound, loader, self._event)
         self._data_sets.add(data)
         return loader
 
@@ -84,8 +84,8 @@ class Loaders:
                 have; 0 for one that is not.
         """
         self._bound = bound
-        for loader in self._live:
-            self._connect(bound, loader)
+        for loader in self._live - self._unread:
+            connect(bound, loader, self._event)
         now = bound.world.membership
         if saved is not None and caught_up_at:
             self._later.append(_Later(caught_up_at, saved, now))
@@ -157,13 +157,9 @@ class Loaders:
                 self._unread.remove(loader)
                 if follows:
                     self._follow(bound.algorithm, data, batch_size)
-                self._connect(bound, loader)
+                connect(bound, loader, self._event)
 
         return begin
-
-    def _connect(self, bound: Bound, loader: ShareLoader | ClientLoader) -> None:
-        if loader not in self._unread:
-            connect(bound, loader, self._event)
 
     def _follow(self, algorithm: Algorithm, data: Data, batch_size: int) -> None:
         if self._followed not in (None, data):
