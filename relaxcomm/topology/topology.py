@@ -175,12 +175,10 @@ class Topology(Declared):
         self.check_groups(world_size)
 
     def check_groups(self, world_size: int) -> None:
-        """Refuse groups that do not hold each rank once, where it declares to have groups.
+        """Refuse groups that do not hold each rank once.
 
         Raises: TopologyError, naming the groups.
         """
-        if not self.has_groups:
-            return
         groups = [list(group) for group in self.groups(world_size)]
         if Counter(chain(*groups)) != Counter(range(world_size)) or not all(groups):
             raise TopologyError(
