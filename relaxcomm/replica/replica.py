@@ -167,7 +167,7 @@ class Replica:
     def remember_scale(self) -> None:
         """Keep the scale of the gradients that are there now."""
         if self.scaler is not None and self.scaler.is_enabled():
-            scale = self.scaler.scale(torch.ones((), device=self.device))
+            scale = self.scaler.scale(torch.ones((), dtype=torch.float32, device=self.device))
             assert isinstance(scale, Tensor)
             self.gradient_scale = scale
 

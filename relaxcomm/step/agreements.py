@@ -82,4 +82,4 @@ class Agreements:
 
     def any(self, bad: bool, name: str, step: int) -> bool:
         """Whether something is so on any rank."""
-        return bool(self.decide(name, torch.tensor([float(bad)]), step).item() > 0)
+        return bool(self.decide(name, torch.tensor([float(bad)], dtype=torch.float32), step).item() > 0)

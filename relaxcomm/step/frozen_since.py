@@ -107,7 +107,7 @@ def trained_flags(bucket: Bucket, gradients: Sequence[Tensor]) -> Tensor:
     """Whether parameters are trained here: they are not frozen, or have a gradient other than zero; 1 or 0
     each, on their device.
     """
-    flags = torch.ones(len(bucket.items), device=bucket.device)
+    flags = torch.ones(len(bucket.items), dtype=torch.float32, device=bucket.device)
     for place in _frozen(bucket):
         flags[place] = gradients[place].any()
     return flags

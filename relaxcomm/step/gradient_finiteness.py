@@ -41,7 +41,7 @@ class GradientFiniteness:
             bad = (~_are_finite(buckets)).float().view(1)
             return DeviceAnswer.ask(self._bound.world, "not finite", bad, self._bound.clock.step)
         is_bad = any(bucket.bad_results() for bucket in buckets)
-        return self._bound.agreements.ask("not finite", torch.tensor([float(is_bad)]))
+        return self._bound.agreements.ask("not finite", torch.tensor([float(is_bad)], dtype=torch.float32))
 
     def commit(self, buckets: Buckets, others: Answer | DeviceAnswer | None) -> None:
         """Keep state only if all is finite; without a scaler a gradient that is not is an error.

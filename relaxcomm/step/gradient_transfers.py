@@ -52,7 +52,7 @@ class GradientTransfers:
         self._world, self._controllers = bound.world, bound.controllers
         self._names_ranks, self._on_gpu = names_ranks, bucket.device.type == "cuda"
         self._factor = 1 / self._world.size
-        self._all_trained = torch.ones(len(bucket.items), device=bucket.device)
+        self._all_trained = torch.ones(len(bucket.items), dtype=torch.float32, device=bucket.device)
         self.late = LateGradients(bucket, self.buffer, bound)
         """Those that come in other steps."""
         self.begin(())

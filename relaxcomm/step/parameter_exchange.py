@@ -181,6 +181,10 @@ class ParameterExchange:
         out = any(one.task.of_buffers for one in self._under_way())
         buffers = () if out else self._buffer_tasks(index)
         share_buffers(self._bound, [task.bucket for task in buffers])
+        if not rule.exchange.facts.collective:
+            # A round of which a part was sent, or that is counted and was not, is one others wait for.
+            for task in (*tasks, *buffers):
+                look_at(self._bound, task, task.bucket.gather(task.bucket.scratch()))
         # Each rank holds what it asks and what it is answered; those who take part together fill their link.
         pipeline = Pipeline(math.inf if rule.exchange.facts.collective else REQUESTED_BYTES)
         state = self._bound.state
@@ -207,7 +211,7 @@ class ParameterExchange:
             step, bad = self._bound.common_step, (~good).float().view(1)
             return DeviceAnswer.ask(self._bound.world, "not finite", bad, step)
         is_bad = any(transfer.not_finite for transfer in made)
-        answer = self._bound.agreements.ask("not finite", torch.tensor([float(is_bad)]))
+        answer = self._bound.agreements.ask("not finite", torch.tensor([float(is_bad)], dtype=torch.float32))
         self._bound.agreements.send(self._bound.common_step)
         return answer
 

@@ -92,7 +92,7 @@ class World:
         """Whether something is so of any shard of this replica."""
         if not self.is_sharded:
             return bad
-        return bool(self.over_shards(torch.tensor([float(bad)]), label, "max").item())
+        return bool(self.over_shards(torch.tensor([float(bad)], dtype=torch.float32), label, "max").item())
 
     def meet(self, event: str, step: int | None = None) -> None:
         """Go on when all ranks have come to an event, see `Transport.meet`."""
