@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.system.compiler import uncompiled
+from relaxcomm.system.weak_methods import weakly
 from relaxcomm.tensors.buckets import Item
 
 
@@ -30,9 +32,11 @@ class GradientHooks:
         self._tell = tell
         self._arrived: list[Tensor] = []
         self._collects = self._arrived.append
-        self._tells = uncompiled(self._arrives)
+        self._tells = uncompiled(weakly(self._arrives))
         self._each = partial(self._tells)  # what all parameters call; redirected between the two above
         self._handles = [hang(parameter, self._each) for parameter in self._parameters]
+        # Parameters that a failed backward has left here would hold themselves, through their hooks.
+        self._end = weakref.finalize(self, _end, self._handles, self._arrived)
         # One is always awaited, and tells of a backward that comes after one that has failed.
         self.await_also(range(len(self._parameters))[:1])
 
@@ -54,8 +58,7 @@ class GradientHooks:
 
     def remove(self) -> None:
         """Remove all."""
-        for handle in self._handles:
-            handle.remove()
+        self._end()
 
     def _redirect(self, target: Callable[[Tensor], None]) -> None:
         # The only thing that Python calls without a frame of its own and that can be made to call another.
@@ -78,6 +81,12 @@ class GradientHooks:
         else:  # one of the user's is next, and may change the gradient: it is told of with the one behind it
             self._tell(self._take())
             self._arrived.append(parameter)
+
+
+def _end(handles: list[RemovableHandle], arrived: list[Tensor]) -> None:
+    for handle in handles:
+        handle.remove()
+    arrived.clear()
 
 
 def _last_hook(parameter: Tensor) -> object:

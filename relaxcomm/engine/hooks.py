@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from threading import Lock
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from relaxcomm.engine.output_hooks import OutputHooks
 from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
 from relaxcomm.system.compiler import uncompiled
+from relaxcomm.system.weak_methods import weakly
 from relaxcomm.tensors.buckets import Item
 
 
@@ -91,7 +93,7 @@ class Hooks:
             self._backward_ends, is_sharded=any(item.sharded is not None for item in parameters)
         )
         """Of the backward under way, told where the follower awaits it."""
-        self._load_begins = Hook(lambda *args: load_begins())
+        self._load_begins = load_begins
         self._nested = {optimizer: NestedSteps(optimizer) for optimizer in optimizers}
 
     def hang(self) -> None:
@@ -100,15 +102,18 @@ class Hooks:
         add = self._handles.append
         add(self._model.register_forward_pre_hook(Hook(self._forward_begins), prepend=True))
         add(self._model.register_forward_hook(Hook(self._forward_ends)))
+        loads = Hook(self._any_loads)
         for module in self._model.modules():
             # torch leaves this method without types
-            add(module.register_load_state_dict_pre_hook(self._load_begins))  # type: ignore[no-untyped-call]
+            add(module.register_load_state_dict_pre_hook(loads))  # type: ignore[no-untyped-call]
         for optimizer in self._optimizers:
             add(optimizer.register_step_pre_hook(Hook(self._step_begins)))
             add(optimizer.register_step_post_hook(Hook(self._step_ends)))
-        steps = weakref.WeakMethod(self._any_steps)  # torch keeps the hook, which is to keep no model
-        others = Hook(lambda optimizer, *args: told(optimizer) if (told := steps()) else None)
-        add(register_optimizer_step_post_hook(others))
+        with _lock:
+            _remove(_left)
+        others = register_optimizer_step_post_hook(Hook(weakly(self._any_steps)))  # torch keeps it for ever
+        weakref.finalize(self, _left.append, others)
+        add(others)
 
     @property
     def are_hung(self) -> bool:
@@ -134,7 +139,7 @@ class Hooks:
         for part in parts:
             self._of_parts.append(part.register_forward_pre_hook(Hook(self._part_begins), prepend=True))
         for item in self._parameters:
-            self._of_parts.append(hang(item.parameter, Hook(self._part_gradient_arrives)))
+            self._of_parts.append(hang(item.parameter, Hook(weakly(self._part_gradient_arrives))))
 
     def unwatch_parts(self) -> None:
         """Follow them no more: the model is called."""
@@ -199,7 +204,10 @@ class Hooks:
         if self._follower is not None and not self._nested[optimizer].is_inside():
             self._follower.step_ends(optimizer)
 
-    def _any_steps(self, optimizer: Optimizer) -> None:
+    def _any_loads(self, *args: Any) -> None:
+        self._load_begins()
+
+    def _any_steps(self, optimizer: Optimizer, *args: Any) -> None:
         if self._follower is not None and optimizer not in self._nested:
             self._follower.turns.other_steps(optimizer)
 
@@ -222,7 +230,11 @@ class Hook:
         return getattr, (nullcontext(), "__exit__")
 
 
+_lock = Lock()
+_left: list[RemovableHandle] = []
+"""On all optimizers, of what was collected: any thread may do that, also while torch calls its hooks."""
+
+
 def _remove(handles: list[RemovableHandle]) -> None:
-    for handle in handles:
-        handle.remove()
-    handles.clear()
+    while handles:
+        handles.pop().remove()

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from relaxcomm.system.compiler import uncompiled
+from relaxcomm.system.weak_methods import weakly
 
 
 class OutputHooks:
@@ -23,7 +24,8 @@ class OutputHooks:
     """
 
     def __init__(self, tell: Callable[[], None]) -> None:
-        self._arrives = uncompiled(lambda gradient: tell())
+        self._tell = tell
+        self._arrives = uncompiled(weakly(self._reached))
         self._leaves = WeakTensorKeyDictionary()  # that the model returns, each with its hook
 
     def watch(self, output: Any) -> None:
@@ -39,6 +41,9 @@ class OutputHooks:
         for handle in self._leaves.values():  # type: ignore[no-untyped-call]  # torch's
             handle.remove()
         self._leaves.clear()
+
+    def _reached(self, gradient: Tensor) -> None:
+        self._tell()
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
+from weakref import ref
 
 import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as torch_optimizer
 
+from relaxcomm.engine import unclosed
+from tests.engine.harness import World, in_process, values
+from tests.models import CASES, make_optimizer
 from tests.monitoring.harness import read_log
 
 SCRIPT = """
@@ -43,7 +51,7 @@ SAID = "relaxcomm: the engine was never closed, so ranks may end with different 
     ("algorithm", "end", "said", "status"),
     [
         ("local_sgd", FORKED, 1, "not closed"),
-        ("local_sgd", COLLECTED + FORKED, 1, "not closed"),
+        ("selsync", COLLECTED + FORKED, 1, "not closed"),
         pytest.param("bsp", "", 0, "not closed", marks=pytest.mark.slow),
         pytest.param("local_sgd", COLLECTED, 0, "closed at step 1", marks=pytest.mark.slow),
         ("local_sgd", "raise KeyError('of the user')", 0, "failed: KeyError: 'of the user'"),
@@ -66,3 +74,113 @@ def test_at_exit_the_log_is_ended_and_what_may_differ_is_said_once(tmp_path, alg
     first, *_, last = read_log(tmp_path, 0)
     assert first["world_size"] == 3
     assert (last["summary"]["status"], last["summary"]["steps"]) == (status, 1)
+
+
+ERROR_FEEDBACK = {
+    "payload": "gradients",
+    "compressor": {"error_feedback": {"top_k": {"density": 0.5}}},
+    "exchange": "all_gather",
+}
+ALGORITHMS = {
+    "bsp": "bsp",
+    "selsync": "selsync",
+    "local_sgd": {"name": "local_sgd", "steps": 2},
+    "error_feedback": {"rules": [ERROR_FEEDBACK]},
+}
+
+
+@pytest.fixture
+def collected(monkeypatch):
+    """What is to be said and ended at exit, of the sessions that this test leaves to gc."""
+    entries = []
+    monkeypatch.setattr(unclosed, "_collected", entries)
+    yield entries
+    gc.collect()
+
+
+class TwoOutputs(nn.Module):
+    """It returns a parameter, too, on which hooks stay; its backward can be made to fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.fails = False
+
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.layer(inputs)
+        if self.fails:  # when the bias has its gradient
+            self.layer.bias.register_post_accumulate_grad_hook(fail)
+        return hidden, self.layer.weight
+
+
+def fail(gradient: torch.Tensor) -> None:
+    raise MemoryError("in a backward")
+
+
+def dropped(world: World, algorithm, fails: bool):
+    """What is left of an engine that nobody has closed, of its model and of a parameter; and a loss."""
+    model = TwoOutputs()
+    optimizer = make_optimizer("momentum", model)
+    session = world.attach(model, optimizer, {"algorithm": algorithm})._session
+    for step in range(3):
+        model.fails = fails and step == 2
+        outputs, weight = model(torch.ones(2, 4))
+        loss = outputs.sum() + weight.square().sum()
+        try:
+            loss.backward()
+        except MemoryError:
+            break
+        optimizer.step()
+        optimizer.zero_grad()
+    return [ref(session), ref(model)], ref(model.layer.bias), None if fails else loss
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_model_that_is_dropped_is_collected_with_its_engine(collected, algorithm, fails):
+    left = in_process(dropped, 3, ALGORITHMS[algorithm], fails)
+    gc.collect()
+    for parts, bias, loss in left:
+        assert [part() for part in parts] == [None, None]
+        assert loss is not None or bias() is None  # a loss holds parameters
+    said = [may_differ for may_differ, _ in collected]  # by rank 0 alone
+    assert sorted(said) == [False, False, algorithm in ("selsync", "local_sgd")]
+
+
+def test_what_torch_calls_for_all_optimizers_does_not_grow_with_engines_that_are_dropped(collected):
+    hooks = torch_optimizer._global_optimizer_post_hooks
+    counts = []
+    for _ in range(3):
+        in_process(dropped, 1, "bsp", False)
+        gc.collect()
+        counts.append(len(hooks))
+    assert counts == [counts[0]] * 3
+
+
+def train_on(world: World, algorithm, by_parts: bool, keeps_engine: bool):
+    """The parameters after training with the model and its optimizer, or with the model's parts alone."""
+    case = CASES["toy"]
+    model = case.model(seed=world.rank)
+    optimizer = make_optimizer("plain", model)
+    engine = world.attach(model, None if by_parts else optimizer, {"algorithm": algorithm})
+    if by_parts:
+        model = nn.Sequential(*model)
+    if not keeps_engine:
+        del engine
+    gc.collect()
+    for step in range(4):
+        case.local_loss(model, step, world.rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return values(model).tolist()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "by_parts"), [("bsp", False), ("bsp", True), ("selsync", False), ("local_sgd", False)]
+)
+def test_an_engine_that_nobody_holds_goes_on_while_its_model_is_trained(collected, algorithm, by_parts):
+    kept, not_kept = (
+        in_process(train_on, 3, ALGORITHMS[algorithm], by_parts, keeps) for keeps in (True, False)
+    )
+    assert kept == not_kept
+    assert algorithm == "selsync" or kept[0] == kept[1]
