@@ -35,8 +35,8 @@ class GradientHooks:
         self._tells = uncompiled(weakly(self._arrives))
         self._each = partial(self._tells)  # what all parameters call; redirected between the two above
         self._handles = [hang(parameter, self._each) for parameter in self._parameters]
-        # Parameters that a failed backward has left here would hold themselves, through their hooks.
-        self._end = weakref.finalize(self, _end, self._handles, self._arrived)
+        # Parameters that a failed backward has left in the list would hold it, through their hooks.
+        self._remove = weakref.finalize(self, _remove, self._handles)
         # One is always awaited, and tells of a backward that comes after one that has failed.
         self.await_also(range(len(self._parameters))[:1])
 
@@ -58,7 +58,7 @@ class GradientHooks:
 
     def remove(self) -> None:
         """Remove all."""
-        self._end()
+        self._remove()
 
     def _redirect(self, target: Callable[[Tensor], None]) -> None:
         # The only thing that Python calls without a frame of its own and that can be made to call another.
@@ -83,10 +83,9 @@ class GradientHooks:
             self._arrived.append(parameter)
 
 
-def _end(handles: list[RemovableHandle], arrived: list[Tensor]) -> None:
+def _remove(handles: list[RemovableHandle]) -> None:
     for handle in handles:
         handle.remove()
-    arrived.clear()
 
 
 def _last_hook(parameter: Tensor) -> object:

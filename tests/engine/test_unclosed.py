@@ -103,14 +103,13 @@ class TwoOutputs(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(4, 4)
+        self.layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
         self.fails = False
 
     def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden = self.layer(inputs)
-        if self.fails:  # when the bias has its gradient
-            self.layer.bias.register_post_accumulate_grad_hook(fail)
-        return hidden, self.layer.weight
+        if self.fails:  # when all later layers have their gradients
+            self.layers[0].bias.register_post_accumulate_grad_hook(fail)
+        return self.layers(inputs), self.layers[3].weight
 
 
 def fail(gradient: torch.Tensor) -> None:
@@ -118,7 +117,7 @@ def fail(gradient: torch.Tensor) -> None:
 
 
 def dropped(world: World, algorithm, fails: bool):
-    """What is left of an engine that nobody has closed, of its model and of a parameter; and a loss."""
+    """What is left of an engine that nobody has closed, of its model and its parameters; and a loss."""
     model = TwoOutputs()
     optimizer = make_optimizer("momentum", model)
     session = world.attach(model, optimizer, {"algorithm": algorithm})._session
@@ -132,7 +131,7 @@ def dropped(world: World, algorithm, fails: bool):
             break
         optimizer.step()
         optimizer.zero_grad()
-    return [ref(session), ref(model)], ref(model.layer.bias), None if fails else loss
+    return [ref(session), ref(model)], [*map(ref, model.parameters())], None if fails else loss
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -140,9 +139,9 @@ def dropped(world: World, algorithm, fails: bool):
 def test_a_model_that_is_dropped_is_collected_with_its_engine(collected, algorithm, fails):
     left = in_process(dropped, 3, ALGORITHMS[algorithm], fails)
     gc.collect()
-    for parts, bias, loss in left:
+    for parts, parameters, loss in left:
         assert [part() for part in parts] == [None, None]
-        assert loss is not None or bias() is None  # a loss holds parameters
+        assert loss is not None or not any(one() is not None for one in parameters)  # a loss holds them
     said = [may_differ for may_differ, _ in collected]  # by rank 0 alone
     assert sorted(said) == [False, False, algorithm in ("selsync", "local_sgd")]
 
