@@ -143,7 +143,8 @@ class Batching(Readable):
 
         A rank that leaves the block shadows the others: it contributes zero gradients (the mean is
         still over all ranks, as in DDP) or its own parameters. In the end all have the model of a
-        rank that trained longest. Phases and planners go on inside, but `switch` must be called outside.
+        rank that trained longest. Phases and planners go on inside; `switch` and loads of a state belong
+        outside.
 
         Raises: UsageError, on every rank, for a phase to come, or a planner's choice, that goes on from or
             with an algorithm whose ranks have no common step, such as `ssp`.
@@ -165,14 +166,12 @@ class Batching(Readable):
         """
         self._check_open()
         self._session.schedule.check_join()
-        if not self.algorithm.keeps_step:  # nobody waits in a step for a rank that has finished
-            yield
-            return
         self._session.step.inputs.enter()
         try:
             yield
-            self._session.loop.close_skipped_step()
-            Shadow(lambda: self._session.step, self._session.schedule).follow()
+            if self.algorithm.keeps_step:  # else nobody waits in a step for a rank that has finished
+                self._session.loop.close_skipped_step()
+                Shadow(lambda: self._session.step, self._session.schedule).follow()
         finally:
             self._session.step.inputs.leave()
 

@@ -114,7 +114,8 @@ class Engine(Batching, Restorable, Telemetry):
         self._check_not_averaged("switch()")
         self._session.loop.close_skipped_step()  # or ranks that skipped their last step would be one behind
         switching.check_between_steps(self._session.loop, "the algorithm is switched", "switch")
-        self._session.step.inputs.check_left()
+        phases = ", or name the switch in `phases`, which all ranks follow"
+        self._session.step.inputs.check_left("switch()", phases if self.algorithm.keeps_step else "")
         self._session.switch(algorithm, residuals)
 
     def together(self, event: Callable[[], T]) -> T:

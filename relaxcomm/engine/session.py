@@ -178,6 +178,7 @@ class Session:
         # A rank that has joined may have begun with another algorithm than runs now.
         if gone.step.follows_gradients != self.step.follows_gradients:
             self.hooks.follow(self.loop, gradients=gone.step.follows_gradients)
+        gone.step.inputs.follow(self.step.inputs)
         self.step = step = gone.step
         self.replica.loaded.forget()
         self.loop.go_on_with(step, gone.resumes_at, gone.caught_up_at)

@@ -36,14 +36,18 @@ class UnevenInputs:
 
     def __init__(self, bound: Bound, backward: Backward, parameters: ParameterExchange) -> None:
         self._bound, self._backward, self._parameters = bound, backward, parameters
-        self.active = False
-        """Whether this rank is inside join()."""
+        self._inside = False  # this rank is inside join()
         self.shadowing = False
         """Whether it has no more batches, and takes part in what the others do."""
 
+    @property
+    def active(self) -> bool:
+        """Whether this rank is inside join(), where others that have run out of data follow its steps."""
+        return self._inside and self._bound.plan.keeps_step
+
     def enter(self) -> None:
         """Begin join()."""
-        self.active = True
+        self._inside = True
 
     def shadow(self) -> None:
         """This rank has no more batches."""
@@ -55,18 +59,23 @@ class UnevenInputs:
 
     def leave(self) -> None:
         """End join()."""
-        self.active = False
+        self._inside = False
 
     def follow(self, before: UnevenInputs) -> None:
         """Go on where another algorithm was left."""
-        self.active, self.shadowing = before.active, before.shadowing
+        self._inside, self.shadowing = before._inside, before.shadowing
 
-    def check_left(self) -> None:
-        """Raise UsageError inside join(), before what ranks that have run out of data would not know of."""
-        if self.active:
+    def check_left(self, called: str, instead: str = "") -> None:
+        """Raise UsageError inside join(), before what ranks that have run out of data would not know of.
+
+        Args:
+            called: what belongs outside.
+            instead: what else to do.
+        """
+        if self._inside:
             raise UsageError(
-                "switch() inside join(): a rank that has run out of data could not follow; switch before or "
-                "after join(), or name the switch in `phases`, which all ranks follow"
+                f"{called} inside join(): a rank that has run out of data could not follow; call it before "
+                f"or after join(){instead}"
             )
 
     def check_first_backward(self) -> None:

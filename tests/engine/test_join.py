@@ -151,18 +151,37 @@ def test_a_switch_inside_it_is_followed_by_who_has_run_out(network, batches):
         np.testing.assert_allclose(end, workers.parameters[longest], rtol=1e-9, atol=1e-9)
 
 
-def switches_inside(world: World):
+def goes_elsewhere_inside(world: World, algorithm: str):
+    """What refuses switches and loads inside, when another may have run out of data; what runs after one."""
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)
-    with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
-        with engine.join(), pytest.raises(UsageError, match=r"switch\(\) inside join\(\): .*`phases`"):
-            engine.switch("local_sgd")
-        engine.switch("local_sgd")
-        return engine.algorithm.name
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        state, run_state, refused = engine.state_dict(), engine.run_state_dict(), []
+        told = []  # of the other way to switch
+        calls = [
+            lambda: engine.switch("local_sgd"),
+            lambda: engine.load_state_dict(state),
+            lambda: engine.load_run_state_dict(run_state),
+        ]
+        with engine.join():
+            for call in calls if world.rank else ():
+                with pytest.raises(UsageError, match="could not follow") as caught:
+                    call()
+                refused.append(str(caught.value).partition(":")[0])
+                told.append("`phases`" in str(caught.value))
+        for call in reversed(calls):
+            call()
+        assert told == [algorithm == "bsp", False, False][: len(told)]
+        return engine.algorithm.name, refused
 
 
-def test_a_switch_of_ones_own_is_refused_inside_it(network):
-    assert network(switches_inside, 3) == ["local_sgd"] * 3
+@pytest.mark.parametrize("algorithm", ["bsp", "ssp", "decoupled_diloco"])
+def test_a_switch_of_ones_own_or_a_load_is_refused_inside_it(network, algorithm):
+    loads = "load_run_state_dict() or checkpoint.load() inside join()"
+    refused = ["switch() inside join()", "load_state_dict() inside join()", loads]
+    for rank, (name, found) in enumerate(network(goes_elsewhere_inside, 3, algorithm)):
+        assert name == "local_sgd"
+        assert found == (refused if rank else [])
 
 
 def join_without_a_batch(world: World, algorithm):
