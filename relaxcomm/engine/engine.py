@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import torch.distributed as dist
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine import evaluation, switching
+from relaxcomm.engine import end_of_run, evaluation, switching
 from relaxcomm.engine.batching import Batching
 from relaxcomm.engine.restorable import Restorable
 from relaxcomm.engine.session import Session
@@ -210,7 +210,7 @@ class Engine(Batching, Restorable, Telemetry):
             raise UsageError("finish() was called before; it ends the run")
         self._finished = True
         try:
-            self._session.finish(average=average)
+            end_of_run.finish(self._session, average=average)
         except BaseException as error:
             self._fail(error)
             raise

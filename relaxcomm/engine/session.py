@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from relaxcomm.config import Config
-from relaxcomm.data.clients import ROUND_GIVEN_UP
-from relaxcomm.engine import attached_models, idle, switching
+from relaxcomm.engine import attached_models, switching
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.engine.common_events import CommonEvents
 from relaxcomm.engine.elastic import Elastic
@@ -18,11 +17,7 @@ from relaxcomm.engine.next_generation import Gone
 from relaxcomm.engine.reconfiguration import Reconfiguration
 from relaxcomm.engine.unclosed import Unclosed
 from relaxcomm.errors import RankLostError
-from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.generations import Generation
-from relaxcomm.replica.buffers import requantize
-from relaxcomm.replica.modes import evaluated
-from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
@@ -192,35 +187,6 @@ class Session:
         worker = self._worker
         self.go_on(error, in_step=False)
         return self._worker != worker
-
-    def finish(self, *, average: bool | None) -> None:
-        """Apply what is on its way, and end with the mean model if that is wanted, or makes a difference."""
-        self.loop.close_skipped_step()
-        if self.loaders.in_round:
-            self.step.parameters.tell(ROUND_GIVEN_UP, {})
-            idle.warn_of_left_round(self.bound)
-        self.world.statistics.pause()  # what a last round has waited counts, and no wait for the end
-        self.detach()
-        idle.warn_of_idle(self.bound, self.schedule.to_come, self.loop.turns.backwards)
-        together = self.common_events.together
-        together(self._come_to_rest)
-        if average or (average is None and self.bound.replicas_may_differ):
-            with self.world.statistics.evaluating(), evaluated(self.replica.optimizers, keeps=False):
-                means = together(lambda: replicas.finite_means(self.bound, EVALUATION))
-                replicas.replace(self.bound, means)
-                del means  # as much as the model
-            requantize(self.replica.model)
-            together(lambda: idle.warn_of_parted(self.bound))
-        elif average is None:
-            replicas.check(self.bound, self.replica.parameters)
-
-    def _come_to_rest(self) -> None:
-        bound = self.bound
-        if bound.plan.keeps_step:
-            bound.meet("close()")
-        switching.come_to_rest(self.step)
-        if not bound.plan.keeps_step:  # those that finish early have served the others until now
-            bound.meet("close()")
 
     def detach(self) -> None:
         """Follow the training loop no more."""
