@@ -18,8 +18,8 @@ from torchtitan.distributed import ParallelDims, parallel_dims
 from torchtitan.tools.utils import device_type
 
 from relaxcomm.engine import Engine, attach
-from relaxcomm.errors import CheckpointError, ConfigError
-from relaxcomm.system.environment import launched
+from relaxcomm.errors import CheckpointError
+from relaxcomm.integrations.torchtitan_checks import check, num_replicas
 
 _KEY = "relaxcomm"
 """Under which a checkpoint has what each rank needs."""
@@ -46,7 +46,7 @@ class Trainer(titan.Trainer):  # type: ignore[misc]  # torchtitan is not there w
 
     def __init__(self, config: Any) -> None:
         check(config)
-        replicas, batch = _replicas(config), config.training.global_batch_size
+        replicas, batch = num_replicas(config), config.training.global_batch_size
         training = replace(config.training, global_batch_size=batch // replicas if batch > 0 else batch)
         self._saved, self._num_backwards = b"", 0
         super().__init__(replace(config, training=training, dataloader=_Share(config.dataloader, replicas)))
@@ -212,37 +212,3 @@ class _Checkpointer:
 
 def _key() -> str:
     return f"{_KEY}-{dist.get_rank()}-of-{dist.get_world_size()}"
-
-
-def _replicas(config: Any) -> int:
-    return int(config.parallelism.data_parallel_replicate_degree)
-
-
-def check(config: Any) -> None:
-    """Refuse what no replica can be, or what would never be exchanged.
-
-    Raises: ConfigError.
-    """
-    of, replicas = config.parallelism, _replicas(config)
-    degrees = ("pipeline", "tensor", "context", "expert")
-    more = [f"{name}_parallel_degree" for name in degrees if getattr(of, f"{name}_parallel_degree") > 1]
-    if more:
-        raise ConfigError(
-            f"parallelism: {', '.join(more)} above 1, but what replicas exchange must be sharded by "
-            "data_parallel_shard_degree alone"
-        )
-    if replicas == 1 and launched().world_size > 1:
-        raise ConfigError(
-            "parallelism.data_parallel_replicate_degree is 1, so that there is one replica, which exchanges "
-            "with nobody; set it to the number of replicas"
-        )
-    batch = config.training.global_batch_size
-    if batch > 0 and batch % replicas:
-        raise ConfigError(
-            f"training.global_batch_size is {batch}, which {replicas} replicas do not share evenly; take a "
-            "multiple"
-        )
-    if device_type == "cuda" and not config.training.disable_cuda_graphs:
-        raise ConfigError(
-            "training.disable_cuda_graphs is false: a replayed graph would exchange nothing; set it to true"
-        )

@@ -22,6 +22,7 @@ from torchtitan.components.checkpoint import CheckpointManager  # noqa: E402
 
 from relaxcomm.errors import RelaxcommError  # noqa: E402
 from relaxcomm.integrations import torchtitan as ours  # noqa: E402
+from relaxcomm.integrations.torchtitan_checks import check  # noqa: E402
 
 STEPS = 6
 
@@ -103,7 +104,7 @@ def refused(**changes):
     """What a configuration is refused with."""
     parts = small.parts(2, 1, 0)
     try:
-        ours.check(ours.Trainer.Config(**{**parts, **changes}))
+        check(ours.Trainer.Config(**{**parts, **changes}))
     except RelaxcommError as error:
         return str(error)
 
