@@ -201,7 +201,7 @@ def _residuals(bound: Bound) -> set[str]:
     """Names of the parameters of which something is left to send."""
     left: set[str] = set()
     for rule, (bucket, slots) in _kept(bound, "compressor"):
-        if rule.compressor.facts.memory == "none":
+        if not rule.exchange.keeps_residuals(rule.compressor):
             continue
         for slot, value in slots.items():
             if is_buffer(slot) or _is_fresh(rule, "compressor", slot):

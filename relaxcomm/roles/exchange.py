@@ -107,6 +107,11 @@ class Exchange(Primitive):
         """
         return compressor.init(bucket)
 
+    def keeps_residuals(self, compressor: Compressor) -> bool:
+        """Whether a message may hold what earlier ones have left out: of the compressor, or of a coding that
+        the exchange adds."""
+        return compressor.facts.memory != "none"
+
     def takes_difference(self, compressor: Compressor, tensor: Tensor) -> bool:
         """Whether in `run` nothing looks at `tensor` before the compressor, which makes it of
         `cx.difference`, if there is one."""

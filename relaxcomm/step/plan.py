@@ -59,7 +59,7 @@ class Task:
         """Whether entries behind the bucket's own come through; a server knows the bucket alone."""
         exchange = self.rule.exchange.facts
         adds_up = exchange.collective and exchange.returns != "robust mean"  # which leaves a lone flag out
-        return self.rule.compressor.facts.scope == "entry" and adds_up
+        return self.rule.compressor.facts.scope == "entry" and adds_up and not self.keeps_residuals
 
     @cached_property
     def moves_gradient(self) -> bool:
@@ -69,7 +69,12 @@ class Task:
     @cached_property
     def sends_residuals(self) -> bool:
         """Whether a message may hold what earlier ones have left out."""
-        return self.rule.compressor.facts.memory != "none" and self.moves_gradient
+        return self.keeps_residuals and self.moves_gradient
+
+    @cached_property
+    def keeps_residuals(self) -> bool:
+        """Whether what messages leave out is kept, which takes entries of the bucket alone."""
+        return self.rule.exchange.keeps_residuals(self.rule.compressor)
 
     @cached_property
     def parts(self) -> bool:

@@ -281,3 +281,49 @@ def test_nothing_is_lost_of_what_ranks_freeze_for_a_while(name, by):
     for first, second in in_process(frozen_for_a_while, 3, WAITING[name], by):
         assert first == pytest.approx(12 - 8 * len(by) / 3)
         assert second == pytest.approx(12)
+
+
+def with_a_rest_of_the_mean(world, freezes: bool):
+    """What a tensor has come to of 12, and how far it was moved while nobody used it, from step 2 to 10.
+
+    Each rank has a third of the entries, which its messages hold; those of their mean leave some out.
+    """
+    pair = nn.ParameterList([nn.Parameter(torch.zeros(18)) for _ in range(2)])
+    optimizer, moved = torch.optim.SGD(pair.parameters(), lr=1.0), []
+    slope = torch.where(torch.arange(18) % 3 == world.rank, 3.0, 0.0)
+    mean_alone = in_parts({"top_k": {"density": 0.4}}, server_feedback=True)
+    with world.attach(pair, optimizer, {"algorithm": mean_alone}):
+        for step in range(30):
+            is_used = not 2 <= step < 10
+            pair[0].requires_grad_(is_used or not freezes)
+            optimizer.zero_grad()
+            begun = -float(pair[0].detach().mean())
+            sum((slope * (step < 12) * one).sum() for one in pair[0 if is_used else 1 :]).backward()
+            optimizer.step()
+            if not is_used:
+                moved.append(-float(pair[0].detach().mean()) - begun)
+    return -float(pair[0].detach().mean()), moved
+
+
+@pytest.mark.filterwarnings("ignore:top_k.* loses a part:relaxcomm.CompositionWarning")
+@pytest.mark.parametrize("freezes", [True, False])
+def test_the_rest_of_a_mean_waits_for_a_frozen_layer_and_moves_an_unused_one(freezes):
+    for end, moved in in_process(with_a_rest_of_the_mean, 3, freezes):
+        assert end == pytest.approx(4)
+        assert (moved[0] > 0.1) != freezes
+
+
+def rounded_means(world, compressor):
+    model = nn.Linear(9, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with world.attach(model, optimizer, {"algorithm": in_parts(compressor, server_feedback=True)}):
+        before = model.weight.detach().clone()
+        (model(torch.ones(1, 9)).sum() * (1 + world.rank)).backward()
+        optimizer.step()
+    return (before - model.weight.detach()).flatten().tolist()
+
+
+@pytest.mark.parametrize("compressor", ["identity", {"cast": {"dtype": "float16"}}], ids=str)
+def test_the_rest_of_a_mean_is_kept_where_each_entry_is_coded_alone(compressor):
+    for moved in in_process(rounded_means, 3, compressor):
+        assert moved == pytest.approx([2.0] * 36)

@@ -77,6 +77,9 @@ class scatter_gather(Exchange):
         service={},
     )
 
+    def keeps_residuals(self, compressor: Compressor) -> bool:
+        return self.server_feedback or super().keeps_residuals(compressor)
+
     def takes_difference(self, compressor: Compressor, tensor: Tensor) -> bool:
         return compressor.makes_difference(tensor)
 
