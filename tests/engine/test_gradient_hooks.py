@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch import nn
 from relaxcomm.engine.gradient_hooks import GradientHooks
 from relaxcomm.replica.named_parameters import trainable
 from tests.engine.harness import World, in_process
+from tests.engine.situations import Checkpointed
 
 
 class Branches(nn.Module):
@@ -244,3 +247,28 @@ def test_what_the_users_hooks_leave_is_exchanged_whenever_they_were_hung(network
     for parameters in network(clipped, 3, hung):
         for ours, theirs in zip(parameters, clipped_by_hand(3), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def clipped_twice(world: World, model: nn.Module, inputs: torch.Tensor):
+    """The mean of what ranks have had for gradients, by hand and exchanged."""
+    model = deepcopy(model)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(clip)
+    expected = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    for one in inputs:
+        model(one).square().mean().backward()
+        for mean, parameter in zip(expected, model.parameters(), strict=True):
+            mean += parameter.grad / world.size
+        model.zero_grad()
+    with world.attach(model, None, {"algorithm": "bsp", "bucket_bytes": 300}):
+        for _ in range(2):
+            model.zero_grad()
+            model(inputs[world.rank]).square().mean().backward()
+        return expected, [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_so_it_is_of_a_block_that_is_checkpointed_twice(reentrant):
+    inputs = torch.randn(3, 4, 6, dtype=torch.float64)
+    for expected, found in in_process(clipped_twice, 3, Checkpointed(reentrant, times=2), inputs):
+        torch.testing.assert_close(found, expected)
