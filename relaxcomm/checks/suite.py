@@ -46,7 +46,7 @@ def check(target: str | Path, **parameters: Any) -> list[Finding]:
 
     Returns: one finding for each check.
 
-    Raises: ConfigError if there is no such name or path.
+    Raises: ConfigError if there is no such name or path; PluginError for the name of what cannot be loaded.
 
     Example:
         >>> from relaxcomm import check
@@ -144,6 +144,7 @@ def _subjects(target: str | Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         return
     path = Path(target)
     if not path.exists():
+        registry.refuse_left_out(str(target))
         raise ConfigError(
             f"{str(target)!r} is neither an installed name nor a path{closest(str(target), known)}"
         )

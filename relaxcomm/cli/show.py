@@ -152,8 +152,8 @@ def nodes(
 ) -> list[Node]:
     """The algorithm `name`, if there is one, and the primitives of that name.
 
-    Raises: ConfigError with the closest match for an unknown name; CompositionError for a topology that the
-        algorithm cannot use.
+    Raises: ConfigError with the closest match for an unknown name; PluginError for one that is left out;
+        CompositionError for a topology that the algorithm cannot use.
     """
     primitives = [pair for found in registry.primitives().values() for pair in found.items()]
     algorithms = registry.algorithms()
@@ -164,6 +164,7 @@ def nodes(
         values = {}
     found += [primitive_node(name, cls, values) for one, cls in primitives if one == name]
     if not found:
+        registry.refuse_left_out(name)
         known = {*algorithms, *(one for one, _ in primitives)}
         raise ConfigError(f"unknown algorithm or primitive {name!r}{closest(name, known)}")
     return found

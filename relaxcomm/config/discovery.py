@@ -10,6 +10,7 @@ import tomllib
 import typing
 import warnings
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, TypeGuard
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import ConfigError, PluginError, worded
+from relaxcomm.fields.broken import Broken, broken_kept
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import shown
 from relaxcomm.roles import RELAXCOMM_PROTOCOL
@@ -46,29 +48,59 @@ class Found:
     origin: str
 
 
-def discover(group: str, included: Iterable[EntryPoint]) -> list[Found]:
-    """What a group's entry points name; one that cannot be loaded is warned about and left out.
+@dataclass(frozen=True)
+class LeftOut:
+    """What an entry point names, and nobody can use.
+
+    Args:
+        name: what users would type.
+        origin: the distribution that provides it.
+        error: why it is left out.
+    """
+
+    name: str
+    origin: str
+    error: BaseException
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+        return (str(self.error) if isinstance(self.error, PluginError) else worded(self.error))[:1000]
+
+
+def discover(group: str, included: Iterable[EntryPoint]) -> tuple[list[Found], list[LeftOut]]:
+    """What a group's entry points name, and what of it cannot be loaded, which is warned about.
 
     Args:
         group: `ALGORITHMS` or `PRIMITIVES`.
         included: entry points of packages that are not installed.
     """
     found: dict[str, Found] = {}
+    left_out: list[LeftOut] = []
     uninstalled = [point for point in included if point.group == group]
     for point in sorted([*entry_points(group=group), *uninstalled], key=_bundled_first):
         source = point.dist.name if point.dist is not None else point.value
         for one in each(point):
-            if one.name in found:
-                if one.value != found[one.name].place:
-                    complain(one.name, source, f"the name is already taken by {found[one.name].place}")
-                continue
             try:
-                found[one.name] = Found(one.name, load(one), one.value, source)
-            except PluginError as error:
-                complain(one.name, source, str(error))
+                if one.name not in found:
+                    found[one.name] = Found(one.name, load(one), one.value, source)
+                elif one.value != found[one.name].place:
+                    raise PluginError(f"the name is already taken by {found[one.name].place}")
             except (Exception, SystemExit) as error:  # a broken plug-in must not take the others down
-                complain(one.name, source, worded(error))
-    return list(found.values())
+                left_out.append(LeftOut(one.name, source, error))
+    _complain(left_out)
+    return list(found.values()), left_out
+
+
+def _complain(left_out: Iterable[LeftOut]) -> None:
+    """Say what is left out, and why: once for all that one thing has broken."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for one in left_out:
+        names.setdefault((one.origin, one.reason), []).append(shown(one.name))
+    for (origin, reason), broken in names.items():
+        plugins = f"plug-in {broken[0]}" if len(broken) == 1 else f"plug-ins {', '.join(broken)}"
+        left = f"{plugins} of {origin[:100]} {'is' if len(broken) == 1 else 'are'} left out"
+        warnings.warn(f"{left}: {reason}", stacklevel=4)
 
 
 def _bundled_first(point: EntryPoint) -> tuple[bool, str, str]:
@@ -88,16 +120,25 @@ def each(point: EntryPoint) -> list[EntryPoint]:
     if ":" in point.value or point.group != PRIMITIVES:
         return [point]
     try:
-        module = load(point)
+        module = _loaded(point)
     except (Exception, SystemExit):
         return [point]
     package = module.__name__.partition(".")[0]
     defined = [
         EntryPoint(name, f"{module.__name__}:{name}", PRIMITIVES)
         for name, value in vars(module).items()
-        if not name.startswith("_") and is_primitive(value) and value.__module__.partition(".")[0] == package
+        if _is_meant(name, value) and value.__module__.partition(".")[0] == package
     ]
     return defined or [point]
+
+
+def _is_meant(name: str, value: object) -> bool:
+    """Whether a name is meant for YAML: that of a primitive, or of what should be one and is broken."""
+    if name.startswith("_"):
+        return False
+    declared = inspect.isclass(value) and "__dataclass_fields__" in vars(value)
+    stated = declared and (issubclass(value, Declared) or "facts" in vars(value))  # type: ignore[arg-type]
+    return isinstance(value, Broken) or is_primitive(value) or stated
 
 
 def is_primitive(value: object) -> TypeGuard[type[Declared]]:
@@ -111,16 +152,39 @@ def is_primitive(value: object) -> TypeGuard[type[Declared]]:
 
 
 def load(point: EntryPoint) -> Any:
-    """What an entry point names.
+    """The primitive, or the function that returns an `Algorithm`, that an entry point names.
 
-    Raises: PluginError for a name or a place that cannot be, or a package that was not written for this
-        version of the plug-in protocol; and whatever importing it raises.
+    Raises: PluginError for a name or a place that cannot be, a package that was not written for this
+        version of the plug-in protocol, or what is neither; and whatever importing it raises.
     """
+    found = _loaded(point)
+    if isinstance(found, Broken):
+        raise found.why()
+    if point.group == ALGORITHMS and not _has_signature(found):
+        raise PluginError(f"{shown(found)} is not a function that returns an Algorithm")
+    if point.group == PRIMITIVES and not is_primitive(found):
+        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        hint = f"it lacks {missing}" if missing else "derive it from a role, such as Compressor"
+        raise PluginError(f"{shown(found)} is not a complete primitive or topology; {hint}")
+    return found
+
+
+def _has_signature(target: object) -> bool:
+    try:
+        return callable(target) and inspect.signature(target) is not None
+    except (TypeError, ValueError):  # of some that are built in
+        return False
+
+
+def _loaded(point: EntryPoint) -> Any:
+    """What it names, of a package that was written for this version of the protocol."""
     if not re.fullmatch(r"[\w.-]{1,100}", point.name):
         raise PluginError("a name has letters, digits, _, - and ., 100 at most")
     if not EntryPoint.pattern.match(point.value):
         raise PluginError(f"{shown(point.value)} is no place; write package.module:name")
-    found, package = point.load(), _package(point)
+    package = _package(point)
+    with nullcontext() if package in _OWN_PACKAGES else broken_kept(package):
+        found = point.load()
     declared = getattr(sys.modules[package], _VERSION, None)
     if declared is None:
         raise PluginError(
@@ -166,18 +230,14 @@ def _declared(folder: Path) -> list[EntryPoint]:
 
 def _defined(file: Path) -> list[EntryPoint]:
     sys.path.insert(0, str(file.resolve().parent))
-    module = importlib.import_module(file.stem)
+    with broken_kept(file.stem):
+        module = importlib.import_module(file.stem)
     found = []
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) != module.__name__ or name.startswith("_"):
             continue
-        if is_primitive(value):
+        if _is_meant(name, value):
             found.append(EntryPoint(name, f"{file.stem}:{name}", PRIMITIVES))
         elif inspect.isfunction(value) and typing.get_type_hints(value).get("return") is Algorithm:
             found.append(EntryPoint(name, f"{file.stem}:{name}", ALGORITHMS))
     return found
-
-
-def complain(name: str, origin: str, reason: str) -> None:
-    """Say that a plug-in is left out, and why."""
-    warnings.warn(f"plug-in {shown(name)} of {origin[:100]} is left out: {reason[:1000]}", stacklevel=3)

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TypeGuard
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, complain, discover, is_primitive, points_in
+from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, Found, LeftOut, discover, points_in
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, describe, refuse_bools, shown, signature_of
 
 _included: list[EntryPoint] = []  # of packages that are not installed
+_left_out: dict[str, Mapping[str, LeftOut]] = {}  # by group, as it was discovered last
 
 
 @dataclass(frozen=True)
@@ -72,40 +72,39 @@ class Entry:
 @functools.cache
 def algorithms() -> Mapping[str, Entry]:
     """Every discovered algorithm by name; one that cannot be loaded is warned about and left out."""
-    found: dict[str, Entry] = {}
-    for one in discover(ALGORITHMS, _included):
-        if _has_signature(one.target):
-            found[one.name] = Entry(one.name, one.target, one.origin)
-        else:
-            complain(one.name, one.origin, f"{shown(one.target)} is not a function that returns an Algorithm")
-    return found
-
-
-def _has_signature(target: object) -> TypeGuard[Callable[..., Algorithm]]:
-    try:
-        return callable(target) and inspect.signature(target) is not None
-    except (TypeError, ValueError):  # of some that are built in
-        return False
+    return {one.name: Entry(one.name, one.target, one.origin) for one in _discovered(ALGORITHMS)}
 
 
 @functools.cache
 def primitives() -> Mapping[str, Mapping[str, type[Declared]]]:
     """Every discovered primitive by role and name."""
     found: dict[str, dict[str, type[Declared]]] = {}
-    for one in discover(PRIMITIVES, _included):
-        if is_primitive(one.target):
-            found.setdefault(one.target.role, {})[one.name] = one.target
-        else:
-            complain(one.name, one.origin, f"{shown(one.target)} is not a complete primitive or topology")
+    for one in _discovered(PRIMITIVES):
+        found.setdefault(one.target.role, {})[one.name] = one.target
     return found
+
+
+def _discovered(group: str) -> list[Found]:
+    found, left_out = discover(group, _included)
+    _left_out[group] = {one.name: one for one in left_out}
+    return found
+
+
+def refuse_left_out(name: str) -> None:
+    """Raise PluginError, from its cause, for the name of what was discovered and left out."""
+    for broken in _left_out.values():
+        if name in broken:
+            one = broken[name]
+            raise PluginError(f"{shown(name)} of {one.origin} is left out: {one.reason}") from one.error
 
 
 def algorithm(name: str) -> Entry:
     """The algorithm `name`.
 
-    Raises: ConfigError with the closest match for an unknown name.
+    Raises: ConfigError with the closest match for an unknown name; PluginError for one that is left out.
     """
     if name not in algorithms():
+        refuse_left_out(name)
         raise ConfigError(f"unknown algorithm {shown(name)}{closest(name, algorithms())}")
     return algorithms()[name]
 
@@ -113,11 +112,13 @@ def algorithm(name: str) -> Entry:
 def primitive(role: str, name: str) -> type[Declared]:
     """The primitive `name` for a role such as "trigger".
 
-    Raises: ConfigError with the closest match for an unknown name, or the role that it has.
+    Raises: ConfigError with the closest match for an unknown name, or the role that it has; PluginError for
+        one that is left out.
     """
     known = primitives()
     if name in known.get(role, {}):
         return known[role][name]
+    refuse_left_out(name)
     elsewhere = [other for other, names in known.items() if name in names]
     if elsewhere:
         raise ConfigError(f"{name!r} is a {elsewhere[0]}, not a {role}{closest(name, known.get(role, {}))}")

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.dataclasses import dataclass
 
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError
+from relaxcomm.fields.broken import or_broken
 from relaxcomm.fields.validation import describe
 from relaxcomm.system.files import expanded
 
@@ -88,9 +89,12 @@ def frozen(cls: C) -> C:
             ...
         relaxcomm.errors.ConfigError: warmup: steps = 0 is not allowed: Input should be ...
     """
-    if issubclass(cls, Declared) and cls.declares is not None:
-        _check_facts(cls, cls.declares)
-    made: Any = dataclass(frozen=True, repr=False, config=_CHECKS)(cls)
+    try:
+        if issubclass(cls, Declared) and cls.declares is not None:
+            _check_facts(cls, cls.declares)
+        made: Any = dataclass(frozen=True, repr=False, config=_CHECKS)(cls)
+    except Exception as error:
+        return or_broken(cls, error)  # type: ignore[no-any-return]  # in place of it
     made.__init__ = _explained(made.__init__)
     if "__repr__" not in vars(cls):
         made.__repr__ = _without_defaults

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from relaxcomm import PluginError
+from relaxcomm import PluginError, RelaxcommError, check
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import discovery, load, registry
 
@@ -93,3 +93,86 @@ def test_an_algorithm_that_cannot_be_built_says_whose_it_is(install):
         PluginError, match=r"algorithm mine \(foreign:thing\) cannot be built: KeyError: 'its own"
     ):
         load({"algorithm": "mine"})
+
+
+GOOD = """
+from typing import ClassVar
+from relaxcomm.plugin import Steps, Trigger, TriggerFacts, frozen
+
+@frozen
+class {name}(Trigger):
+    '''Fires in every step.'''
+    facts: ClassVar[TriggerFacts] = TriggerFacts(
+        known="start", event=None, period_steps=1, needs=frozenset(), looks_at=frozenset(), slots={{}}
+    )
+    def fires(self, cx):
+        return True
+"""
+BREAKS = {
+    "an import": ("import ClassVar", "import ClassVar, nobody_has_it", "bad cannot be imported: ImportError"),
+    "no facts": ("facts: ClassVar[TriggerFacts]", "fact: ClassVar[TriggerFacts]", "bad declares no facts"),
+    "no method": ("def fires", "def fire", "it lacks fires"),
+    "no role": ("(Trigger)", "", "derive it from a role"),
+}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Installs a package with the given modules and entry points."""
+
+    def put(name, points, **modules):
+        for module, source in modules.items():
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{module}.py").write_text(source)
+        (tmp_path / f"{name}-1.0.dist-info").mkdir()
+        (tmp_path / f"{name}-1.0.dist-info/METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+        lines = [f"[{group}]\n{one} = {place}" for group, one, place in points]
+        (tmp_path / f"{name}-1.0.dist-info/entry_points.txt").write_text("\n".join(lines))
+        monkeypatch.syspath_prepend(tmp_path)
+        registry.algorithms.cache_clear()
+        registry.primitives.cache_clear()
+
+    yield put
+    registry.algorithms.cache_clear()
+    registry.primitives.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("how", "apart"),
+    [(how, apart) for how in BREAKS for apart in (True, False) if apart or how != "an import"],
+)
+def test_what_is_broken_leaves_the_rest_of_its_package(how, apart, package):
+    old, new, says = BREAKS[how]
+    name = f"partly_{how}_{apart}".replace(" ", "_")
+    modules = {"bad": GOOD.format(name="bad").replace(old, new), "good": GOOD.format(name="good")}
+    parts = (f"from {name}.{one} import {one}\n" if apart else source for one, source in modules.items())
+    top = "".join(parts)
+    uses = (
+        f"from {name} import bad\ndef uses():\n    return Rule(trigger=bad())\nfrom relaxcomm import Rule\n"
+    )
+    points = (discovery.PRIMITIVES, "all", name), (discovery.ALGORITHMS, "uses", f"{name}.methods:uses")
+    package(
+        name, points, __init__=f"{top}\nRELAXCOMM_PROTOCOL = 1\n", methods=uses, **(modules if apart else {})
+    )
+    with pytest.warns(UserWarning, match=f"plug-in 'bad' of {name} is left out: ") as caught:
+        discover_all()
+    assert len(caught) == 1
+    assert says in str(caught[0].message)
+    assert registry.primitive("trigger", "good")().facts.period_steps == 1
+    for ask in (lambda: registry.primitive("trigger", "bad"), lambda: check("bad")):
+        with pytest.raises(PluginError, match=f"'bad' of {name} is left out: ") as raised:
+            ask()
+        assert says in str(raised.value)
+        assert raised.value.__cause__ is not None
+    with pytest.raises(RelaxcommError, match="bad"):
+        load({"algorithm": "uses"})
+
+
+def test_what_breaks_all_of_a_package_is_told_once(package):
+    points = [(discovery.ALGORITHMS, one, f"wholly_broken.{one}:{one}") for one in ("one", "other")]
+    package("wholly_broken", points, __init__="import nobody_has_it\n")
+    with pytest.warns(
+        UserWarning, match="plug-ins 'one', 'other' of wholly_broken are left out: Mod"
+    ) as caught:
+        registry.algorithms()
+    assert len(caught) == 1
