@@ -9,14 +9,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from relaxcomm.checks import compressors_hold, slots_hold
+from relaxcomm.checks import compressor_memory, compressors_hold, slots_hold
 from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, coded_beside, drawn
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context, encode_decode, slots
 from relaxcomm.roles import Compressor
 from relaxcomm.tensors.layout import Layout
 
-_DRAINED = 3000  # messages after which nothing may be left of what was kept
 _ROUNDING = 2**-15  # of ||x||^2, what the shortest floating-point type rounds off
 _MORE = 5  # entries behind a tensor's own
 
@@ -136,44 +135,6 @@ def largest_norm_is_declared(compressor: Compressor) -> None:
     expect(grown < 2, f"{declares}, but of 100 times as much {grown:.3g} times as much comes out")
 
 
-def memory_is_declared(compressor: Compressor) -> None:
-    """In silence comes what a message has left out, nothing, something, or all of it.
-
-    What adds up results sends how far a tensor is from them, so it is given the same again and not silence.
-    """
-    facts, tensor, silence = compressor.facts, drawn(2), torch.zeros(NUMEL)
-    state = slots(compressor, tensor)
-    sent = encode_decode(compressor, tensor, state)[2]
-    if facts.memory == "none":
-        later = encode_decode(compressor, silence, state, step=1)[2]
-        expect(not later.any(), "declares no memory, but something comes in silence")
-    elif float((tensor - sent).norm()) > 1e-6 * float(tensor.norm()):
-        again = encode_decode(compressor, tensor if facts.follows_results else silence, state, step=1)[2]
-        came = again - sent if facts.follows_results else again
-        expect(bool(came.any()), "declares a memory, but nothing comes of what a message left out")
-    if facts.memory == "lossless" and not facts.unbiased:  # what is unbiased loses nothing on average
-        _loses_nothing(compressor, estimates=facts.follows_results)
-
-
-def _loses_nothing(compressor: Compressor, *, estimates: bool) -> None:
-    """All of an impulse is sent; what estimates rather than adds up comes to what stays as it is."""
-    tensor, silence = drawn(2), torch.zeros(NUMEL)
-    state, total, missing = slots(compressor, tensor), torch.zeros(NUMEL), 1.0
-    for step in range(_DRAINED):
-        sent = encode_decode(compressor, tensor if estimates or not step else silence, state, step)[2]
-        total = total + sent
-        reached = (total / (step + 1), sent) if estimates else (total,)
-        missing = min(_missing(tensor, one) for one in reached)
-        if missing < (5e-2 if estimates else 1e-3):
-            return
-    expect(False, f"declares to lose nothing, but {missing:.1%} was never sent")
-
-
-def _missing(tensor: Tensor, reached: Tensor) -> float:
-    """The part of a tensor that was not reached."""
-    return float((tensor.abs() - reached * tensor.sign()).clamp(min=0).sum() / tensor.abs().sum())
-
-
 def results_are_followed_as_declared(compressor: Compressor) -> None:
     """Whatever came back, the next message is the same, and reads the same, unless that is declared."""
     if compressor.facts.follows_results:
@@ -227,6 +188,7 @@ def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Cal
     """
     checks: dict[str, Callable[[Compressor], None]] = {
         "messages": compressors_hold.messages_are_declared,
+        "ranks": compressors_hold.every_rank_sends,
         "weights": compressors_hold.weights_are_kept,
         "values": compressors_hold.values_are_declared,
         "loss": compressors_hold.loss_is_declared,
@@ -234,7 +196,7 @@ def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Cal
         "scope": scope_is_declared,
         "largest norm": largest_norm_is_declared,
         "linearity": linearity_is_declared,
-        "memory": memory_is_declared,
+        "memory": compressor_memory.memory_is_declared,
         "results": results_are_followed_as_declared,
         "clock": clock_is_declared,
         "finite": finite_is_kept_as_declared,

@@ -24,6 +24,7 @@ from relaxcomm.tensors.precision import wide
 _DRAWS = 60
 _SHARES = 0.7, 0.2  # weights of two workers; those of push-sum do not sum to 1
 _TWO = "two messages with the weights {} and {}".format(*_SHARES)
+_RANKS = 3
 _STEPS = 8  # of which the first may send less than the others
 
 
@@ -60,6 +61,23 @@ def _sends_the_same(compressor: Compressor, layout: Layout) -> None:
             f"codes {_told(layout)} to other messages or another result with keep_sent=False, as most "
             "exchanges ask; let it decide whether what was sent is returned, and nothing else",
         )
+
+
+def every_rank_sends(compressor: Compressor) -> None:
+    """Of the same tensors no rank sends nothing at all, where another one sends something."""
+    sent = []
+    for rank in range(_RANKS):
+        state, most = slots(compressor, drawn(0)), 0.0
+        for step in range(_STEPS):
+            coding = compressor.encode_decode(context(rank, _RANKS, step), drawn(step), state, keep_sent=True)
+            most = max(most, float(as_dense(ended(coding)[2], drawn(step)).abs().max()))
+        sent.append(most)
+    silent = [rank for rank, most in enumerate(sent) if not most]
+    expect(
+        len(silent) in (0, _RANKS),
+        f"in {_STEPS} steps on {_RANKS} ranks nothing is sent by the ranks {silent}, but by the others: what "
+        "these have learned is lost",
+    )
 
 
 def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: int) -> int:

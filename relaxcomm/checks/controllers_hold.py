@@ -14,7 +14,7 @@ from relaxcomm.checks.triggers_hold import Values
 from relaxcomm.roles import Context, Controller, ExchangedBucket, MicroGradients
 from relaxcomm.roles.returned import added, written
 
-_NUMEL = 12
+_NUMEL, _RANKS = 12, 3
 
 
 def _observed(*, local: bool, micro: bool) -> ExchangedBucket:
@@ -67,7 +67,25 @@ def needs_are_declared(controller: Controller) -> None:
     expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")
 
 
+def ranks_decide_alike(controller: Controller) -> None:
+    """Of the same sum every rank makes the same values, and makes them again."""
+    facts, decided = controller.facts, []
+    seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
+    total = added(None, controller.observe(_seen_by(0), seen), "observe", controller)
+    for rank in (*range(_RANKS), 0):
+        decided.append(dict(written(controller.decide(_seen_by(rank), _RANKS * total), controller)))
+        expect(
+            decided[-1] == decided[0],
+            f"decides {decided[0]} on rank 0 and {decided[-1]} on rank {rank}, of the same sum: decide from "
+            "`total` and cx.values, and keep nothing in a module or a class",
+        )
+
+
+def _seen_by(rank: int) -> Context:
+    return replace(context(rank, _RANKS), values=Values(16.0))
+
+
 def controller_checks(controller: Controller) -> dict[str, Callable[[], None]]:
     """The checks of a controller, by name."""
-    checks = {"inputs": inputs_are_declared, "needs": needs_are_declared}
+    checks = {"inputs": inputs_are_declared, "needs": needs_are_declared, "ranks": ranks_decide_alike}
     return {name: partial(run, controller) for name, run in checks.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,8 @@ from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.kept_slots import Slots
 
-_PERIODS = 3
+_PERIODS, _LEAST_STEPS = 3, 128
+_ELSEWHERE = "it keeps state in a module or a class; take it from cx, or from the slots of a vote"
 
 
 class Values(Mapping[str, float]):
@@ -49,30 +50,47 @@ def firing_is_declared(trigger: Trigger) -> None:
         voting == (facts.known == "backward"),
         f"declares to be known at {facts.known}, but {'' if voting else 'no '}workers vote",
     )
-    if voting:
-        return
     expect(
         (facts.event is not None) == (facts.known == "event"),
         f"declares to be known at {facts.known}, and to wait for the event {facts.event!r}",
     )
-    fired = [-1]
-    for step in range(_PERIODS * facts.period_steps):
-        try:
-            fires = is_yes(trigger.fires(_observed(step, Values(1.0))), "fires", trigger)
-        except AssertionError as error:
-            raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
-        if facts.event is None:
-            same = trigger.fires(_observed(step, Values(1.0), "round")) == fires
-            expect(same, "declares to wait for no event, but follows one")
-        if fires:
-            expect(facts.event is None, f"declares to wait for {facts.event!r}, but fires without it")
-            apart = step - fired[-1]
-            declared = f"declares at least {facts.period_steps} steps between two firings"
-            expect(apart >= facts.period_steps, f"{declared}, fires after {apart}")
-            fired.append(step)
-    if facts.event is not None:
-        fires = trigger.fires(_observed(0, Values(1.0), facts.event))
-        expect(fires, f"declares to wait for {facts.event!r}, but does not fire at it")
+    steps = max(_PERIODS * facts.period_steps, _LEAST_STEPS)
+    try:
+        fired = list(_firings(trigger, steps))
+        beside = [one for one, _ in zip(_firings(trigger, steps), _firings(trigger, steps), strict=True)]
+    except AssertionError as error:
+        raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
+    same = beside == fired
+    expect(same, f"fires in other steps when another worker in its process is asked, too: {_ELSEWHERE}")
+    if not voting:
+        _follows_its_event(trigger, fired)
+    before = -1
+    for step in (step for step, fires in enumerate(fired) if fires):
+        declared = f"declares at least {facts.period_steps} steps between two firings"
+        expect(step - before >= facts.period_steps, f"{declared}, fires after {step - before}")
+        before = step
+
+
+def _firings(trigger: Trigger, steps: int) -> Iterator[bool]:
+    """Whether it fires in each step, with its event and, where it votes, after its own vote alone."""
+    state = Slots(trigger.init_vote() if isinstance(trigger, VotingTrigger) else {}, repr(trigger))
+    for step in range(steps):
+        cx = _observed(step, Values(1.0), trigger.facts.event)
+        if isinstance(trigger, VotingTrigger):
+            seen = _Watched(1.0 + 9.0 * (step % 3))
+            cx = replace(cx, decided=is_yes(trigger.vote(cx, state, seen), "vote", trigger))
+        yield is_yes(trigger.fires(cx), "fires", trigger)
+
+
+def _follows_its_event(trigger: Trigger, fired: Sequence[bool]) -> None:
+    event = trigger.facts.event
+    for step, fires in enumerate(fired):
+        other = trigger.fires(_observed(step, Values(1.0), "round" if event is None else None))
+        if event is None:
+            expect(other == fires, "declares to wait for no event, but follows one")
+        else:
+            expect(not other, f"declares to wait for {event!r}, but fires without it")
+    expect(event is None or fired[0], f"declares to wait for {event!r}, but does not fire at it")
 
 
 def needs_are_declared(trigger: Trigger) -> None:

@@ -71,6 +71,24 @@ CASES = {
         GOOD + "    def keep(self, state, rest):\n        state['residual'] = rest * 0.5",
         {"memory"},
     ),
+    "what was sent is kept, too": (
+        GOOD.replace('"lossless"', '"leaky"') + "    def keep(self, state, rest):\n"
+        "        state['residual'] = 2 * rest",
+        {"memory"},
+    ),
+    "odd ranks that send nothing": (
+        GOOD + "    def encode_decode(self, cx, tensor, state, *, keep_sent):\n"
+        "        state['residual'] = state['residual'] * (1 - cx.membership.rank % 2)\n"
+        "        tensor = tensor * (1 - cx.membership.rank % 2)\n"
+        "        return (yield from super().encode_decode(cx, tensor, state, keep_sent=keep_sent))",
+        {"ranks"},
+    ),
+    "a residual that all workers of a process share": (
+        "REST = [torch.zeros(0)]\n" + GOOD + "    def residual(self, state):\n"
+        "        return REST[0] if REST[0].shape == state['residual'].shape else state['residual']\n"
+        "    def keep(self, state, rest):\n        REST[0] = rest",
+        {"state"},
+    ),
     "a slot of which nothing is said": (
         GOOD.replace('slots={"residual": "share"}', "slots={}"),
         {"carried"},
@@ -150,6 +168,77 @@ def broken() -> Algorithm:
     return Algorithm((Rule(trigger=never(), payload=parameters(), exchange=all_reduce()),), name="broken")
 """,
         {"exchanges"},
+    ),
+    "a trigger whose steps all workers of a process share": (
+        """
+@frozen
+class broken(Trigger):
+    '''Fires four steps after it has fired.'''
+    last: ClassVar[list[int]] = [-1]
+    facts: ClassVar[TriggerFacts] = every_step.facts
+    def fires(self, cx):
+        if cx.step not in (self.last[0], self.last[0] + 4):
+            return False
+        self.last[0] = cx.step
+        return True
+""",
+        {"firing"},
+    ),
+    "a vote that all workers of a process share": (
+        """
+SEEN = []
+
+@frozen
+class broken(VotingTrigger):
+    '''Votes every other time.'''
+    agree: ClassVar[Agreement] = "any"
+    facts: ClassVar[TriggerFacts] = replace(relative_gradient_change.facts, slots={})
+    def vote(self, cx, state, observation):
+        SEEN.append(cx.step)
+        return len(SEEN) % 2 == 0
+""",
+        {"firing"},
+    ),
+    "a trigger that fires more often later on": (
+        """
+@frozen
+class broken(Trigger):
+    '''Every 8 steps, and later on every 2.'''
+    facts: ClassVar[TriggerFacts] = replace(every_step.facts, period_steps=8)
+    def fires(self, cx):
+        return (cx.step + 1) % (8 if cx.step < 40 else 2) == 0
+""",
+        {"firing"},
+    ),
+    "a vote that is cast more often than declared": (
+        """
+@frozen
+class broken(VotingTrigger):
+    '''Votes in every step.'''
+    agree: ClassVar[Agreement] = "any"
+    facts: ClassVar[TriggerFacts] = replace(relative_gradient_change.facts, slots={}, period_steps=8)
+    def vote(self, cx, state, observation):
+        return True
+""",
+        {"firing"},
+    ),
+    "a controller that decides by rank": (
+        """
+@frozen
+class broken(Controller):
+    '''A pace of its own for each rank.'''
+    rule: ClassVar[int] = 0
+    facts: ClassVar[ControllerFacts] = ControllerFacts(
+        needs=frozenset(), needs_local=False, needs_micro_gradients=False
+    )
+    def init_values(self):
+        return {"pace": 1.0}
+    def observe(self, cx, seen):
+        return torch.ones(1)
+    def decide(self, cx, total):
+        return {"pace": 1.0 + cx.membership.rank}
+""",
+        {"ranks"},
     ),
     "another's name": (
         """
