@@ -38,6 +38,7 @@ class HookUnits:
         self._rule, self._model, self._membership = rule, model, membership
         self._units: dict[int, Unit] = {}
         self._before: list[Unit] = []
+        self._asked: dict[int, Unit] = {}
         self._parameters: set[Tensor] = set()
         self._is_complete = False
 
@@ -47,10 +48,19 @@ class HookUnits:
         Raises: UsageError for parameters that the first backward did not have.
         """
         known = self._units.get(index)
-        if known is not None:
-            if known.task.bucket.holds(parameters):
-                return known
-            self._before, self._units = list(self._units.values()), {}
+        if known is None or not known.task.bucket.holds(parameters):
+            if known is not None:  # those asked for in this backward stay as they were
+                self._before, self._units = list(self._units.values()), dict(self._asked)
+            known = self._units[index] = self._make(index, parameters)
+        self._asked[index] = known
+        return known
+
+    def end_backward(self) -> None:
+        """All units were asked for: what lay in the buckets before has moved, and no parameter is missing."""
+        self._before, self._asked, self._is_complete = [], {}, True
+
+    def _make(self, index: int, parameters: Sequence[Tensor]) -> Unit:
+        """A unit whose state comes from the buckets that its parameters lay in before."""
         if not self._is_complete:
             self._parameters.update(parameters)
         elif not self._parameters.issuperset(parameters):
@@ -65,9 +75,4 @@ class HookUnits:
         for name in slots:
             slots[name] = carried_over(name, slots[name], bucket, before)[0]
         state.commit(True)
-        made = self._units[index] = Unit(Task(0, self._rule, bucket, "ddp"), state)
-        return made
-
-    def end_backward(self) -> None:
-        """All units were asked for: what lay in the buckets before has moved, and no parameter is missing."""
-        self._before, self._is_complete = [], True
+        return Unit(Task(0, self._rule, bucket, "ddp"), state)
