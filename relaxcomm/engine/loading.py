@@ -34,6 +34,7 @@ class Loaders:
         """Those that may turn out to follow another one when they are read."""
         self._later: list[_Later] = []
         self._bound: Bound | None = None  # the algorithm among the present ranks
+        self._is_over = False
 
     def find(self, dataset: Any, batch_size: int, options: Mapping[str, Any]) -> Data:
         """A data set that is to be read by another loader, or for the first time.
@@ -55,6 +56,9 @@ class Loaders:
 
         Raises: UsageError for a loader of other data, or another first batch size, where one is followed.
         """
+        if self._is_over:
+            disconnect(bound, [loader])
+            return loader
         self._bound = bound
         if self._later and isinstance(loader, ShareLoader):
             loader.share_among(self._membership, at_once=False)
@@ -96,7 +100,8 @@ class Loaders:
             self._data_sets.restore(saved)
 
     def end(self, bound: Bound) -> None:
-        """The run is over."""
+        """The run is over: no loader tells the algorithm of anything, nor does one that is made later."""
+        self._is_over = True
         disconnect(bound, self._live)
 
     def read_until(self, next_step: int) -> int:

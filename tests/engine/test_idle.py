@@ -109,11 +109,13 @@ def test_backwards_without_a_step_of_the_engine_s_optimizers_are_told_of(caplog,
     matches(caplog.messages, ["local_sgd has exchanged nothing: there were 3 backwards, and no step"])
 
 
-def read_on(world, algorithm, with_gradients):
+def read_on(world, algorithm, with_gradients, made_after):
     model = CASES["toy"].model()
     with world.attach(model, make_optimizer("plain", model), {"algorithm": algorithm}) as engine:
         loader = engine.loader(torch.zeros(12, 2), batch_size=2)
         counted = [len(batch) for batch in loader]
+    if made_after:  # such as a loader an epoch
+        loader = engine.loader(torch.zeros(12, 2), batch_size=2)
     with torch.set_grad_enabled(with_gradients):
         for _ in range(2):  # such as epochs after a close() that is indented too far
             counted += [len(batch) for batch in loader]
@@ -122,8 +124,11 @@ def read_on(world, algorithm, with_gradients):
 
 @pytest.mark.parametrize("algorithm", ["bsp", "fedavg"])
 @pytest.mark.parametrize("with_gradients", [True, False])
-def test_a_loader_that_is_read_for_training_after_close_is_told_of_once(caplog, algorithm, with_gradients):
-    samples = in_process(read_on, 3, algorithm, with_gradients)
+@pytest.mark.parametrize("made_after", [True, False])
+def test_a_loader_that_is_read_for_training_after_close_is_told_of_once(
+    caplog, algorithm, with_gradients, made_after
+):
+    samples = in_process(read_on, 3, algorithm, with_gradients, made_after)
     assert sum(samples) == 3 * 12
     matches(caplog.messages, ["nothing is exchanged in these steps"] * with_gradients)
 
