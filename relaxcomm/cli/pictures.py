@@ -52,9 +52,14 @@ def series_style(index: int) -> dict[str, Any]:
     return {"color": _COLOURS[colour], "marker": marker, "markersize": 4.5, "linewidth": 1.5}
 
 
+def as_label(name: str) -> str:
+    """A name as a label that shows it as it is: no mathematics between $, none left out for its first _."""
+    return ("\u200b" if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
 def make_log(axes: Any, name: str) -> None:
     """Make the x or y axis logarithmic, with plain numbers at its ticks: 20, not 2 x 10^1."""
-    axes.set(**{f"{name}scale": "log"})
+    getattr(axes, f"set_{name}scale")("log", nonpositive="mask")  # what lies at 0 is nowhere on it
     axis = getattr(axes, f"{name}axis")
 
     def between_decades(x: float, position: int | None) -> str:

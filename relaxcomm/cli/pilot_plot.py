@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from relaxcomm.cli.pictures import legend_below, make_log, new_figure, series_style, write_picture
+from relaxcomm.cli.pictures import as_label, legend_below, make_log, new_figure, series_style, write_picture
 from relaxcomm.training.pilot_statistics import Pilot
 
 
@@ -39,6 +39,6 @@ def _draw(axes: Any, pilot: Pilot, style: dict[str, Any]) -> None:
         for name in ("seconds", "measure")
     )
     at = np.median(seconds, axis=0)
-    axes.plot(at, np.median(measures, axis=0), label=pilot.name, **style)
+    axes.plot(at, np.median(measures, axis=0), label=as_label(pilot.name), **style)
     least, most = measures.min(axis=0), measures.max(axis=0)
     axes.fill_between(at, least, most, color=style["color"], alpha=0.2, linewidth=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from relaxcomm.cli.pictures import legend_below, make_log, new_figure, series_style, write_picture
+from relaxcomm.cli.pictures import as_label, legend_below, make_log, new_figure, series_style, write_picture
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.planner.forecast import Forecast, forecast
 from relaxcomm.planner.links import infinitely_fast
@@ -30,7 +30,7 @@ def plot_forecasts(plans: Sequence[Planned], items: Sequence[Item], path: Path) 
             points = [(float(one.workers), one.replayed.step_seconds) for _, _, one in rows]
         else:
             points = _over_bandwidth(rows[0], items)
-        axes.plot(*zip(*points, strict=True), label=name, **series_style(index))
+        axes.plot(*zip(*points, strict=True), label=as_label(name), **series_style(index))
     alone = plans[0][0].step_times.seconds
     axes.axhline(alone, color="#999999", linestyle="--", linewidth=1, label="nothing sent")
     low, high = axes.dataLim.intervaly

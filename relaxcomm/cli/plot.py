@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from relaxcomm.cli.pictures import legend_below, make_log, new_figure, series_style, write_picture
+from relaxcomm.cli.pictures import as_label, legend_below, make_log, new_figure, series_style, write_picture
 from relaxcomm.cli.table import title
 from relaxcomm.training.results import Point, Result
 
@@ -48,7 +48,7 @@ def draw_steps(axes: Any, results: Sequence[Result]) -> None:
 
 def draw_seconds(axes: Any, results: Sequence[Result]) -> None:
     """Training time, split into computing and exposed communication."""
-    names = [result.algorithm for result in results]
+    names = [as_label(result.algorithm) for result in results]
     exposed = [min(result.seconds, result.exposed_communication_seconds) for result in results]
     computing = [result.seconds - waited for result, waited in zip(results, exposed, strict=True)]
     inside, waiting = _PARTS[:2]
@@ -60,7 +60,7 @@ def draw_seconds(axes: Any, results: Sequence[Result]) -> None:
 
 def draw_primitives(axes: Any, results: Sequence[Result]) -> None:
     """Bytes of each algorithm, by exchange primitive."""
-    names = [result.algorithm for result in results]
+    names = [as_label(result.algorithm) for result in results]
     primitives = sorted({name for result in results for name in result.bytes_by_primitive})
     left = [0.0] * len(results)
     for index, primitive in enumerate(primitives):
@@ -89,7 +89,7 @@ def _draw(axes: Any, results: Sequence[Result], place: Callable[[Point], float])
         axes.plot(
             [place(point) for point in result.history],
             [point.measure for point in result.history],
-            label=result.algorithm,
+            label=as_label(result.algorithm),
             **series_style(index),
         )
     axes.ticklabel_format(axis="y", useOffset=False)

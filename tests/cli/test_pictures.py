@@ -4,9 +4,11 @@ import importlib.util
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from relaxcomm.cli.pictures import (
+    as_label,
     check_picture,
     legend_below,
     make_log,
@@ -62,6 +64,29 @@ def test_a_legend_hides_no_curve_and_is_whole(names):
     for axes in figure.axes:
         assert box.y1 < axes.get_tightbbox().y0
         assert axes.bbox.height > 4 * figure.dpi
+
+
+@pytest.mark.parametrize("name", ["_mine", "cost $\\alpha_$", "top $5, 10$"])
+def test_a_name_is_shown_as_it_is(name):
+    figure = new_figure(4, 3)
+    figure.subplots().plot([1, 2], label=as_label(name), **series_style(0))
+    legend_below(figure)
+    figure.draw_without_rendering()
+    (text,) = figure.legends[0].get_texts()
+    assert (text.get_text().lstrip("\u200b"), text._preprocess_math(text.get_text())[1]) == (
+        name.replace("$", r"\$"),
+        False,
+    )
+
+
+def test_what_lies_at_zero_is_nowhere_on_a_logarithmic_axis():
+    figure = new_figure(4, 3)
+    axes = figure.subplots()
+    (line,) = axes.plot([0, 1, 10], [0.1, 0.5, 0.9])
+    make_log(axes, "x")
+    places = axes.transData.transform(line.get_xydata())
+    assert not np.isfinite(places[0, 0])
+    assert np.isfinite(places[1:]).all()
 
 
 @pytest.mark.parametrize(
