@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import time
 
 import numpy as np
 import pytest
 
 import relaxcomm
-from relaxcomm import CompositionError, Link, Rule, primitives
+from relaxcomm import CompositionError, Link, NonFiniteError, Rule, primitives
 from relaxcomm.primitives import averaging_server, deltas, gradients, parameters
 from tests import references
 from tests.engine.harness import (
@@ -127,6 +129,42 @@ def test_the_mean_of_the_replicas_stays(size):
 def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been():
     saved = assert_resumes(settings(steps=2))
     assert any(state["late_parameters"] for _, kept in saved for (state,) in kept.values())
+
+
+def not_finite_on_one(world, place):
+    """Rank 1 alone gets NaN in a parameter; all ranks load what was saved, and train on."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, settings(steps=2)) as engine:
+
+        def train_on(steps, spoilt_at=None):
+            for step in range(steps):
+                world.group.sleep(1.0)
+                CASES["toy"].local_loss(model, step, world.rank).backward()
+                if step == spoilt_at:
+                    list(model.parameters())[place].grad.fill_(math.nan)
+                optimizer.step()
+                optimizer.zero_grad()
+
+        train_on(3)
+        saved = copy.deepcopy(engine.run_state_dict())
+        if world.rank == 1:
+            with pytest.raises(NonFiniteError, match="nothing was sent"):
+                train_on(4, spoilt_at=2)
+            optimizer.zero_grad()
+        else:
+            train_on(4)
+        engine.load_run_state_dict(saved)
+        train_on(6)
+    return values(model)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_all_load_a_good_state_where_one_rank_had_nan(place):
+    first, *others = in_process(not_finite_on_one, 3, place)
+    assert np.isfinite(first).all()
+    for other in others:
+        np.testing.assert_array_equal(other, first)
 
 
 def uneven(world):

@@ -173,6 +173,33 @@ def test_ranks_that_freeze_what_they_like_stay_equal(name, dtype):
     assert not torch.equal(first[6][-42:], first[7][-42:])  # one who has not frozen it lets momentum go on
 
 
+def frozen_by_one(group, algorithm):
+    model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).float()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = {"algorithm": algorithm, "bucket_bytes": 200}
+    with relaxcomm.attach(model, optimizer, config, process_group=group):
+        for step in range(5):
+            model[0].requires_grad_(group.rank() != 2 or step < 2)
+            model(torch.full((2, 6), 1.0 + group.rank(), dtype=torch.float32)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "algorithm", [{"name": "topk_sgd", "density": 0.5}, {"name": "ef21", "density": 0.2}]
+)
+def test_whether_a_rank_trains_a_layer_is_told_whatever_the_default_type(algorithm, dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        first, *others = relaxcomm.simulate(lambda group: frozen_by_one(group, algorithm), 3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for other in others:
+        assert torch.equal(other, first)
+
+
 def with_zeros_for_gradients(group, algorithm):
     """How far the first layer is moved in each step, where gradients are set to zero rather than None."""
     torch.manual_seed(0)
