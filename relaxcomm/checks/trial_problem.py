@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.checks.finding import Broken
+from relaxcomm.checks.trial_model import trial_model
 from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.engine import Engine, attach
 from relaxcomm.engine.idle import LOGGER
 from relaxcomm.errors import CompositionError, TopologyError
@@ -45,7 +47,8 @@ class Rank:
 
     def __post_init__(self) -> None:
         torch.manual_seed(self.group.rank())  # attach makes the models equal
-        self.model = nn.Linear(_INPUTS, _OUTPUTS)
+        algorithm = parse_algorithm(self.settings["algorithm"])
+        self.model = trial_model(algorithm, _INPUTS, _OUTPUTS)
         self.optimizer = self.make_optimizer(list(self.model.parameters()))
         rates = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step / 60))
         self.schedule = rates

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from relaxcomm.errors import CompositionError
 
@@ -28,6 +28,16 @@ def check(pattern: str) -> None:
             raise CompositionError(
                 f"select {pattern!r} is not a fragment: k/n is the k-th of n, with k from 1 to n"
             )
+
+
+def most(patterns: Iterable[str]) -> int:
+    """Into how many fragments a model is cut at most; 0 without any.
+
+    Example:
+        >>> most(["1/2", "head.*", "3/4"])
+        4
+    """
+    return max((_parts(one)[1] for one in patterns if is_fragment(one)), default=0)
 
 
 def resolve(patterns: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...]:

@@ -5,10 +5,28 @@ import logging
 import pytest
 import torch
 
-from relaxcomm import CompositionError, ConfigError, Rule, perform, rehearse, round_trip, trajectory
+from relaxcomm import (
+    Algorithm,
+    CompositionError,
+    ConfigError,
+    Rule,
+    perform,
+    rehearse,
+    round_trip,
+    trajectory,
+)
+from relaxcomm.checks.trial_model import trial_model
 from relaxcomm.checks.trial_problem import Trial
 from relaxcomm.plugin import AllToAll
-from relaxcomm.primitives import error_feedback, gossip, parameters, power_sgd, top_k
+from relaxcomm.primitives import (
+    all_reduce,
+    error_feedback,
+    gossip,
+    gradients,
+    parameters,
+    power_sgd,
+    top_k,
+)
 from relaxcomm_algorithms.auto import auto
 
 
@@ -29,6 +47,34 @@ def test_an_operation_is_performed_on_every_rank():
     rows = torch.arange(9.0).view(3, 3)
     found = perform([AllToAll(row.clone()) for row in rows])
     torch.testing.assert_close(torch.stack(found), rows.T)
+
+
+def selecting(*selects):
+    rules = (Rule(payload=gradients(), exchange=all_reduce(), select=select) for select in selects)
+    return Algorithm(tuple(rules), name="selecting")
+
+
+@pytest.mark.parametrize(
+    ("selects", "names"),
+    [
+        (["*"], ["weight", "bias"]),
+        (["weight", "*ia*"], ["weight", "bias"]),
+        (["head.*", ["encoder.*", "rows"]], ["head.a", "head.b", "encoder.a", "encoder.b", "rows"]),
+        (["block.[qk].w", "block.[!q].v"], ["block.q.w", "block.a.v", "block.b.v"]),
+        ([f"{index}/6" for index in range(1, 7)], ["weight", "bias", *(f"layer_{one}" for one in range(4))]),
+    ],
+)
+def test_a_trial_s_model_has_the_names_that_are_selected(selects, names):
+    algorithm = selecting(*selects)
+    assert dict(trial_model(algorithm, 12, 4).named_parameters()).keys() == set(names)
+    found = rehearse(algorithm)
+    assert found.replicas_equal
+    assert found.loss == pytest.approx(rehearse("bsp").loss, rel=1e-4)
+
+
+def test_a_rule_that_leaves_a_parameter_out_is_still_refused():
+    with pytest.raises(CompositionError, match="no rule selects the parameter 'bias'"):
+        rehearse(selecting("weight"))
 
 
 def test_a_trajectory_of_vectors_over_a_graph():
