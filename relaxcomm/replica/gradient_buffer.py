@@ -156,7 +156,8 @@ class GradientBuffer:
         return memory_holders(self.whole) != self._holders
 
     def _make_views(self) -> None:
-        self.views = self.bucket.views(self.main)
+        # No views to autograd, so that loops may `p.grad.detach_()`, as before there was `set_to_none`.
+        self.views = [view.detach() for view in self.bucket.views(self.main)]
         self._grads = [like(p, view) for p, view in zip(self.parameters, self.views, strict=True)]
         self._places = list(map(Tensor.data_ptr, self.views))
         offsets = [*self.bucket.offsets, self.bucket.numel]

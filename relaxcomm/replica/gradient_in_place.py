@@ -47,8 +47,8 @@ class GradientInPlace:
 
     @property
     def views(self) -> list[Tensor]:
-        """The gradient in its own shape."""
-        return self.bucket.views(self.main)
+        """The gradient in its own shape, no view to autograd, so that loops may `p.grad.detach_()`."""
+        return [view.detach() for view in self.bucket.views(self.main)]
 
     def expect_all(self) -> None:
         """Nothing is exchanged yet, so that no parameter is known to have no gradient."""

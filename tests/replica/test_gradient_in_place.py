@@ -123,6 +123,17 @@ def test_the_sign_of_a_zero_says_whether_any_rank_has_one(others, is_used):
     assert mine.flags.tolist() == [float(is_used)]
 
 
+def test_one_that_only_others_have_may_be_detached():
+    parameter = matrix()
+    buffer = lone(parameter)
+    buffer.expect_all()
+    buffer.collect(0.5)
+    buffer.expose_used([1.0])
+    parameter.grad.detach_()
+    parameter.grad.fill_(2.0)
+    assert buffer.main.unique().tolist() == [2.0]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "buckets", "stay"),
     [

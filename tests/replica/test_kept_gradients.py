@@ -71,6 +71,46 @@ def test_gradient_surgery_is_that_of_ddp():
         assert abs(found - wanted).max() < 1e-12
 
 
+def by_optimizer(optimizer, parameters, kept):
+    optimizer.zero_grad()
+
+
+def by_hand(optimizer, parameters, kept):
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.detach_()
+            parameter.grad.zero_()
+
+
+def in_a_list(optimizer, parameters, kept):
+    """The list is taken after the first step."""
+    if not kept:
+        kept.extend(parameter.grad for parameter in parameters if parameter.grad is not None)
+    for gradient in kept:
+        gradient.zero_()
+
+
+def trained(world, algorithm, zero):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draw, kept = torch.Generator().manual_seed(world.rank), []
+    with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 150}):
+        for _ in range(5):
+            zero(optimizer, list(model.parameters()), kept)
+            model(torch.randn(4, 3, generator=draw, dtype=torch.float64)).square().mean().backward()
+            optimizer.step()
+    return values(model)
+
+
+@pytest.mark.parametrize("zero", [by_hand, in_a_list])
+@pytest.mark.parametrize("algorithm", ["bsp", "topk_sgd"])
+def test_gradients_are_zeroed_by_hand(algorithm, zero):
+    expected = in_process(trained, 3, algorithm, by_optimizer)
+    for found, wanted in zip(in_process(trained, 3, algorithm, zero), expected, strict=True):
+        assert abs(found - wanted).max() < 1e-12
+
+
 ALGORITHMS = [
     *("bsp", "topk_sgd", "dgc", "gaussiank_sgd", "powersgd", "gravac", "signsgd", "qadam", "ef21"),
     {"name": "delayed_sgd", "delay": 2},
