@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import TypeAlias
 
 import torch
@@ -21,6 +22,7 @@ from relaxcomm.tensors.finiteness import largest_entries
 from relaxcomm.tensors.host_copies import on_device
 from relaxcomm.tensors.shards import shard_sizes
 
+_requires_grad = attrgetter("requires_grad")
 _AT_REST = "frozen parameters"
 
 AtRest: TypeAlias = Sequence[tuple[int, Tensor]]
@@ -180,6 +182,8 @@ def _moved(bucket: Bucket, delta: Tensor) -> Tensor:
 
 def _frozen(bucket: Bucket) -> list[int]:
     """Where they lie; a shard may have none of one."""
+    if all(map(_requires_grad, bucket.parameters)):  # as a rule, and asked many times a step
+        return []
     return [
         place
         for place, item in enumerate(bucket.items)

@@ -17,6 +17,8 @@ from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.memory_order import Strides, dense_strides, shape_in_memory
 from relaxcomm.tensors.precision import wide
 
+_VIEW_BYTES = 8 << 10  # that a CPU copies in about the time in which it makes a view
+
 _dtype, _device = attrgetter("dtype"), attrgetter("device")
 
 
@@ -101,11 +103,13 @@ class Bucket:
         for item in self.items:
             self.offsets.append(self.numel)
             self.numel += item.tensor.numel()
+        self.parameters = [item.parameter for item in self.items]
         self._held = [item.tensor for item in self.items]
         # Asked for once: an exchange makes views many times.
         self.strides: list[Strides] = list(map(dense_strides, self._held) if strides is None else strides)
         self._scratch: Tensor | None = None
         self._scratch_views: list[Tensor] = []
+        self._is_staged = self.device.type == "cpu" and self.nbytes <= _VIEW_BYTES * len(self._held)
 
     @cached_property
     def layout(self) -> Layout:
@@ -180,8 +184,10 @@ class Bucket:
     def gather(self, out: Tensor) -> Tensor:
         """Copy the tensors into the flat buffer `out` and return it."""
         self.check_unchanged()
-        torch._foreach_copy_(self._views_of(out), self.tensors)
-        return out
+        stage, views = self._stage_for(out)
+        with torch.no_grad():
+            torch._foreach_copy_(views, self._held)
+            return out if stage is None else out.copy_(stage)
 
     def subtract_from(self, flat: Tensor, out: Tensor) -> Tensor:
         """Write how far the tensors have come from `flat`, `flat - tensors`, into the flat buffer `out`.
@@ -203,7 +209,11 @@ class Bucket:
 
     def scatter(self, flat: Tensor) -> None:
         """Copy the flat buffer into the tensors."""
-        torch._foreach_copy_(self.tensors, self._views_of(flat))
+        stage, views = self._stage_for(flat)
+        with torch.no_grad():
+            if stage is not None:
+                stage.copy_(flat)
+            torch._foreach_copy_(self._held, views)
 
     def add(self, flat: Tensor) -> None:
         """Add the flat buffer to the tensors."""
@@ -222,6 +232,19 @@ class Bucket:
 
     def _views_of(self, flat: Tensor) -> list[Tensor]:
         return self._scratch_views if flat is self._scratch else self.views(flat)
+
+    def _stage_for(self, flat: Tensor) -> tuple[Tensor | None, list[Tensor]]:
+        """Memory between the tensors and `flat`, None where there is no use for it, and the views to copy."""
+        if self._is_staged and flat.shape == (self.numel,) and flat is not self._scratch:
+            return self._stage
+        return None, self._views_of(flat)
+
+    @cached_property
+    def _stage(self) -> tuple[Tensor, list[Tensor]]:
+        """A flat buffer of small tensors, with views made once; nobody else ever holds it."""
+        with torch.inference_mode(False):  # else nothing could be copied to it outside that mode
+            flat = self.empty()
+            return flat, self.views(flat)
 
     def __repr__(self) -> str:
         return f"Bucket({self.index}: {len(self.items)} tensors, {self.numel} x {self.dtype}, {self.device})"

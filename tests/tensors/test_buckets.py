@@ -41,3 +41,18 @@ def test_views_heed_the_strides_of_what_they_are_views_of(flat):
     bucket = Bucket(0, [Item(name, tensor) for name, tensor in zip("abc", tensors, strict=True)])
     for view, same in zip(bucket.views(flat), bucket.views(flat.contiguous()), strict=True):
         assert torch.equal(view, same)
+
+
+def test_small_tensors_are_copied_by_way_of_memory_that_nobody_else_sees():
+    """An outer optimizer keeps what was gathered, and a first copy may be made in inference mode."""
+    weight, bias = torch.nn.Parameter(torch.ones(2, 3).t()), torch.nn.Parameter(torch.zeros(2))
+    bucket = Bucket(0, [Item("a", weight), Item("b", bias)])
+    with torch.inference_mode():
+        bucket.gather(bucket.empty())
+    first = bucket.gather(bucket.empty())
+    bucket.scatter(torch.arange(8.0, dtype=torch.float64))
+    assert torch.equal(first, torch.tensor([1.0] * 6 + [0.0] * 2))
+    assert torch.equal(bucket.gather(bucket.empty()), torch.arange(8.0))
+    assert torch.equal(weight, torch.arange(6.0).view(2, 3).t())
+    assert weight.is_leaf
+    assert not first.requires_grad
