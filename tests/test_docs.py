@@ -41,7 +41,7 @@ PRINTED = {
     "docs/write/compressor.md": "[[2.0, 0.0], [2.0, 4.0]]",
     "docs/write/exchange.md": "deltas() keeps an anchor that must stay the same on all ranks",
     "docs/write/trigger.md": "exchanges in 20 steps",
-    "docs/write/topology.md": "sliding_pairs() [2.0, 2.0, 2.0, 2.0] 1 links a step",
+    "docs/write/topology.md": "sliding_pairs() [2.0, 2.0, 2.0, 2.0] 1 links an exchange",
     "docs/write/payload.md": "[0.75, 0.5, 0.875]\nages [1, 1]\n",
     "docs/write/outer.md": "True\n",
     "docs/write/controller.md": "in steps [1, 3, 6]",
@@ -92,7 +92,7 @@ def test_python_runs(page, elsewhere, capsys):
     ("page", "name"),
     [
         *(("docs/composing.md", name) for name in ("clipped", "on_rising_loss", "five_levels")),
-        ("docs/write/compressor.md", "in_parts"),
+        *(("docs/write/compressor.md", name) for name in ("in_parts", "k_largest")),
         ("docs/write/payload.md", "clipped_gradients"),
         ("docs/write/outer.md", "adagrad_steps"),
         *(("docs/write/controller.md", name) for name in ("when_due", "noise_period")),

@@ -211,9 +211,9 @@ class Generations:
             raise
         except RuntimeError as error:
             raise CommunicationError(
-                f"rank {self._worker} cannot {what}: the store in which the ranks would agree has ended with "
-                f"its process ({without_frames(error)}): the run has ended, or was interrupted; if it goes "
-                "on, let a process hold the store that does not train"
+                f"worker {self._worker} cannot {what}: the store in which the workers would agree has ended "
+                f"with its process ({without_frames(error)}): the run has ended, or was interrupted; if it "
+                "goes on, let a process hold the store that does not train"
             ) from error
 
 

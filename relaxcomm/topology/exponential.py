@@ -1,4 +1,4 @@
-"""Topologies whose links span powers of two, over which a mean spreads in few steps."""
+"""Topologies whose links span powers of two, over which a mean spreads in few exchanges."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class exponential(Topology):
 
 @frozen
 class one_peer_exponential(Topology):
-    """In step t rank i sends to i + 2^(t mod ceil(log2 N)) alone, with weights of a half.
+    """At exchange t rank i sends to i + 2^(t mod ceil(log2 N)) alone, with weights of a half.
 
-    With a power of two of ranks, log2 N steps in a row make the exact mean.
+    With a power of two of ranks, log2 N exchanges in a row make the exact mean.
 
     Example:
         >>> from relaxcomm.primitives import one_peer_exponential

@@ -1,4 +1,4 @@
-"""What a topology is: a graph of the ranks, maybe another one in each step, with mixing weights."""
+"""What a topology is: a graph of the ranks, maybe another one at each exchange, with mixing weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Graph: TypeAlias = Any
 parameters change from version to version.)"""
 
 _LATER = range(1, 4)
-"""Steps in which the weights of one that stays are looked at again."""
+"""Exchanges at which the weights of one that stays are looked at again."""
 
 
 class Topology(Declared):
@@ -33,7 +33,7 @@ class Topology(Declared):
     Facts:
         all_pairs: every rank is linked to every other, at any world size.
         has_groups: the ranks are divided into groups.
-        changes: another graph may follow in the next step; `period_steps` then says when they come again.
+        changes: another graph may follow at the next exchange; `period_steps` then says when they come again.
 
     Raises: PluginError for one that changes and does not say when its graphs come again.
 
@@ -63,19 +63,19 @@ class Topology(Declared):
         if self.changes and type(self).period_steps is Topology.period_steps:
             raise PluginError(
                 f"topology {type(self).__name__} declares changes = True, and without period_steps only its "
-                "graph of step 0 would be used; define period_steps(self, world_size), the steps after which "
+                "first graph would be used; define period_steps(self, world_size), the exchanges after which "
                 "the graphs come again: for graphs that are drawn anew for ever, draw some, such as 64"
             )
 
     @abstractmethod
     def graph(self, world_size: int, step: int = 0) -> Graph:
-        """The graph in a step.
+        """The graph at an exchange; `step` counts those of a bucket, not the optimizer's steps.
 
         Raises: TopologyError for a world size that it cannot have.
         """
 
     def period_steps(self, world_size: int) -> int:
-        """After how many steps the graphs come again; 1 for one that stays."""
+        """After how many exchanges the graphs come again; 1 for one that stays."""
         return 1
 
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
@@ -83,7 +83,7 @@ class Topology(Declared):
         return [list(range(world_size))]
 
     def weights(self, world_size: int, step: int = 0) -> Mapping[int, Mapping[int, float]]:
-        """Mixing weights: `weights[i][j]` is how much rank i takes of rank j, itself among them.
+        """Mixing weights of an exchange: `weights[i][j]` is how much rank i takes of j, itself among them.
 
         Over all i they sum to 1, and unless they are for push-sum over all j, too.
         """
@@ -93,7 +93,7 @@ class Topology(Declared):
         return self._weights[place]
 
     def listeners(self, rank: int, world_size: int, step: int = 0) -> Sequence[int]:
-        """The other ranks that take of `rank`, in ascending order."""
+        """The other ranks that take of `rank` at an exchange, in ascending order."""
         place = rank, world_size, step % self.period_steps(world_size)
         if place not in self._listeners:
             self._listeners[place] = mixing.listeners_of(self.weights(world_size, step), rank)
@@ -122,20 +122,20 @@ class Topology(Declared):
         return self._sides[world_size]
 
     def matrix(self, world_size: int, step: int = 0) -> NDArray[np.float64]:
-        """The mixing matrix W, `[N, N]`; rows and columns sum to 1."""
+        """The mixing matrix W of an exchange, `[N, N]`; rows and columns sum to 1."""
         return mixing.as_matrix(self.weights(world_size, step), world_size)
 
     def spectral_gap(self, world_size: int) -> float:
         """One minus W's second largest singular value, an eigenvalue's modulus if W is symmetric.
 
-        After k steps the distance of the replicas from their mean is at most `(1 - gap)^k` of what it was.
-        For graphs that change it is a step's share of a whole period's, and k a multiple of the period.
+        After k exchanges the replicas' distance from their mean is at most `(1 - gap)^k` of what it was.
+        For graphs that change it is an exchange's share of a whole period's, and k a multiple of the period.
         """
         shrinks = mixing.contraction(self._product(world_size))
         return 1.0 - float(shrinks ** (1 / self.period_steps(world_size)))
 
     def links(self, world_size: int) -> float:
-        """Messages that all ranks together send in a step, on average over a period."""
+        """Messages that all ranks together send at an exchange, on average over a period."""
         steps = self.period_steps(world_size)
         graphs = (mixing.entries_of(self.weights(world_size, step)) for step in range(steps))
         return sum(int(np.count_nonzero(one.takers != one.givers)) for one in graphs) / steps
@@ -193,9 +193,9 @@ class Topology(Declared):
             later = self.weights(world_size, step)
             if later is not first and later != first:
                 raise TopologyError(
-                    f"{self!r} declares changes = False, but with {world_size} workers its weights in step "
-                    f"{step} are not those of step 0; declare changes: ClassVar[bool] = True, and let "
-                    "period_steps say when they come again"
+                    f"{self!r} declares changes = False, but with {world_size} workers its weights at "
+                    f"exchange {step} are not those of exchange 0; declare changes: ClassVar[bool] = True, "
+                    "and let period_steps say when they come again"
                 )
 
     def describe(self, world_size: int) -> str:
@@ -238,7 +238,7 @@ def _whole(period_steps: Callable[[Any, int], Any]) -> Callable[[Any, int], int]
         if not isinstance(steps, Integral) or steps < 1:
             raise PluginError(
                 f"period_steps of {self!r} with {world_size} workers returned {shown(steps)}; return a whole "
-                "number of steps, 1 or more"
+                "number of exchanges, 1 or more"
             )
         return int(steps)
 

@@ -217,7 +217,7 @@ def test_it_is_told_what_to_do():
     said = attempt(
         "it", "period", topology_checks(pairs_for_half_the_workers(whole=False))["period"], 60
     ).fault
-    assert said.endswith("with 1 workers returned 0.5; return a whole number of steps, 1 or more")
+    assert said.endswith("with 1 workers returned 0.5; return a whole number of exchanges, 1 or more")
 
 
 def test_what_one_number_of_workers_can_have_is_tried_in_a_run():
@@ -240,7 +240,7 @@ def test_groups_that_do_not_hold_each_rank_once_are_refused_on_all_ranks(one):
 
 @pytest.mark.parametrize("one", [pairs_in_secret(), weights_in_turn()], ids=repr)
 def test_one_that_changes_in_secret_is_refused_by_a_run_too(one):
-    with pytest.raises(TopologyError, match=r"declares changes = False, but with 4 workers its weights in"):
+    with pytest.raises(TopologyError, match=r"declares changes = False, but with 4 workers its weights at"):
         one.check(4)
     ring().check(4)
 

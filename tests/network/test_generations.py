@@ -114,5 +114,5 @@ def test_where_the_store_has_ended_so_may_the_run():
     stays = generations(reads, 1, 60)
     stays.newest()
     del holds
-    with pytest.raises(CommunicationError, match=r"rank 1 cannot go on: .* the run has ended, or was"):
+    with pytest.raises(CommunicationError, match=r"worker 1 cannot go on: .* the run has ended, or was"):
         stays.follow()
