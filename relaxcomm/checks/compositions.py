@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from relaxcomm.primitives.controllers.norm_test import norm_test
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.primitives.exchanges.gossip import gossip
+from relaxcomm.primitives.exchanges.push_sum import push_sum
 from relaxcomm.primitives.outers.observe import observe
 from relaxcomm.primitives.payloads.client_deltas import client_deltas
 from relaxcomm.primitives.payloads.deltas import deltas
@@ -28,7 +30,7 @@ from relaxcomm.primitives.payloads.momentum import momentum
 from relaxcomm.primitives.payloads.parameters import parameters
 from relaxcomm.primitives.triggers.every import every
 from relaxcomm.primitives.triggers.every_round import every_round
-from relaxcomm.roles import Context, Controller, ControllerFacts, ExchangedBucket
+from relaxcomm.roles import Context, Controller, ControllerFacts, Exchange, ExchangedBucket
 from relaxcomm.roles.controller import BATCH_SIZE
 
 _Builds = Sequence[Callable[[Any], Algorithm]]
@@ -69,6 +71,21 @@ def _triggered(trigger: Any) -> Algorithm:
     return _controlled(_first_values(names=names), rule) if names else Algorithm((rule,), name="around")
 
 
+def _over(topology: Any) -> Exchange:
+    """Gossip, or push-sum for a graph of which that alone keeps the mean."""
+    needs_push_sum = not _is_fit(topology, balanced=True) and _is_fit(topology, balanced=False)
+    return push_sum(topology=topology) if needs_push_sum else gossip(topology=topology)
+
+
+def _is_fit(topology: Any, *, balanced: bool) -> bool:
+    """Whether it takes any number of workers; what it raises comes again where it is attached."""
+    for number in range(3, 11):  # of two workers every graph is balanced
+        with suppress(Exception):
+            topology.check(number, balanced=balanced)
+            return True
+    return False
+
+
 _TEST = norm_test(rule=1, tolerance=0.8, max_batch_size=16)
 _TWO = (  # one that trains, and one that a controller looks at
     Rule(payload=gradients(), exchange=all_reduce()),
@@ -102,7 +119,7 @@ _AROUND: dict[str, _Builds] = {
         lambda one: _controlled(one, Rule(payload=gradients(), exchange=all_reduce())),
         lambda one: _controlled(one, *_TWO),
     ),
-    "topology": (lambda one: _one(payload=parameters(), exchange=gossip(topology=one)),),
+    "topology": (lambda one: _one(payload=parameters(), exchange=_over(one)),),
 }
 
 

@@ -110,8 +110,8 @@ def _steps(topology: Topology, number: int, most: int = _STEPS) -> range:
 def _made(topology: Topology, number: int, step: int) -> tuple[Any, ...]:
     """Graph and weights of a step, to be compared."""
     graph, rows = topology.graph(number, step), topology.weights(number, step)
-    linked = {one: dict(others) for one, others in graph.adjacency()}
-    return graph.is_directed(), dict(graph.nodes), linked, {rank: dict(row) for rank, row in rows.items()}
+    linked = {one: set(others) for one, others in graph.adjacency()}  # attributes may be anything
+    return graph.is_directed(), linked, {rank: dict(row) for rank, row in rows.items()}
 
 
 def topology_checks(topology: Topology) -> dict[str, Callable[[], None]]:

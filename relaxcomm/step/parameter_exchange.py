@@ -184,7 +184,7 @@ class ParameterExchange:
         if not rule.exchange.facts.collective:
             # A round of which a part was sent, or that is counted and was not, is one others wait for.
             for task in (*tasks, *buffers):
-                look_at(self._bound, task, task.bucket.gather(task.bucket.scratch()))
+                look_at(self._bound, task, task.bucket.gather(task.bucket.temporary()))
         # Each rank holds what it asks and what it is answered; those who take part together fill their link.
         pipeline = Pipeline(math.inf if rule.exchange.facts.collective else REQUESTED_BYTES)
         state = self._bound.state

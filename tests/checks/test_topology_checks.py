@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from itertools import islice
 from typing import ClassVar
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 
@@ -18,9 +21,11 @@ from relaxcomm.checks.trial_problem import Trial
 from relaxcomm.plugin import frozen
 from relaxcomm.primitives import (
     complete,
+    gossip,
     hierarchical,
     in_turn,
     one_peer_exponential,
+    push_sum,
     random_pairs,
     ring,
     star,
@@ -222,6 +227,58 @@ def test_it_is_told_what_to_do():
 
 def test_what_one_number_of_workers_can_have_is_tried_in_a_run():
     assert Trial(algorithm_around(pairs_of_one_number(number=9))).size == 9
+
+
+@frozen
+class uneven_ring(Topology):
+    """A directed ring in which rank 0 sends to all: push-sum's weights keep the mean, plain ones do not."""
+
+    def graph(self, world_size, step=0):
+        graph = nx.empty_graph(world_size, create_using=nx.DiGraph)
+        graph.add_edges_from((rank, (rank + 1) % world_size) for rank in range(world_size) if world_size > 1)
+        graph.add_edges_from((0, rank) for rank in range(1, world_size))
+        return graph
+
+
+def test_a_graph_for_push_sum_is_tried_with_it():
+    (rule,) = algorithm_around(uneven_ring()).rules
+    assert rule.exchange == push_sum(topology=uneven_ring())
+    assert Trial(algorithm_around(uneven_ring())).size == 3
+    (rule,) = algorithm_around(ring()).rules
+    assert rule.exchange == gossip(topology=ring())
+
+
+@frozen
+class ring_of_thirds(Topology):
+    """A ring whose weights are fractions, and whose links have attributes that equal nothing."""
+
+    def graph(self, world_size, step=0):
+        graph = nx.cycle_graph(world_size)
+        nx.set_edge_attributes(graph, math.nan, "metres")
+        nx.set_node_attributes(graph, {rank: np.zeros(2) for rank in graph}, "place")
+        return graph
+
+    def weights(self, world_size, step=0):
+        near = {rank: ((rank - 1) % world_size, rank, (rank + 1) % world_size) for rank in range(world_size)}
+        return {rank: dict.fromkeys(peers, Fraction(1, len({*peers}))) for rank, peers in near.items()}
+
+
+def test_weights_may_be_fractions_and_attributes_anything():
+    checks = topology_checks(ring_of_thirds())
+    assert not any(attempt("it", name, check, 60).fault for name, check in checks.items())
+
+    def mixed(group):
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.constant_(model.weight, float(3 ** group.rank()))
+        settings = {"algorithm": "d_psgd", "topology": ring_of_thirds()}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with attach(model, optimizer, settings, process_group=group) as engine:
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            engine.close(average=False)
+        return model.weight.item()
+
+    assert len(set(simulate(mixed, 3))) == 1
 
 
 @pytest.mark.parametrize("one", [OVERLAPPING, LACKING, divided_with_nobody()], ids=repr)

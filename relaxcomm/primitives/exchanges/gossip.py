@@ -41,7 +41,9 @@ def swap(cx: Context, graph: Topology, packed: Tensor) -> Generator[Operation, R
         {peer: torch.empty_like(packed) for peer in mine if peer != rank},
     )
     assert not isinstance(received, Tensor)
-    return [(mine[rank], packed), *((mine[peer], data) for peer, data in sorted(received.items()))]
+    # Shares may be fractions, by which no tensor can be multiplied.
+    heard = ((float(mine[peer]), data) for peer, data in sorted(received.items()))
+    return [(float(mine[rank]), packed), *heard]
 
 
 class OverGraph(Exchange):
