@@ -92,6 +92,7 @@ ALGORITHMS = {
 @pytest.fixture
 def collected(monkeypatch):
     """What is to be said and ended at exit, of the sessions that this test leaves to gc."""
+    gc.collect()  # what other tests have left
     entries = []
     monkeypatch.setattr(unclosed, "_collected", entries)
     yield entries
