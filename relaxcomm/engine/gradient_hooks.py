@@ -72,8 +72,6 @@ class GradientHooks:
         return indices
 
     def _arrives(self, parameter: Tensor) -> None:
-        if id(parameter) not in self._indices:  # see `_take`
-            return
         last = _last_hook(parameter)
         if last is self._tells or last is self._each:
             self._arrived.append(parameter)

@@ -30,12 +30,8 @@ class Shadow:
         trained = statistics.steps
         self._step().check_loaded()
         self._schedule.stop_timing()
-        self._step().inputs.shadow()
-        try:
-            while self._follow_step():
-                pass
-        finally:
-            self._step().inputs.train()
+        while self._follow_step():
+            pass
         step = self._step()
         step.bound.votes.drain()  # what is on its way to parameters that are given up
         step.parameters.drain()

@@ -37,8 +37,6 @@ class UnevenInputs:
     def __init__(self, bound: Bound, backward: Backward, parameters: ParameterExchange) -> None:
         self._bound, self._backward, self._parameters = bound, backward, parameters
         self._inside = False  # this rank is inside join()
-        self.shadowing = False
-        """Whether it has no more batches, and takes part in what the others do."""
 
     @property
     def active(self) -> bool:
@@ -49,21 +47,13 @@ class UnevenInputs:
         """Begin join()."""
         self._inside = True
 
-    def shadow(self) -> None:
-        """This rank has no more batches."""
-        self.shadowing = True
-
-    def train(self) -> None:
-        """This rank shadows no more."""
-        self.shadowing = False
-
     def leave(self) -> None:
         """End join()."""
         self._inside = False
 
     def follow(self, before: UnevenInputs) -> None:
         """Go on where another algorithm was left."""
-        self._inside, self.shadowing = before._inside, before.shadowing
+        self._inside = before._inside
 
     def check_left(self, called: str, instead: str = "") -> None:
         """Raise UsageError inside join(), before what ranks that have run out of data would not know of.
@@ -80,7 +70,7 @@ class UnevenInputs:
 
     def check_first_backward(self) -> None:
         """Raise UsageError for another synchronising backward in a step, which shadows cannot foresee."""
-        if self.active and not self.shadowing and self._backward.synchronised and self._backward.is_due():
+        if self.active and self._backward.synchronised and self._backward.is_due():
             raise UsageError(
                 "a second synchronising backward in one step inside join(): shadows cannot foresee it; "
                 "accumulate under engine.no_sync()"
@@ -92,7 +82,7 @@ class UnevenInputs:
         Args:
             is_due: whether that is so; asked only inside join().
         """
-        if self.active and not self.shadowing and is_due():
+        if self.active and is_due():
             self.agree(trains=True)
 
     def is_anything_ahead(self) -> bool:

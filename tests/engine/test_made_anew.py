@@ -46,6 +46,25 @@ def test_each_is_the_next_epoch(make):
         assert len({tuple(one) for one in seen}) == len(seen)
 
 
+def epoch_of(engine, make):
+    """A loop's body in a function of its own: which epoch the loader says is next before it is read."""
+    loader = engine.loader(make(), batch_size=4)
+    begins = loader.epoch
+    for _ in loader:
+        pass
+    return begins
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_where_nobody_has_the_last_one_the_epoch_is_known_before_reading(make):
+    def rank(group):
+        model = torch.nn.Linear(1, 1)
+        with attach(model, torch.optim.SGD(model.parameters()), "bsp", process_group=group) as engine:
+            return [epoch_of(engine, make) for _ in range(3)]
+
+    assert simulate(rank, 2) == [[0, 1, 2]] * 2
+
+
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 def test_data_sets_of_one_kind_that_are_kept_count_each_for_itself(make):
     def rank(group):

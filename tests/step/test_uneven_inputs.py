@@ -70,3 +70,39 @@ def test_so_is_what_a_planner_chooses():
     first, *others = in_process(planned, 3, "ssp")
     assert others == [first, first]
     assert "to ssp" in first
+
+
+def backward_twice(world: World, config, twice):
+    """Why a second backward in a step is refused inside join(), or None."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    engine = world.attach(model, optimizer, config)
+    try:
+        with engine, engine.join():
+            for step in range(6 - world.rank):
+                for _ in range(1 + (step == twice)):
+                    CASES["toy"].local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+LATE = {
+    "rules": [
+        {"payload": "gradients", "exchange": "all_reduce", "delay": 1, "active": [0, 3]},
+        {"payload": "parameters", "exchange": "all_reduce", "active": [3, None]},
+    ]
+}
+
+
+def test_a_second_backward_that_exchanges_is_refused_inside_it():
+    for config, step in (("bsp", 1), (LATE, 2)):
+        first, *others = in_process(backward_twice, 3, {"algorithm": config}, step)
+        assert others == [first, first]
+        assert "inside join(): shadows cannot foresee it" in first
+
+
+def test_one_behind_the_last_late_result_exchanges_nothing():
+    assert in_process(backward_twice, 3, {"algorithm": LATE}, 3) == [None] * 3

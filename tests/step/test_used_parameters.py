@@ -165,3 +165,35 @@ def test_shards_are_stepped_together():
     ranks = run_ranks(sharded_rank, RANKS)
     assert [moved for _, moved in ranks] == [[[1.0], [1.0], [1.0], [4.0]]] * RANKS
     assert all(has_gradient == ranks[0][0] for has_gradient, _ in ranks)
+
+
+class Joins(nn.Module):
+    """One is used in each step, the other from step 2 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.later = nn.Parameter(torch.zeros(8)), nn.Parameter(torch.zeros(8))
+
+    def loss(self, step: int, scale: float) -> torch.Tensor:
+        loss = (step + 1) * self.always.sum()
+        return scale * (loss + self.later.sum() if step >= 2 else loss)
+
+
+@pytest.mark.parametrize("bucket_bytes", [32, 1024], ids=["apart", "together"])
+def test_the_last_late_gradient_adds_to_the_own_of_a_step_that_sends_none(bucket_bytes):
+    """`- sum_s mean_r g[r, s]`: steps 0 and 1 send gradients, a step late, and 2 and 3 average parameters."""
+    late = {"payload": "gradients", "exchange": "all_reduce", "delay": 1, "active": [0, 2]}
+    after = {"payload": "parameters", "exchange": "all_reduce", "active": [2, None]}
+
+    def rank(group):
+        model = Joins()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        config = {"algorithm": {"rules": [late, after]}, "bucket_bytes": bucket_bytes}
+        with attach(model, optimizer, config, process_group=group):
+            for step in range(4):
+                optimizer.zero_grad()
+                model.loss(step, group.rank() + 1.0).backward()
+                optimizer.step()
+        return model.always[0].item(), model.later[0].item()
+
+    assert simulate(rank, 3) == [(-20.0, -4.0)] * 3
