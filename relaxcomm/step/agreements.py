@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relaxcomm.network.operations import Agree, Label, Reduction
 from relaxcomm.network.transport import Pending
-from relaxcomm.step.world import World, tensor_of
+from relaxcomm.step.world import World, flag_of, tensor_of
 
 
 @dataclass(eq=False)
@@ -82,4 +82,4 @@ class Agreements:
 
     def any(self, bad: bool, name: str, step: int) -> bool:
         """Whether something is so on any rank."""
-        return bool(self.decide(name, torch.tensor([float(bad)], dtype=torch.float32), step).item() > 0)
+        return bool(self.decide(name, flag_of(bad), step).item() > 0)

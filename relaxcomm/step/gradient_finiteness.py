@@ -14,6 +14,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.finite import GRADIENT, non_finite_error, spoilt
 from relaxcomm.step.gradient_transfers import GradientTransfers
+from relaxcomm.step.world import flag_of
 from relaxcomm.tensors.finiteness import finite_flags
 
 Buckets: TypeAlias = Sequence[GradientTransfers]
@@ -41,7 +42,7 @@ class GradientFiniteness:
             bad = (~_are_finite(buckets)).float().view(1)
             return DeviceAnswer.ask(self._bound.world, "not finite", bad, self._bound.clock.step)
         is_bad = any(bucket.bad_results() for bucket in buckets)
-        return self._bound.agreements.ask("not finite", torch.tensor([float(is_bad)], dtype=torch.float32))
+        return self._bound.agreements.ask("not finite", flag_of(is_bad))
 
     def commit(self, buckets: Buckets, others: Answer | DeviceAnswer | None) -> None:
         """Keep state only if all is finite; without a scaler a gradient that is not is an error.

@@ -18,6 +18,7 @@ from relaxcomm.step.plan import Task
 from relaxcomm.step.shard_means import share_buffers
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
+from relaxcomm.step.world import flag_of
 
 REQUESTED_BYTES = 64 << 20  # of parameters on their way to services at a time
 
@@ -211,7 +212,7 @@ class ParameterExchange:
             step, bad = self._bound.common_step, (~good).float().view(1)
             return DeviceAnswer.ask(self._bound.world, "not finite", bad, step)
         is_bad = any(transfer.not_finite for transfer in made)
-        answer = self._bound.agreements.ask("not finite", torch.tensor([float(is_bad)], dtype=torch.float32))
+        answer = self._bound.agreements.ask("not finite", flag_of(is_bad))
         self._bound.agreements.send(self._bound.common_step)
         return answer
 

@@ -92,7 +92,7 @@ class World:
         """Whether something is so of any shard of this replica."""
         if not self.is_sharded:
             return bad
-        return bool(self.over_shards(torch.tensor([float(bad)], dtype=torch.float32), label, "max").item())
+        return bool(self.over_shards(flag_of(bad), label, "max").item())
 
     def meet(self, event: str, step: int | None = None) -> None:
         """Go on when all ranks have come to an event, see `Transport.meet`."""
@@ -105,6 +105,11 @@ class World:
     def gather_all(self, value: object, event: str) -> list[object]:
         """The same of every process: of all ranks and those that hold a replica with them."""
         return self.transport.gather_all(value, event)
+
+
+def flag_of(so: bool) -> Tensor:
+    """1 or 0 for ranks to add up, `[1]`, of a type that all of them have, whatever their default type."""
+    return torch.tensor([float(so)], dtype=torch.float32)
 
 
 def tensor_of(received: Received) -> Tensor:
