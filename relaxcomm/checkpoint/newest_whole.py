@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from relaxcomm.checkpoint.manifest import Manifest, checkpoints, is_checkpoint, leads_nowhere, verify
 from relaxcomm.checkpoint.plain_state import decode, join
@@ -86,7 +86,7 @@ def _together(world: World, read: Callable[[], T]) -> T:
         found = read()
     except ConfigError as error:
         damage = str(error)
-    told = cast("list[str | None]", world.gather_all(damage, _EVENT))
+    told = world.gather_all(damage, _EVENT)
     if any(told):
         raise _Damaged("; ".join(dict.fromkeys(one for one in told if one)))
     assert found is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 from weakref import ref
 
 from relaxcomm.checkpoint.saving import Saving, load
@@ -99,14 +98,12 @@ class Checkpoints:
         """Whether a checkpoint was given up when ranks were lost; from now on all are due alike."""
         world = self._engine.world
         looks = world.gather_all((self._saving.is_given_up(), self._due), "a look at the last checkpoint")
-        given_up, due = zip(*cast("list[tuple[bool, int]]", looks), strict=True)
+        given_up, due = zip(*looks, strict=True)
         self._due, self._world = min(due), ref(world)
         return any(given_up)
 
     def _steps_of_rank_0(self) -> int:
-        (steps, *_) = self._engine.world.gather_all(self._engine.statistics.steps, "the end of a round")
-        assert isinstance(steps, int)
-        return steps
+        return self._engine.world.gather_all(self._engine.statistics.steps, "the end of a round")[0]
 
     def _begin_interval(self, steps: int) -> None:
         self._saved_at, self._saved_step = time.monotonic(), steps
@@ -121,6 +118,5 @@ class Checkpoints:
         passed = time.monotonic() - self._saved_at
         a_step = passed / max(1, steps - self._saved_step)
         (left, *_) = self._engine.world.gather_all(int((every - passed) / a_step), "a look at the clock")
-        assert isinstance(left, int)
         self._due = steps + max(1, left)
         return left < 1

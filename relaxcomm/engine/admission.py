@@ -95,7 +95,7 @@ def take_over(world: World, newcomers: Sequence[int]) -> Any:
     """The state that another rank hands to this one, which has joined."""
     others = [rank for rank in range(world.size) if rank not in newcomers]
     source = others[newcomers.index(world.rank) % len(others)]
-    sizes = cast("list[int]", world.gather(0, RECOVERY))
+    sizes = world.gather(0, RECOVERY)
     raw = torch.empty(sizes[source], dtype=torch.uint8)
     parcel = Neighbors({}, {source: raw}, on_host=True)
     received = world.receive(world.issue(parcel, Label(0, RECOVERY, 1)))

@@ -42,9 +42,7 @@ def _exchanged(mine: States, world: World) -> States:
         rank: encoded({client: state for client, state in mine.items() if client % world.size == rank})
         for rank in {client % world.size for client in mine} - {world.rank}
     }
-    sizes = cast(
-        "list[dict[int, int]]", world.gather({rank: len(one) for rank, one in parcels.items()}, RECOVERY)
-    )
+    sizes = world.gather({rank: len(one) for rank, one in parcels.items()}, RECOVERY)
     takes = {
         other: torch.empty(theirs[world.rank], dtype=torch.uint8)
         for other, theirs in enumerate(sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar
 
 from torch import nn
 
@@ -33,7 +33,7 @@ def share(
         of relaxcomm's own is a CommunicationError on the other ranks.
     """
     is_own, told = isinstance(problem, RelaxcommError), _told(problem)
-    reports = cast("list[tuple[_Told, T]]", transport.gather_all((told, mine), event, step))
+    reports = transport.gather_all((told, mine), event, step)
     problems = {rank: report[0] for rank, report in enumerate(reports) if report[0] is not None}
     if problem is not None and not is_own:
         raise problem

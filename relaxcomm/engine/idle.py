@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from typing import cast
 
 import torch
 
@@ -91,7 +90,7 @@ def warn_of_parted(bound: Bound) -> None:
     if not (bound.algorithm.lets_replicas_differ and frozen) or bound.world.size == 1:
         return
     sums = torch.stack([checksum(item.tensor).cpu() for item in frozen]).tolist()
-    everyone = cast("list[list[int]]", bound.world.gather(sums, "close()"))
+    everyone = bound.world.gather(sums, "close()")
     parted = [item.name for item, *held in zip(frozen, *everyone, strict=True) if len(set(held)) > 1]
     if parted and not bound.world.rank:
         more = f" and {len(parted) - 1} more" if len(parted) > 1 else ""

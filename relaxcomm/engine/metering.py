@@ -70,7 +70,7 @@ class Metering:
         else:
             number = bound.world.process.rank
             name = self._name_run(settings) if number == 0 else ""
-            self.name = str(bound.world.gather_all(name, "attach()")[0])
+            self.name = bound.world.gather_all(name, "attach()")[0]
             # Ranks whose settings differ in this must not leave the others waiting.
             if None not in bound.world.gather_all(settings.port, "attach()"):
                 shown = self._labelled(number)

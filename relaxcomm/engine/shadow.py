@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
 
 from relaxcomm.engine import survival
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
@@ -36,7 +35,7 @@ class Shadow:
         step.bound.votes.drain()  # what is on its way to parameters that are given up
         step.parameters.drain()
         # Shadows have looked ahead: clocks differ.
-        steps = [int(str(count)) for count in world.gather(trained, "the end of join()")]
+        steps = world.gather(trained, "the end of join()")
         replica, root = step.bound.replica, steps.index(max(steps))
         replicas.broadcast(replica.model, world.transport, replica.bucket_bytes, root=root)
         step.rewind(statistics.steps - max(steps))  # shadows look ahead for the next exchange
@@ -84,4 +83,4 @@ def _share_scale(bound: Bound, root: int) -> None:
     scaler = bound.replica.scaler
     told = bound.world.gather(None if scaler is None else scaler.state_dict(), "the end of join()")[root]
     if scaler is not None and told:  # nothing is kept by one that is off
-        scaler.load_state_dict(cast("dict[str, Any]", told))
+        scaler.load_state_dict(told)

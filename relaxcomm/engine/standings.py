@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from relaxcomm.engine import bucket_parts, survival
 from relaxcomm.errors import CommunicationError
@@ -74,7 +74,7 @@ class Standings:
 
         Raises: CommunicationError, on all ranks, where a switch has ended on some of them alone.
         """
-        made = cls(cast("list[Standing]", world.gather(mine, survival.RECOVERY)))
+        made = cls(world.gather(mine, survival.RECOVERY))
         algorithms = sorted({one.algorithm for one in made.by_rank if one.stays})
         if len(algorithms) > 1:
             raise CommunicationError(

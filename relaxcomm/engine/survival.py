@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +72,7 @@ def send_shared(bound: Bound, root: int) -> None:
 def receive_shared(world: World, root: int, mine: Any = None) -> Any:
     """A value of one rank's, on all; nothing of what comes is run."""
     content = encoded(mine)
-    sizes = cast("list[int]", world.gather(len(content), RECOVERY))
+    sizes = world.gather(len(content), RECOVERY)
     raw = content if world.rank == root else torch.empty(sizes[root], dtype=torch.uint8)
     world.run(Broadcast(raw, root, on_host=True), Label(0, RECOVERY, 0))
     return decoded(raw)

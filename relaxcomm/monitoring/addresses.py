@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from prometheus_client import CollectorRegistry
 
@@ -56,11 +55,11 @@ def open_exporters(
 ) -> Exporter | None:
     """Start this rank's exporter and tell rank 0 of all; None if it cannot be had. On every rank."""
     rank = transport.process.rank
-    hosts = [str(host) for host in transport.gather_all(_network(), "attach()")]
+    hosts = transport.gather_all(_network(), "attach()")
     exporter = open_exporter(settings, hosts[:rank].count(hosts[rank]), registry, run)
     mine = own_target(exporter, settings, rank)
     try:
-        targets = cast("list[Target | None]", transport.gather_all(mine, "attach()"))
+        targets = transport.gather_all(mine, "attach()")
     except BaseException:
         if exporter is not None:
             exporter.close()

@@ -6,12 +6,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from torch import Tensor
 
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.operations import Label, Operation, Received
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -193,12 +195,12 @@ class Transport(ABC):
         mine, shard = self.membership, ALONE if self.shards is None else self.shards.membership
         return Membership(mine.rank * shard.world_size + shard.rank, mine.world_size * shard.world_size)
 
-    def gather_all(self, value: object, event: str, step: int | None = None) -> list[object]:
+    def gather_all(self, value: T, event: str, step: int | None = None) -> list[T]:
         """Collect a picklable value from every process, in the order of `process`, see `gather_objects`."""
         if self.shards is None:
-            return self.gather_objects(value, event, step)
+            return cast("list[T]", self.gather_objects(value, event, step))
         replicas = self.gather_objects(self.shards.gather_objects(value, event, step), event, step)
-        return [one for held in cast("list[list[object]]", replicas) for one in held]
+        return [one for held in cast("list[list[T]]", replicas) for one in held]
 
     @abstractmethod
     def announce(self, status: str) -> None:

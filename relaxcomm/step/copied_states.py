@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -160,7 +160,7 @@ def begin_as(
     parts += _settings(replica) if settings else []
     seen: dict[int, Any] = {}
     mine = {part.name: part.forms(seen) for part in parts}
-    told = cast("list[dict[str, _Forms]]", world.gather(mine if world.rank == root else {}, _EVENT))[root]
+    told = world.gather(mine if world.rank == root else {}, _EVENT)[root]
     copy = _Copy()
     for part in parts:
         part.take(told[part.name], copy)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from torch import Tensor, nn
 
@@ -63,7 +62,7 @@ def non_finite_error(
     except CommunicationError as error:
         where = f"{_listed(put_in or came)} (on which ranks they arose could not be asked: {error})"
         return _error(f"step {step}: NaN or infinity in {where}; {so}")
-    where = _by_rank(cast("Sequence[str]", everyone))
+    where = _by_rank(everyone)
     where = where or f"{_listed(came) or 'a result'} though no rank put any in, so it overflowed on the way"
     return _error(f"step {step}: NaN or infinity in {where}; {so}", on_all_ranks=True)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
@@ -46,9 +44,7 @@ class Handover:
         old = self._old
         if not old.state.services:
             return
-        mine = old.world.rank, self._taken()
-        looks = self._world.gather(mine, HANDOVER)
-        self._taken_by = dict(cast("list[tuple[int, dict[Place, list[int]]]]", looks))
+        self._taken_by = dict(self._world.gather((old.world.rank, self._taken()), HANDOVER))
         for place, service in old.state.services.items():
             bucket = self._bucket(place)
             self._parameters.append((bucket, bucket.copy()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -86,7 +86,7 @@ def moments(replica: Replica, world: World, names: Collection[str]) -> list[Mome
     need not begin at zero. Counts of steps are those of the rank that has made most.
     """
     found = _held(replica, names)
-    told = cast("Sequence[dict[Place, Held]]", world.gather(found, _EVENT))
+    told = world.gather(found, _EVENT)
     for place, parameter, states in states_of(replica, names):
         theirs = [one[place] for one in told if place in one]
         if theirs:
@@ -114,7 +114,7 @@ def without_means(replica: Replica, world: World, names: Collection[str]) -> tup
 
     Returns: names, and the rank that holds states of most parameters, of such ranks the one with most steps.
     """
-    told = cast("Sequence[dict[Place, Held]]", world.gather_all(_held(replica, names), _EVENT))
+    told = world.gather_all(_held(replica, names), _EVENT)
     order = [(len(one), sum(held.steps for held in one.values())) for one in told]
     size = world.shard.world_size
     alike = [told[shard::size] for shard in range(size)]  # whose moments have the same shapes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -180,7 +179,7 @@ def _later_statistics(bound: Bound) -> list[Bucket]:
     mine = [item for item in items if is_statistic(item.tensor)]
     bound.replica.check_shapes(mine)
     names = [item.name for item in mine]
-    told = cast("Sequence[list[str]]", bound.world.gather_all(names, "the average of buffers"))
+    told = bound.world.gather_all(names, "the average of buffers")
     common = set(names).intersection(*told)
     return bound.replica.pack(item for item in mine if item.name in common)
 

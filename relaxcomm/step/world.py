@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network.operations import Agree, AllReduce, Label, Operation, Received, Reduction
 from relaxcomm.network.transport import ALONE, Membership, Pending, Transport
 from relaxcomm.topology import Topology, complete
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +101,11 @@ class World:
         """Go on when all ranks have come to an event, see `Transport.meet`."""
         self.transport.meet(event, step)
 
-    def gather(self, value: object, event: str, step: int | None = None) -> list[object]:
+    def gather(self, value: T, event: str, step: int | None = None) -> list[T]:
         """A picklable value of every rank, in rank order, at an event as `meet` has it."""
-        return self.transport.gather_objects(value, event, step)
+        return cast("list[T]", self.transport.gather_objects(value, event, step))
 
-    def gather_all(self, value: object, event: str) -> list[object]:
+    def gather_all(self, value: T, event: str) -> list[T]:
         """The same of every process: of all ranks and those that hold a replica with them."""
         return self.transport.gather_all(value, event)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from relaxcomm.engine import Engine
 from relaxcomm.engine.run_state import Stateful
@@ -57,7 +57,7 @@ class ChangingRanks:
 
     def gather(self, value: T, event: str) -> list[T]:
         """A value of every rank, in rank order; of those that are left, where some are lost meanwhile."""
-        return cast("list[T]", self._engine.together(lambda: self._engine.world.gather(value, event)))
+        return self._engine.together(lambda: self._engine.world.gather(value, event))
 
     def _note(self) -> None:
         self.rank, self.generation = self._engine.world.rank, self._engine.generation
