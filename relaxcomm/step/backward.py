@@ -166,10 +166,7 @@ class Backward:
         """Make the flat buffers for a layout."""
         bound = self._bound
         assert bound.plan.buckets is not None, "it is laid out first"
-        self.buckets = [
-            GradientTransfers(bucket, bound, names_ranks=bound.replica.scaler is None, debug=self._debug)
-            for bucket in bound.plan.buckets
-        ]
+        self.buckets = [GradientTransfers(bucket, bound, debug=self._debug) for bucket in bound.plan.buckets]
         self._readiness.bind(bound.plan.buckets)
         index = {item.name: index for index, item in enumerate(bound.replica.parameters)}
         self._large = {

@@ -20,7 +20,6 @@ from relaxcomm.step.frozen_since import (
     trained_flags,
 )
 from relaxcomm.step.late_gradients import LateGradients
-from relaxcomm.step.plan import Task
 from relaxcomm.step.state import RuleState
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.buckets import Bucket
@@ -33,25 +32,17 @@ class GradientTransfers:
     Args:
         bucket: of parameters.
         bound: the algorithm on a model.
-        names_ranks: whether NaN is an error that names the rank where it arose.
-        debug: whether it is looked for where nothing is kept that it would spoil, too.
+        debug: whether NaN is looked for where nothing is kept that it would spoil, too.
     """
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        bound: Bound,
-        *,
-        names_ranks: bool,
-        debug: bool,
-    ) -> None:
-        self.bucket = bucket
+    def __init__(self, bucket: Bucket, bound: Bound, *, debug: bool) -> None:
+        self.bucket, self._bound = bucket, bound
         self.buffer = bound.plan.gradients_of(bucket)
         self._firings = Firings(bucket, bound, debug=debug)
-        self._state, self._clock = bound.state, bound.clock
-        self._world, self._controllers = bound.world, bound.controllers
-        self._names_ranks, self._on_gpu = names_ranks, bucket.device.type == "cuda"
-        self._factor = 1 / self._world.size
+        self._clock, self._controllers = bound.clock, bound.controllers
+        self._names_ranks = bound.replica.scaler is None  # where NaN arose; a scaler skips such gradients
+        self._on_gpu = bucket.device.type == "cuda"
+        self._factor = 1 / bound.world.size
         self._all_trained = torch.ones(len(bucket.items), dtype=torch.float32, device=bucket.device)
         self.late = LateGradients(bucket, self.buffer, bound)
         """Those that come in other steps."""
@@ -96,7 +87,9 @@ class GradientTransfers:
                 self.put_in = PutIn.of(named(self.bucket, GRADIENT), self.buffer.views)
             else:
                 found = spoilt(self.bucket, self.buffer.main, GRADIENT)
-        transfers = [self._transfer(task) for task in firing.tasks]
+        transfers = [
+            Transfer.of(self._bound, task, round=self._bound.state.next_round(task)) for task in firing.tasks
+        ]
         late = [transfer for transfer in transfers if transfer.task.rule.delay]
         self._moved = self._moved or bool(due) or firing.moves
         if late:
@@ -182,10 +175,6 @@ class GradientTransfers:
         self.commit(False)
         self.late.forget_sent_now()
 
-    def _transfer(self, task: Task) -> Transfer:
-        slots, clock, round = self._state.of(task), self._clock, self._state.next_round(task)
-        return Transfer(task, slots, clock.context, self._world, step=clock.step, round=round)
-
     def _program(self, transfers: Sequence[Transfer], *, divided: bool) -> Program:
         buffer, numel = self.buffer, self.bucket.numel
         for transfer in transfers:
@@ -196,7 +185,7 @@ class GradientTransfers:
             transfer.read(message[:numel])
             watched = self._controllers.watches(task.index)
             local = message[:numel].clone() if watched else None
-            held = hold_residuals_back(task, transfer.slots, self._world.membership)
+            held = hold_residuals_back(task, transfer.slots, self._bound.world.membership)
             self._held.append((transfer.slots, held))
             result = yield from transfer.exchange(message, divided=divided)
             if watched:

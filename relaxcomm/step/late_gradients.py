@@ -90,12 +90,9 @@ class LateGradients:
 
     def restore(self, due: float, index: int, result: Tensor, counts: Sequence[int]) -> None:
         """Put one back that a checkpoint has saved."""
-        bound = self._bound
-        tasks = bound.plan.of_bucket(self._bucket, "backward")
+        tasks = self._bound.plan.of_bucket(self._bucket, "backward")
         task = next(task for task in tasks if task.index == index)
-        slots, context = bound.state.of(task), bound.clock.context
-        made = Transfer.landed(task, slots, context, bound.world, due=due, counts=counts, result=result)
-        self._flying.append(made)
+        self._flying.append(Transfer.landed(self._bound, task, due=due, counts=counts, result=result))
 
 
 def _with_flags(late: Transfer) -> Tensor:

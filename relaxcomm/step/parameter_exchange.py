@@ -144,13 +144,12 @@ class ParameterExchange:
 
     def restore(self, saved: Iterable[list[Any]]) -> None:
         """Put back what a checkpoint has saved."""
-        bound, found = self._bound, []
+        found = []
         for due, index, of_buffers, unit, result, snapshot, *counts in saved:
             tasks = self._buffer_tasks(index) if of_buffers else self._plan.tasks[index]
             task = next(task for task in tasks if task.bucket.index == unit)
-            slots, context = bound.state.of(task), bound.clock.context
             made = Transfer.landed(
-                task, slots, context, bound.world, due=due, counts=counts, result=result, snapshot=snapshot
+                self._bound, task, due=due, counts=counts, result=result, snapshot=snapshot
             )
             found.append(Sent([made]))
         self.late = found
@@ -219,20 +218,17 @@ class ParameterExchange:
     def _send(self, task: Task, round: int, samples: int, pipeline: Pipeline, *, measured: bool) -> Transfer:
         bound, rule, bucket = self._bound, task.rule, task.bucket
         late, alone = bool(rule.delay), not rule.exchange.facts.collective
-        slots, step = bound.state.of(task), self._clock.step
-        transfer = Transfer(
-            task, slots, self._clock.context, bound.world, step=step, round=round, samples=samples
-        )
+        transfer = Transfer.of(bound, task, round=round, samples=samples)
         keeps = late or alone or bucket.device.type == "cpu"  # where an outer may keep the memory
         out = bucket.temporary() if keeps else bucket.scratch()
         tensor = transfer.read(out) if measured or is_looked_at(task) else transfer.read_or_leave(out)
         not_finite = look_at(bound, task, tensor)
         if measured:
-            transfer.keep(bound.norms.side(rule, bucket, tensor))
+            transfer.side = bound.norms.side(rule, bucket, tensor)
         transfer.launch(
             transfer.exchange(tensor),
             # Ranks that play clients or ask a server are not in the same step.
-            step if self._plan.keeps_step else round + 1,
+            self._clock.step if self._plan.keeps_step else round + 1,
             None if late else pipeline,
             snapshot=bucket.gather(bucket.temporary()) if late else None,
             not_finite=not_finite,

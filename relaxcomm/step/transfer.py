@@ -12,6 +12,7 @@ from torch import Tensor
 from relaxcomm.roles import Context
 from relaxcomm.roles.outer import applied
 from relaxcomm.roles.payload import finalized, read
+from relaxcomm.step.bound import Bound
 from relaxcomm.step.clock import ContextOf
 from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.flight import Flight, Landed, Pipeline, Program, labelled
@@ -68,12 +69,16 @@ class Transfer:
         """The same where it was looked at on a GPU."""
 
     @classmethod
+    def of(cls, bound: Bound, task: Task, *, round: int, samples: int = 1) -> Transfer:
+        """One of an engine's algorithm, read in the step of its clock."""
+        slots, clock = bound.state.of(task), bound.clock
+        return cls(task, slots, clock.context, bound.world, step=clock.step, round=round, samples=samples)
+
+    @classmethod
     def landed(
         cls,
+        bound: Bound,
         task: Task,
-        slots: RuleState,
-        context: ContextOf,
-        world: World,
         *,
         due: float,
         counts: Sequence[int],
@@ -82,7 +87,7 @@ class Transfer:
     ) -> Transfer:
         """One that a checkpoint has saved with its result."""
         (round, samples), device = counts or (0, 1), task.bucket.device  # older ones do not count
-        made = cls(task, slots, context, world, step=0, round=round, samples=samples)
+        made = cls.of(bound, task, round=round, samples=samples)
         made._flight, made.due, made.sent = Landed(result.to(device)), due, None
         made.snapshot = None if snapshot is None else snapshot.to(device)
         return made
@@ -100,10 +105,6 @@ class Transfer:
                 self._read_in = self._read_in.at(difference=difference)
                 return out
         return self.read(out)
-
-    def keep(self, side: Tensor) -> None:
-        """Keep this rank's side, to be compared with the result."""
-        self.side = side
 
     def sent_values(self) -> Tensor:
         """What this rank has put in, or the parameters that it was made of; read anew."""
