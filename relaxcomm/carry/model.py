@@ -97,8 +97,7 @@ def _carried_bucket(olds: Sequence[Old], unit: int) -> Tensor:
     """The mean of a bucket of parameters."""
     held = []
     for old in olds:
-        assert old.plan.buckets is not None, "they were saved together"
-        bucket = old.plan.buckets[unit]
+        bucket = old.plan.bucket(unit)
         held.append(bucket.gather(torch.empty(bucket.numel, dtype=bucket.dtype)))
     dtype = held[0].dtype
     beside = [_beside(old, unit) for old in olds]

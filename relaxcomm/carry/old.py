@@ -51,7 +51,7 @@ class Old:
 
     def tasks_of(self, unit: int) -> Iterator[Task]:
         """The rules on a bucket."""
-        return (task for tasks in self.plan.tasks for task in tasks if task.bucket.index == unit)
+        return (task for task in self.plan.every_task if task.bucket.index == unit)
 
     def came(self, task: Task) -> Tensor | None:
         """What services have given for a bucket that is not applied yet."""

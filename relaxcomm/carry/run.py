@@ -98,7 +98,7 @@ class _Carrying:
     def engine(self) -> dict[str, Any]:
         """All of it."""
         rank, size = self._membership.rank, self._membership.world_size
-        tasks = [task for tasks in self._plan.tasks for task in tasks]
+        tasks = list(self._plan.every_task)
         services = {task: found for task in tasks if (found := self._service(task)) is not None}
         rounds = {(rule, unit): count for rule, unit, count in self._lead["rounds"]}
         clients = {k: v for one in self._engines for k, v in one["client_states"].items()}

@@ -23,8 +23,7 @@ Rests: TypeAlias = Mapping[Place, Mapping[str, Tensor]]
 
 def in_parts(bound: Bound) -> list[Task]:
     """The tasks whose compressors keep something for each rank's part."""
-    tasks = (one for tasks in bound.plan.tasks for one in tasks)
-    return [one for one in tasks if one.place in bound.state.slots and is_in_parts(one)]
+    return [one for one in bound.plan.every_task if one.place in bound.state.slots and is_in_parts(one)]
 
 
 def rests(bound: Bound) -> dict[Place, dict[str, Tensor]]:

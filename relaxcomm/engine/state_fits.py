@@ -55,7 +55,7 @@ def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound, membershi
         _check_layout(saved.layout, saved.strides, algorithm, bound)
         plan = Plan(algorithm, bound.replica.parameters)
         plan.lay_out(saved.layout, saved.strides)
-        tasks = {task.place: task for of_rule in plan.tasks for task in of_rule}
+        tasks = {task.place: task for task in plan.every_task}
     _check_slots(saved, tasks, membership)
     _check_services(saved, tasks, bound, membership)
     _check_votes(saved, algorithm)

@@ -132,7 +132,7 @@ def _begins_anew(rule: Rule) -> bool:
 
 def tasks_of(bound: Bound) -> Iterator[Task]:
     """Those that have slots which other ranks do not make meaningless."""
-    for task in (one for tasks in bound.plan.tasks for one in tasks):
+    for task in bound.plan.every_task:
         is_served = not task.rule.exchange.facts.collective  # see `Handover`
         if task.place in bound.state.slots and not (is_served or _begins_anew(task.rule)):
             yield task

@@ -173,9 +173,8 @@ def _move(old: Bound, new: Bound, role: str) -> set[str]:
         before[type(rule.payload)].append(kept)
     carried = set()
     for (index, unit), state in new.state.slots.items():
-        assert new.plan.buckets is not None, "state is made with the buckets"
         rule = new.algorithm.rules[index]
-        same, bucket, slots = before[type(rule.payload)], new.plan.buckets[unit], state[role]
+        same, bucket, slots = before[type(rule.payload)], new.plan.bucket(unit), state[role]
         for name in slots:
             if is_buffer(name) or _is_fresh(rule, role, name):
                 continue
@@ -193,8 +192,7 @@ def _is_fresh(rule: Rule, role: str, slot: str) -> bool:
 def _kept(bound: Bound, role: str) -> Iterator[tuple[Rule, Kept]]:
     """The slots of a role, which mean the same under another algorithm."""
     for (index, unit), state in bound.state.slots.items():
-        assert bound.plan.buckets is not None, "state is made with the buckets"
-        yield bound.algorithm.rules[index], (bound.plan.buckets[unit], state[role])
+        yield bound.algorithm.rules[index], (bound.plan.bucket(unit), state[role])
 
 
 def _residuals(bound: Bound) -> set[str]:

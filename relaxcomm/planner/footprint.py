@@ -64,7 +64,7 @@ def footprint(
     buckets = plan.lay_out(fill_buckets(small, [*sizes], fitted, _BUCKET_BYTES))
     counts = []
     for bucket in buckets:
-        rules = [task.rule for tasks in plan.tasks for task in tasks if task.bucket is bucket]
+        rules = [task.rule for task in plan.every_task if task.bucket is bucket]
         larger = sum(sizes[name] for name in bucket.names) / max(1, bucket.numel)
         counts.append([larger * one for one in _of_bucket(rules, bucket, membership, topology)])
     return Footprint(*(sum(column) / sum(sizes.values()) for column in zip(*counts, strict=True)))

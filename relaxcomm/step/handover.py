@@ -46,7 +46,7 @@ class Handover:
             return
         self._taken_by = dict(self._world.gather((old.world.rank, self._taken()), HANDOVER))
         for place, service in old.state.services.items():
-            bucket = self._bucket(place)
+            bucket = self._old.plan.bucket(place[1])
             self._parameters.append((bucket, bucket.copy()))
             self._settle(place, bucket, service)
 
@@ -54,7 +54,7 @@ class Handover:
         """Complete what the same algorithm keeps now; it was made of the parameters."""
         new.state.follow(self._old.state)
         for place, others in self._others.items():
-            service, bucket = new.state.services[place], self._bucket(place)
+            service, bucket = new.state.services[place], self._old.plan.bucket(place[1])
             sizes = shard_sizes(bucket.numel, new.world.size)
             cut = {
                 name: [piece for _, piece in shards_of(whole, sizes)][new.world.rank]
@@ -78,10 +78,6 @@ class Handover:
             place: [one.taken(rank) for rank in range(self._old.world.size)]
             for place, one in services.items()
         }
-
-    def _bucket(self, place: Place) -> Bucket:
-        assert self._old.plan.buckets is not None, "services are made with the buckets"
-        return self._old.plan.buckets[place[1]]
 
     def _settle(self, place: Place, bucket: Bucket, service: Service) -> None:
         rest, part = service.rest(), service.part()

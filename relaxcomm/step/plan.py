@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
@@ -136,14 +137,20 @@ class Plan:
         self.buckets = made
         return made
 
+    @property
+    def every_task(self) -> Iterator[Task]:
+        """Those of all rules, one after the other."""
+        return chain.from_iterable(self.tasks)
+
+    def bucket(self, unit: int) -> Bucket:
+        """A bucket by its index; state, services and tasks are made with the buckets."""
+        assert self.buckets is not None, "it is laid out first"
+        return self.buckets[unit]
+
     def of_bucket(self, bucket: Bucket, site: str) -> list[Task]:
         """The tasks of one bucket at a site, in declared order."""
-        return [
-            task
-            for tasks in self.tasks
-            for task in tasks
-            if task.bucket is bucket and task.rule.payload.facts.site == site
-        ]
+        tasks = (task for task in self.every_task if task.bucket is bucket)
+        return [task for task in tasks if task.rule.payload.facts.site == site]
 
     def equal_after(self, fired: Collection[int]) -> list[Bucket]:
         """The buckets whose parameters should be equal on all ranks after a step.

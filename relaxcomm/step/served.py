@@ -49,7 +49,7 @@ def step_aside(bound: Bound, asked: Mapping[Place, Transfer]) -> None:
 
 def _step_aside(bound: Bound, place: Place, evaluates: bool) -> Pending | None:
     (index, unit), transport = place, bound.world.transport
-    rule, bucket = bound.algorithm.rules[index], _bucket(bound, unit)
+    rule, bucket = bound.algorithm.rules[index], bound.plan.bucket(unit)
     request = rule.exchange.meeting(bound.context(index), bucket, rule.compressor)
     if request is None:
         return None
@@ -79,7 +79,7 @@ def models(bound: Bound, purpose: str, asked: Mapping[Place, Transfer]) -> list[
     for (index, unit), service in bound.state.services.items():
         part = service.part()
         if part is not None:
-            bucket = _bucket(bound, unit)
+            bucket = bound.plan.bucket(unit)
             left = _unpushed(bound, index, bucket, asked.get((index, unit)))
             whole = _whole(bound, bucket, part, purpose)
             found.append((bucket, _less(bound, bucket, whole, left, purpose)))
@@ -111,8 +111,3 @@ def _less(bound: Bound, bucket: Bucket, whole: Tensor, left: Tensor, purpose: st
         label = Label(bound.common_step, purpose, bucket.index)
         whole = whole.sub_(bound.world.run(AllReduce(left.to(whole.dtype), "mean"), label))
     return whole.to(bucket.dtype)
-
-
-def _bucket(bound: Bound, unit: int) -> Bucket:
-    assert bound.plan.buckets is not None, "services are made with the buckets"
-    return bound.plan.buckets[unit]

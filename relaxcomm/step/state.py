@@ -78,7 +78,7 @@ class State:
 
     def set_up(self, plan: Plan, context: Callable[[Rule], Context]) -> None:
         """Make the slots of every task anew, and its service if there is none."""
-        for task in (one for tasks in plan.tasks for one in tasks):
+        for task in plan.every_task:
             place = task.place
             self.slots[place] = RuleState(task.rule, task.bucket, self._world.membership)
             self.rounds.setdefault(place, 0)
@@ -91,7 +91,7 @@ class State:
     def begin_anew(self, plan: Plan, context: Callable[[Rule], Context]) -> None:
         """After `set_up`: as if nothing had been exchanged, and nobody had asked a service."""
         self._exchanged_before = frozenset()
-        for task in (one for tasks in plan.tasks for one in tasks):
+        for task in plan.every_task:
             self.rounds[task.place], self._counted[task.place] = 0, self._world.statistics.trained_on
             if (served := _served(task, context)) is not None:
                 self.services[task.place].restore(served.service.export())
@@ -136,7 +136,7 @@ class State:
     def rests(self, plan: Plan) -> list[tuple[Bucket, Tensor]]:
         """What exchanges hold of the mean of all ranks beside this rank's parameters, by bucket."""
         found = []
-        for task in (task for tasks in plan.tasks for task in tasks if task.place in self.slots):
+        for task in (task for task in plan.every_task if task.place in self.slots):
             rest = task.rule.exchange.rest(self.slots[task.place]["compressor"])
             if rest is not None:
                 found.append((task.bucket, rest))
@@ -145,9 +145,8 @@ class State:
     def take_rest(self, plan: Plan) -> None:
         """Add to the parameters what services still hold for this rank, when nobody asks them any more."""
         for (_, unit), service in self.services.items():
-            rest = service.rest()
-            if rest is not None and plan.buckets is not None:
-                bucket = plan.buckets[unit]
+            if (rest := service.rest()) is not None:
+                bucket = plan.bucket(unit)
                 bucket.add(rest.to(bucket.device, bucket.dtype))
 
     def export(self) -> dict[str, Any]:
