@@ -9,16 +9,12 @@ from itertools import chain
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
-from relaxcomm.primitives.payloads.client_deltas import client_deltas
-from relaxcomm.primitives.payloads.parameters import parameters
-from relaxcomm.primitives.triggers.every import every
-from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.roles import Context, VotingTrigger
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import stays_in_place
-from relaxcomm.step.weighted_buffers import weighted_buffers
+from relaxcomm.step.buffer_rule import buffer_rule
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.memory_order import Strides
@@ -110,7 +106,7 @@ class Plan:
             place = rule.payload.facts.site, rule.trigger.facts.known
             self._rules.setdefault(place, []).append((index, rule))
         self._buffer_rules = {
-            index: _buffer_rule(rule)
+            index: buffer_rule(rule)
             for index, rule in enumerate(algorithm.rules)
             if rule.payload.facts.moves_model and rule.exchange.facts.collective
         }
@@ -237,11 +233,3 @@ class Plan:
                 if rule.trigger == trigger and rule.is_active(step):
                     found.setdefault(trigger, rule)
         return found
-
-
-def _buffer_rule(rule: Rule) -> Rule:
-    """How the buffers that go with a rule are averaged: in full precision, over the same exchange."""
-    # When it runs is decided by the rule that it goes with.
-    trigger = every(steps=max(1, rule.delay)) if isinstance(rule.delay, int) else every_step()
-    payload = weighted_buffers() if isinstance(rule.payload, client_deltas) else parameters()
-    return Rule(payload=payload, exchange=rule.exchange.without_memory, trigger=trigger, delay=rule.delay)

@@ -1,4 +1,4 @@
-"""Buffers of workers whose clients have different numbers of samples."""
+"""How a model's buffers are averaged beside a rule that moves its parameters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from relaxcomm.composition.rule import Rule
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.primitives.payloads.client_deltas import WEIGHT
+from relaxcomm.primitives.payloads.client_deltas import WEIGHT, client_deltas
 from relaxcomm.primitives.payloads.parameters import parameters
+from relaxcomm.primitives.triggers.every import every
+from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.roles import Context, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
+
+
+def buffer_rule(rule: Rule) -> Rule:
+    """How the buffers that go with a rule are averaged: in full precision, over the same exchange."""
+    # When it runs is decided by the rule that it goes with.
+    trigger = every(steps=max(1, rule.delay)) if isinstance(rule.delay, int) else every_step()
+    payload = weighted_buffers() if isinstance(rule.payload, client_deltas) else parameters()
+    return Rule(payload=payload, exchange=rule.exchange.without_memory, trigger=trigger, delay=rule.delay)
 
 
 @frozen
