@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
+from relaxcomm.step.agreements import Answer
 from relaxcomm.step.backward_errors import second_backward_error, taken_away_error
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline
 from relaxcomm.step.gradient_finiteness import GradientFiniteness
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.readiness import Readiness
 from relaxcomm.step.used_parameters import UsedParameters
-from relaxcomm.tensors.finiteness import is_finite
 
 
 class Backward:
@@ -25,7 +26,7 @@ class Backward:
 
     def __init__(self, bound: Bound, *, debug: bool) -> None:
         self._bound, self._debug = bound, debug
-        self._plan, self._clock, self._agreements = bound.plan, bound.clock, bound.agreements
+        self._plan, self._clock = bound.plan, bound.clock
         self.buckets: list[GradientTransfers] = []
         self.synchronised = False
         """Whether a backward of this step was exchanged, or voted on."""
@@ -95,14 +96,10 @@ class Backward:
             contexts = {trigger: self._clock.context(rule) for trigger, rule in ballot.items()}
             self._bound.votes.cast(contexts, step, abstain=abstains)
             self.synchronised = True
-        finite = self._finiteness.ask(self.buckets)
-        self._bound.controllers.ask(self._bound.context)
-        self._agreements.send(step)
+        finite = self._ask()
         if self._is_open:
             if self._run_voted():
-                finite = self._finiteness.ask(self.buckets)
-                self._bound.controllers.ask(self._bound.context)
-                self._agreements.send(step)
+                finite = self._ask()
             self._finiteness.commit(self.buckets, finite)
         self._is_open = False
 
@@ -134,15 +131,8 @@ class Backward:
         if any(bucket.late for bucket in self.buckets):
             self._bound.replica.clear_gradients()  # what is not late was applied before
         drained = [bucket for bucket in self.buckets if bucket.drain()]
-        bad = [(one, one.buffer.main) for one in drained if not is_finite(one.buffer.main)]
-        is_bad = bool(bad)
-        same = all(rule.exchange.facts.same_result for _, rule in self._bound.algorithm.at("backward"))
-        if drained and (self._bound.world.is_sharded or not same):
-            is_bad = self._agreements.any(is_bad, "not finite", self._bound.common_step)
-        if is_bad:
-            if self._bound.replica.scaler is None:
-                raise self._finiteness.error(self.buckets, bad)
-            self._bound.replica.clear_gradients()
+        if drained:
+            self._finiteness.check_late(self.buckets, drained)
         return bool(drained)
 
     def release(self) -> None:
@@ -219,6 +209,13 @@ class Backward:
             for place in self.buckets[index].buffer.unused:
                 if self._readiness.has_come(name := self.buckets[index].bucket.names[place]):
                     raise taken_away_error(name)
+
+    def _ask(self) -> Answer | DeviceAnswer | None:
+        """Send what the ranks decide together; whether all results are finite, where that is asked."""
+        finite = self._finiteness.ask(self.buckets)
+        self._bound.controllers.ask(self._bound.context)
+        self._bound.agreements.send(self._clock.step)
+        return finite
 
     def _run_voted(self) -> bool:
         """Run the gradient rules for which the ranks have voted; whether there were any."""

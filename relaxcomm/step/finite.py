@@ -11,6 +11,8 @@ from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 
+NOT_FINITE = "not finite"
+"""The label of what ranks ask each other about that."""
 GRADIENT = "the gradient of"  # before names, where gradients are spoken of
 _SHOWN = 3
 

@@ -12,10 +12,10 @@ from relaxcomm.errors import NonFiniteError
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer
-from relaxcomm.step.finite import GRADIENT, non_finite_error, spoilt
+from relaxcomm.step.finite import GRADIENT, NOT_FINITE, non_finite_error, spoilt
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.world import flag_of
-from relaxcomm.tensors.finiteness import finite_flags
+from relaxcomm.tensors.finiteness import finite_flags, is_finite
 
 Buckets: TypeAlias = Sequence[GradientTransfers]
 
@@ -39,10 +39,9 @@ class GradientFiniteness:
         if not (differ or (self._bound.world.is_sharded and any(one.is_guarded for one in buckets))):
             return None
         if self._on_gpu:
-            bad = (~_are_finite(buckets)).float().view(1)
-            return DeviceAnswer.ask(self._bound.world, "not finite", bad, self._bound.clock.step)
+            return DeviceAnswer.ask_finite(self._bound.world, _are_finite(buckets), self._bound.clock.step)
         is_bad = any(bucket.bad_results() for bucket in buckets)
-        return self._bound.agreements.ask("not finite", flag_of(is_bad))
+        return self._bound.agreements.ask(NOT_FINITE, flag_of(is_bad))
 
     def commit(self, buckets: Buckets, others: Answer | DeviceAnswer | None) -> None:
         """Keep state only if all is finite; without a scaler a gradient that is not is an error.
@@ -61,13 +60,13 @@ class GradientFiniteness:
         for bucket in buckets:
             bucket.commit(good)
         if not good and self._bound.replica.scaler is None:
-            raise self.error(buckets, bad)
+            raise self._error(buckets, bad)
 
     def _commit_on_gpu(self, buckets: Buckets, others: Answer | DeviceAnswer | None) -> None:
         guarded = [bucket for bucket in buckets if bucket.guarded_results()]
         good: bool | Tensor = True
-        if others is not None:
-            good = (others.read() == 0).all()
+        if isinstance(others, DeviceAnswer):
+            good = others.is_zero()
         elif guarded:
             good = _are_finite(guarded)
         for bucket in buckets:
@@ -78,7 +77,26 @@ class GradientFiniteness:
             put_in = [bucket.put_in for bucket in guarded if bucket.put_in is not None]
             self._bound.flags.add(good, self._bound.clock.step, put_in)
 
-    def error(self, buckets: Buckets, bad: Sequence[tuple[GradientTransfers, Tensor]]) -> NonFiniteError:
+    def check_late(self, buckets: Buckets, drained: Buckets) -> None:
+        """Look at late gradients, which are in `.grad` now; a scaler has those that are not finite left out.
+
+        Args:
+            buckets: all.
+            drained: those among them with late gradients.
+
+        Raises: NonFiniteError on all ranks, without a scaler.
+        """
+        bad = [(one, one.buffer.main) for one in drained if not is_finite(one.buffer.main)]
+        is_bad = bool(bad)
+        same = all(rule.exchange.facts.same_result for _, rule in self._bound.algorithm.at("backward"))
+        if self._bound.world.is_sharded or not same:
+            is_bad = self._bound.agreements.any(is_bad, NOT_FINITE, self._bound.common_step)
+        if is_bad:
+            if self._bound.replica.scaler is None:
+                raise self._error(buckets, bad)
+            self._bound.replica.clear_gradients()
+
+    def _error(self, buckets: Buckets, bad: Sequence[tuple[GradientTransfers, Tensor]]) -> NonFiniteError:
         """An error that says where NaN or infinity arose; the ranks ask each other."""
         came = [name for bucket, result in bad for name in spoilt(bucket.bucket, result, GRADIENT)]
         put_in = [name for bucket in buckets for name in bucket.not_finite]

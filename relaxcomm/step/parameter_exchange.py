@@ -6,19 +6,14 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from relaxcomm.roles import Payload
-from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline, land_all
-from relaxcomm.step.parameter_results import Sent, apply, arrived, is_looked_at, look_at, on_gpu
+from relaxcomm.step.parameter_results import Sent, apply, arrived, ask_finite, is_looked_at, look_at
 from relaxcomm.step.plan import Task
 from relaxcomm.step.shard_means import share_buffers
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
-from relaxcomm.step.world import flag_of
 
 REQUESTED_BYTES = 64 << 20  # of parameters on their way to services at a time
 
@@ -195,25 +190,12 @@ class ParameterExchange:
             for task in tasks
         ]
         made += [self._send(task, round, 1, pipeline, measured=False) for task in buffers]
-        sent = Sent(made, self._ask_finite(tasks[0], made))
+        sent = Sent(made, ask_finite(self._bound, made))
         if rule.delay:
             self.late.append(sent)
         else:
             pipeline.finish()
             apply(self._bound, [sent])
-
-    def _ask_finite(self, task: Task, made: Sequence[Transfer]) -> Answer | DeviceAnswer | None:
-        """Ask whether a rank has put in NaN, beside the exchange, where ranks get different results."""
-        if not (task.parts and task.rule.compressor.facts.keeps_finite):
-            return None
-        if on_gpu(made[0]):
-            good = torch.cat([one.put_in.good for one in made if one.put_in is not None]).all()
-            step, bad = self._bound.common_step, (~good).float().view(1)
-            return DeviceAnswer.ask(self._bound.world, "not finite", bad, step)
-        is_bad = any(transfer.not_finite for transfer in made)
-        answer = self._bound.agreements.ask("not finite", flag_of(is_bad))
-        self._bound.agreements.send(self._bound.common_step)
-        return answer
 
     def _send(self, task: Task, round: int, samples: int, pipeline: Pipeline, *, measured: bool) -> Transfer:
         bound, rule, bucket = self._bound, task.rule, task.bucket

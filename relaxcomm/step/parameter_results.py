@@ -16,11 +16,12 @@ from relaxcomm.roles.returned import added
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer, PutIn
-from relaxcomm.step.finite import local_error, named, non_finite_error, spoilt
+from relaxcomm.step.finite import NOT_FINITE, local_error, named, non_finite_error, spoilt
 from relaxcomm.step.flight import land_all
 from relaxcomm.step.frozen_since import agree_on_rest
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
+from relaxcomm.step.world import flag_of
 from relaxcomm.tensors.finiteness import finite_flags, is_finite
 
 _ANOTHER = "another shard of its replica"
@@ -81,10 +82,23 @@ def look_at(bound: Bound, task: Task, tensor: Tensor) -> list[str] | PutIn:
     found = spoilt(task.bucket, tensor, _kind(task)) or ([] if is_finite(tensor) else ["what is sent"])
     if exchange.facts.collective:
         return found
-    if bound.world.is_any_shard(bool(found), Label(bound.clock.step, "not finite")):
+    if bound.world.is_any_shard(bool(found), Label(bound.clock.step, NOT_FINITE)):
         so = "nothing was sent, and no other rank has it"
         raise local_error(found or [_ANOTHER], bound.world.rank, bound.clock.step, so)
     return []
+
+
+def ask_finite(bound: Bound, made: Sequence[Transfer]) -> Answer | DeviceAnswer | None:
+    """Ask whether a rank has put in NaN, beside an exchange that brings ranks different results."""
+    task = made[0].task
+    if not (task.parts and task.rule.compressor.facts.keeps_finite):
+        return None
+    if _on_gpu(made[0]):
+        good = torch.cat([one.put_in.good for one in made if one.put_in is not None]).all()
+        return DeviceAnswer.ask_finite(bound.world, good, bound.common_step)
+    answer = bound.agreements.ask(NOT_FINITE, flag_of(any(transfer.not_finite for transfer in made)))
+    bound.agreements.send(bound.common_step)
+    return answer
 
 
 def apply(bound: Bound, sent: Sequence[Sent]) -> None:
@@ -97,7 +111,7 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> None:
         return
     bound.replica.reshard()
     land_all(transfer.flight for transfer in made)
-    good = _decide_on_gpu(bound, sent, made) if on_gpu(made[0]) else _check_on_host(bound, sent, made)
+    good = _decide_on_gpu(bound, sent, made) if _on_gpu(made[0]) else _check_on_host(bound, sent, made)
     for transfer in made:
         if transfer.sent is not None:
             bound.world.statistics.latest["staleness_steps"] = bound.clock.step - transfer.sent
@@ -121,7 +135,7 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> None:
     bound.agreements.send(bound.common_step)
 
 
-def on_gpu(transfer: Transfer) -> bool:
+def _on_gpu(transfer: Transfer) -> bool:
     """Whether what it moves lies where the host would have to wait for it."""
     return transfer.task.bucket.device.type == "cuda"
 
@@ -143,13 +157,12 @@ def _decide_on_gpu(bound: Bound, sent: Sequence[Sent], made: Sequence[Transfer])
         by_type.setdefault(transfer.result.dtype, []).append(transfer.result)
     good = torch.cat([finite_flags(results) for results in by_type.values()]).all()
     for one in sent:
-        if one.others is not None:
-            good = good & (one.others.read() == 0).all()
+        if isinstance(one.others, DeviceAnswer):
+            good = good & one.others.is_zero()
         elif any(transfer.task.parts for transfer in one.transfers):
-            bad = (~good).float().view(1)
-            good = (DeviceAnswer.ask(bound.world, "not finite", bad, bound.common_step).read() == 0).all()
+            good = DeviceAnswer.ask_finite(bound.world, good, bound.common_step).is_zero()
     if bound.world.is_sharded:
-        bad = bound.world.over_shards((~good).float().view(1), Label(bound.common_step, "not finite"))
+        bad = bound.world.over_shards((~good).float().view(1), Label(bound.common_step, NOT_FINITE))
         good = (bad == 0).all()
     put_in = [transfer.put_in for transfer in made if transfer.put_in is not None]
     bound.flags.add(good, bound.clock.step, put_in)
@@ -183,10 +196,10 @@ def _is_any_bad(bound: Bound, sent: Sequence[Sent], bad: bool) -> bool:
         # Without an answer on its way it is made of what came back: a compressor may overflow, a checkpoint
         # keeps results only.
         if one.others is None:
-            bad = bound.agreements.any(bad, "not finite", bound.common_step)
+            bad = bound.agreements.any(bad, NOT_FINITE, bound.common_step)
         else:
             bad = bool(one.others.read().item()) or bad
-    return bound.world.is_any_shard(bad, Label(bound.common_step, "not finite"))
+    return bound.world.is_any_shard(bad, Label(bound.common_step, NOT_FINITE))
 
 
 def _error(bound: Bound, made: Sequence[Transfer], bad: Sequence[Transfer]) -> NonFiniteError:

@@ -15,7 +15,7 @@ from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.sharding import item_of
 from relaxcomm.step import copied_states, optimizer_states, served
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.finite import local_error, non_finite_error, spoilt
+from relaxcomm.step.finite import NOT_FINITE, local_error, non_finite_error, spoilt
 from relaxcomm.step.shard_means import gathered, of_replicas
 from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
@@ -134,7 +134,7 @@ def check(bound: Bound, parameters: Sequence[Item]) -> None:
 def _finite(bound: Bound, found: list[tuple[Bucket, Tensor]], kind: str = "") -> list[tuple[Bucket, Tensor]]:
     """Means that are the same on all ranks, if all of them are finite."""
     came = [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]
-    if bound.world.is_any_shard(bool(came), Label(bound.common_step, "not finite")):
+    if bound.world.is_any_shard(bool(came), Label(bound.common_step, NOT_FINITE)):
         local = gathered(bucket for bucket, _ in found)
         put_in = [name for bucket, flat in local for name in spoilt(bucket, flat, kind)]
         so = "no mean was taken, and every rank's model is left as it is"
