@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -15,49 +15,13 @@ from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.engine.end_of_backward import EndOfBackward
 from relaxcomm.engine.gradient_hooks import GradientHooks, hang
-from relaxcomm.engine.optimizer_turns import OptimizerTurns
+from relaxcomm.engine.listeners import Follower
 from relaxcomm.engine.output_hooks import OutputHooks
 from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
 from relaxcomm.system.compiler import uncompiled
 from relaxcomm.system.weak_methods import weakly
 from relaxcomm.tensors.buckets import Item
-
-
-class Follower(Protocol):
-    """Who is told of what the training loop does."""
-
-    def forward_begins(self, module: nn.Module) -> None:
-        """The model is about to be called."""
-
-    def forward_ends(self, module: nn.Module, output: Any) -> None:
-        """It has returned something."""
-
-    def part_begins(self) -> None:
-        """A part of it is about to be called; told only after `watch_parts`."""
-
-    def part_gradient_arrives(self) -> None:
-        """A parameter has its gradient; told only after `watch_parts`."""
-
-    def backward_begins(self) -> None:
-        """A backward has reached what `Hooks.output` watches."""
-
-    def gradients_arrive(self, indices: list[int]) -> None:
-        """Trained parameters have their gradients; how many are told of at a time, `GradientHooks` says."""
-
-    def backward_ends(self) -> None:
-        """The outermost backward has ended; told where `end_of_backward` is awaited."""
-
-    def step_begins(self, optimizer: Optimizer, closure: object) -> None:
-        """An optimizer is about to step."""
-
-    def step_ends(self, optimizer: Optimizer) -> None:
-        """It has stepped."""
-
-    @property
-    def turns(self) -> OptimizerTurns:
-        """Who is told of the steps of optimizers that were not given to attach."""
-        ...
 
 
 class Hooks:

@@ -2,9 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+from torch import nn
+from torch.optim import Optimizer
+
+from relaxcomm.engine.optimizer_turns import OptimizerTurns
 from relaxcomm.errors import RankLostError
+
+
+class Follower(Protocol):
+    """Who is told of what the training loop does."""
+
+    def forward_begins(self, module: nn.Module) -> None:
+        """The model is about to be called."""
+
+    def forward_ends(self, module: nn.Module, output: Any) -> None:
+        """It has returned something."""
+
+    def part_begins(self) -> None:
+        """A part of it is about to be called; told only after `watch_parts`."""
+
+    def part_gradient_arrives(self) -> None:
+        """A parameter has its gradient; told only after `watch_parts`."""
+
+    def backward_begins(self) -> None:
+        """A backward has reached what `Hooks.output` watches."""
+
+    def gradients_arrive(self, indices: list[int]) -> None:
+        """Trained parameters have their gradients; how many are told of at a time, `GradientHooks` says."""
+
+    def backward_ends(self) -> None:
+        """The outermost backward has ended; told where `end_of_backward` is awaited."""
+
+    def step_begins(self, optimizer: Optimizer, closure: object) -> None:
+        """An optimizer is about to step."""
+
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """It has stepped."""
+
+    @property
+    def turns(self) -> OptimizerTurns:
+        """Who is told of the steps of optimizers that were not given to attach."""
+        ...
 
 
 class Between(Protocol):
