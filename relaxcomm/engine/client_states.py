@@ -28,12 +28,12 @@ def share_out(plan: RoundPlan, replica: Replica, world: World, *, rank_before: i
         rank_before: of this worker; -1 for one that was not there.
     """
     if plan.clients is None:
-        replica.keep_clients({rank_before: world.rank})
+        replica.clients.keep({rank_before: world.rank})
         return
-    mine = {} if rank_before < 0 else replica.export_clients()
+    mine = {} if rank_before < 0 else replica.clients.export()
     came = _exchanged(mine, world)
-    replica.keep_clients({client: client for client in mine if client % world.size == world.rank})
-    replica.restore_clients(came)
+    replica.clients.keep({client: client for client in mine if client % world.size == world.rank})
+    replica.clients.restore(came)
 
 
 def _exchanged(mine: States, world: World) -> States:

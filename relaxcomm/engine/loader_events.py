@@ -11,7 +11,6 @@ from relaxcomm.data import ClientLoader, ShareLoader
 from relaxcomm.data.clients import CLIENT, ROUND, ROUND_LEFT
 from relaxcomm.data.loader import nothing
 from relaxcomm.engine.idle import warn_of_read_on
-from relaxcomm.replica.replica import Replica
 from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.step.bound import Bound
 
@@ -29,7 +28,7 @@ def connect(bound: Bound, loader: ShareLoader | ClientLoader, event: Event) -> N
     loader.on_batch = bound.world.statistics.given
     if isinstance(loader, ClientLoader):
         bound.controllers.follow_loader()
-        loader.on_client_begin = _Players(bound.replica).begin
+        loader.on_client_begin = bound.replica.clients.put_in
         loader.on_client_end = lambda samples: event(CLIENT, {"samples": samples})
         loader.on_round_end = lambda: event(ROUND, {})
         loader.on_round_left = lambda: event(ROUND_LEFT, {})
@@ -59,15 +58,3 @@ def disconnect(bound: Bound, loaders: Iterable[ShareLoader | ClientLoader]) -> N
         if isinstance(loader, ClientLoader):
             loader.on_client_begin = loader.on_client_end = nothing
             loader.on_round_end = loader.on_round_left = nothing
-
-
-class _Players:
-    """Each client's own optimizer state, of which one is in use at a time."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    def begin(self, client: int) -> None:
-        """Put a client's state into the optimizers."""
-        for optimizer, state in zip(self._replica.optimizers, self._replica.states_of(client), strict=True):
-            optimizer.state = state

@@ -48,7 +48,7 @@ def _export(step: Step) -> dict[str, Any]:
         "strides": None if buckets is None else [list(bucket.strides) for bucket in buckets],
         **bound.state.export(),
         "votes": bound.votes.export(),
-        "client_states": bound.replica.export_clients(),
+        "client_states": bound.replica.clients.export(),
         "values": bound.controllers.export(),
         **late,
         "statistics": bound.world.statistics.export(),
@@ -60,7 +60,7 @@ def _restore(step: Step, saved: Mapping[str, Any]) -> None:
     bound.clock.set(saved["step"])
     bound.world.statistics.restore(saved["statistics"])
     bound.votes.restore(saved["votes"])
-    bound.replica.restore_clients(saved["client_states"])
+    bound.replica.clients.restore(saved["client_states"])
     bound.controllers.restore(saved["values"])
     if saved["layout"] is not None:
         bound.lay_out_as(saved["layout"], saved.get("strides"))

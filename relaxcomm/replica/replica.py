@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +12,12 @@ from torch.optim import Optimizer
 
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.buffers import is_statistic, with_means
+from relaxcomm.replica.client_optimizers import ClientOptimizers
 from relaxcomm.replica.grad_scaler import is_scaled
 from relaxcomm.replica.held_mean import HeldMean
 from relaxcomm.replica.loaded_weights import LoadedWeights
 from relaxcomm.replica.named_parameters import param_groups
-from relaxcomm.replica.sharding import as_held, held, is_sharded_model, loaded, reshard
+from relaxcomm.replica.sharding import as_held, is_sharded_model, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
 from relaxcomm.replica.untrained import check_untrained
 from relaxcomm.tensors.bucket_building import build_buckets
@@ -59,7 +58,8 @@ class Replica:
         """What was not trained when the engine was attached, and is not exchanged."""
         self.gradient_scale: Tensor | None = None
         """By which the gradients of this step are multiplied; None without a GradScaler."""
-        self._client_states: dict[int, list[defaultdict[Tensor, Any]]] = {}
+        self.clients = ClientOptimizers(self.parameters, self.optimizers)
+        """What the optimizers keep of each client that this rank plays."""
 
     @property
     def device(self) -> torch.device:
@@ -201,46 +201,3 @@ class Replica:
 
     def _named(self, names: Collection[str]) -> list[Item]:
         return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in names]
-
-    def states_of(self, client: int) -> list[defaultdict[Tensor, Any]]:
-        """A client's own states of the optimizers, one each."""
-        return self._client_states.setdefault(client, [defaultdict(dict) for _ in self.optimizers])
-
-    def keep_clients(self, names: Mapping[int, int]) -> None:
-        """Forget the states of all other clients; those that are kept may have another number from now on."""
-        kept = self._client_states
-        self._client_states = {new: kept[old] for old, new in names.items() if old in kept}
-
-    def export_clients(self) -> dict[int, dict[str, Any]]:
-        """Each client's optimizer state by the names of the parameters."""
-        names = {item.parameter: item.name for item in self.parameters}
-        return {
-            client: {
-                names[p]: copy.deepcopy(held(one)) for kept in states for p, one in kept.items() if p in names
-            }
-            for client, states in self._client_states.items()
-        }
-
-    def restore_clients(self, saved: Mapping[int, Mapping[str, Any]]) -> None:
-        """Put exported states of clients back."""
-        tensors = {item.name: item.parameter for item in self.parameters}
-        for client, states in saved.items():
-            for optimizer, kept in zip(self.optimizers, self.states_of(client), strict=True):
-                groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-                for name, values in states.items():
-                    if (parameter := tensors[name]) in groups:
-                        kept[parameter].update(_placed(values, parameter, groups[parameter]))
-
-
-def _placed(values: Mapping[str, Any], parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a parameter's state where its optimizer keeps it; most count steps on the host."""
-    counts_there = group.get("capturable") or group.get("fused")
-
-    def placed(key: str, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return copy.deepcopy(value)
-        if key == "step" and not counts_there:
-            return value.to("cpu", copy=True)
-        return loaded(parameter, value.to(parameter.device, copy=True))
-
-    return {key: placed(key, value) for key, value in values.items()}

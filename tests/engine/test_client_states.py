@@ -20,13 +20,13 @@ def played(group: relaxcomm.InProcessGroup, clients: int | None, before: list[in
     for client in range(clients or 3):
         if client % 3 == rank_before or rank_before < 0:  # a rank that comes back has old ones
             mark = float(client) if rank_before >= 0 else -1.0
-            replica.restore_clients({client: {"weight": {"momentum_buffer": torch.full((1, 2), mark)}}})
+            replica.clients.restore({client: {"weight": {"momentum_buffer": torch.full((1, 2), mark)}}})
     transport = group.transport()
     world = World(transport, Statistics(transport.counters))
     share_out(RoundPlan(1, 1.0, clients), replica, world, rank_before=rank_before)
     return {
         client: float(states["weight"]["momentum_buffer"][0, 0])
-        for client, states in replica.export_clients().items()
+        for client, states in replica.clients.export().items()
     }
 
 
