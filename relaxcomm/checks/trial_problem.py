@@ -16,7 +16,7 @@ from relaxcomm.checks.trial_model import trial_model
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.engine import Engine, attach
-from relaxcomm.engine.idle import LOGGER
+from relaxcomm.engine.run_warnings import LOGGER
 from relaxcomm.errors import CompositionError, TopologyError
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.system.telling import silence

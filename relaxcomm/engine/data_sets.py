@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relaxcomm.engine.idle import warn_of_held_data, warn_of_other_length
 from relaxcomm.engine.known_data import Data, given_up, kind_of
+from relaxcomm.engine.run_warnings import warn_of_held_data, warn_of_other_length
 from relaxcomm.step.bound import Bound
 
 

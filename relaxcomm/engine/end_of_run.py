@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaxcomm.data.clients import ROUND_GIVEN_UP
-from relaxcomm.engine import idle, switching
+from relaxcomm.engine import run_warnings, switching
 from relaxcomm.engine.session import Session
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.replica.buffers import requantize
@@ -16,10 +16,10 @@ def finish(session: Session, *, average: bool | None) -> None:
     session.loop.close_skipped_step()
     if session.loaders.in_round:
         session.step.parameters.tell(ROUND_GIVEN_UP, {})
-        idle.warn_of_left_round(session.bound)
+        run_warnings.warn_of_left_round(session.bound)
     session.world.statistics.pause()  # what a last round has waited counts, and no wait for the end
     session.detach()
-    idle.warn_of_idle(session.bound, session.schedule.to_come, session.loop.turns.backwards)
+    run_warnings.warn_of_idle(session.bound, session.schedule.to_come, session.loop.turns.backwards)
     together = session.common_events.together
     together(lambda: _come_to_rest(session))
     if average or (average is None and session.bound.replicas_may_differ):
@@ -28,7 +28,7 @@ def finish(session: Session, *, average: bool | None) -> None:
             replicas.replace(session.bound, means)
             del means  # as much as the model
         requantize(session.replica.model)
-        together(lambda: idle.warn_of_parted(session.bound))
+        together(lambda: run_warnings.warn_of_parted(session.bound))
     elif average is None:
         replicas.check(session.bound, session.replica.parameters)
 

@@ -10,7 +10,7 @@ import torch
 from relaxcomm.data import ClientLoader, ShareLoader
 from relaxcomm.data.clients import CLIENT, ROUND, ROUND_LEFT
 from relaxcomm.data.loader import nothing
-from relaxcomm.engine.idle import warn_of_read_on
+from relaxcomm.engine.run_warnings import warn_of_read_on
 from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.step.bound import Bound
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Protocol
 from weakref import WeakSet
 
-from relaxcomm.engine import idle
+from relaxcomm.engine import run_warnings
 from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.metering import Metering
 from relaxcomm.errors import worded
@@ -51,12 +51,12 @@ class Unclosed:
         self.close()
         error = getattr(sys, "last_value", None)  # which has ended the process, outside a `with` block
         if error is None and self._may_differ():
-            idle.warn_of_unclosed()
+            run_warnings.warn_of_unclosed()
         with suppress(Exception):  # such as a device that failed: what else is to be ended has its turn
             self._session.metering.close(_STATUS if error is None else f"failed: {worded(error)}")
 
     def _may_differ(self) -> bool:
-        return self._session.hooks.are_hung and idle.may_end_apart(self._session.bound)
+        return self._session.hooks.are_hung and run_warnings.may_end_apart(self._session.bound)
 
     def __del__(self) -> None:
         # Any thread may collect it, with any lock: what takes one waits until the process exits.
@@ -77,7 +77,7 @@ def _end_all() -> None:
     while _collected:
         may_differ, end = _collected.pop(0)
         if may_differ:
-            idle.warn_of_unclosed()
+            run_warnings.warn_of_unclosed()
         end(_STATUS)
 
 

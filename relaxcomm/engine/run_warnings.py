@@ -1,4 +1,4 @@
-"""What did not happen in a run, or will not: exchanges, phases, and what nothing exchanges."""
+"""Warnings of a run: what did not happen in it, or will not, and what its end may not bring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relaxcomm.step.served import hold_model
 from relaxcomm.tensors.digest import checksum
 
 LOGGER = logging.getLogger("relaxcomm")
-"""Warnings of a run, of rank 0; without any configuration Python shows them on stderr."""
+"""For warnings, of rank 0; without any configuration Python shows them on stderr."""
 
 
 def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase], unstepped: int) -> None:

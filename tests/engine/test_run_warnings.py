@@ -13,7 +13,7 @@ import relaxcomm
 from relaxcomm import Algorithm, Rule
 from relaxcomm.cli.table import cells
 from relaxcomm.config import load
-from relaxcomm.engine.idle import warn_of_short_run
+from relaxcomm.engine.run_warnings import warn_of_short_run
 from relaxcomm.primitives import all_reduce, every, parameters
 from relaxcomm.training.results import Point, RankRecord, merge
 from tests.engine.harness import in_process, on_gloo, train
