@@ -1,34 +1,27 @@
-"""Entry points of plug-ins: of what is installed, and of a folder or file that is not."""
+"""What entry points of plug-ins name: found, loaded, or left out with a reason."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import sys
-import tomllib
-import typing
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any, TypeGuard
 
-from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.errors import ConfigError, PluginError, worded
+from relaxcomm.errors import PluginError, worded
 from relaxcomm.fields.broken import Broken, broken_kept
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import shown
 from relaxcomm.roles import RELAXCOMM_PROTOCOL
-from relaxcomm.system.files import read_at_most
 
 ALGORITHMS = "relaxcomm.algorithms"
 PRIMITIVES = "relaxcomm.primitives"
 _VERSION = "RELAXCOMM_PROTOCOL"
 _OWN_PACKAGES = ("relaxcomm", "relaxcomm_algorithms")
-_LONGEST_BYTES = 1_048_576
 
 
 @dataclass(frozen=True)
@@ -127,13 +120,13 @@ def each(point: EntryPoint) -> list[EntryPoint]:
     defined = [
         EntryPoint(name, f"{module.__name__}:{name}", PRIMITIVES)
         for name, value in vars(module).items()
-        if _is_meant(name, value) and value.__module__.partition(".")[0] == package
+        if is_primitive_or_broken(name, value) and value.__module__.partition(".")[0] == package
     ]
     return defined or [point]
 
 
-def _is_meant(name: str, value: object) -> bool:
-    """Whether a name is meant for YAML: that of a primitive, or of what should be one and is broken."""
+def is_primitive_or_broken(name: str, value: object) -> bool:
+    """Whether a module's name is one for YAML: of a primitive, or of what should be one and is broken."""
     if name.startswith("_"):
         return False
     declared = inspect.isclass(value) and "__dataclass_fields__" in vars(value)
@@ -199,45 +192,4 @@ def _loaded(point: EntryPoint) -> Any:
             f"{package} was written for plug-in protocol {declared}, and this relaxcomm has "
             f"{RELAXCOMM_PROTOCOL}; install a newer {newer}"
         )
-    return found
-
-
-def points_in(path: Path) -> list[EntryPoint]:
-    """What a package's folder declares, or a file of Python would; its modules can be imported from then on.
-
-    Args:
-        path: a folder with a pyproject.toml, or a file with primitives and functions that return an
-            `Algorithm`.
-    """
-    return _declared(path) if path.is_dir() else _defined(path)
-
-
-def _declared(folder: Path) -> list[EntryPoint]:
-    data = read_at_most(folder / "pyproject.toml", _LONGEST_BYTES, "the package's")
-    try:
-        groups = tomllib.loads(data.decode())["project"].get("entry-points", {})
-        points = [
-            EntryPoint(name, str(value), group)
-            for group in (ALGORITHMS, PRIMITIVES)
-            for name, value in groups.get(group, {}).items()
-        ]
-    except (KeyError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{folder} is not a package's folder: pyproject.toml: {worded(error)}") from None
-    source = folder / "src" if (folder / "src").is_dir() else folder
-    sys.path.insert(0, str(source.resolve()))
-    return [one for point in points for one in each(point)]
-
-
-def _defined(file: Path) -> list[EntryPoint]:
-    sys.path.insert(0, str(file.resolve().parent))
-    with broken_kept(file.stem):
-        module = importlib.import_module(file.stem)
-    found = []
-    for name, value in vars(module).items():
-        if getattr(value, "__module__", None) != module.__name__ or name.startswith("_"):
-            continue
-        if _is_meant(name, value):
-            found.append(EntryPoint(name, f"{file.stem}:{name}", PRIMITIVES))
-        elif inspect.isfunction(value) and typing.get_type_hints(value).get("return") is Algorithm:
-            found.append(EntryPoint(name, f"{file.stem}:{name}", ALGORITHMS))
     return found

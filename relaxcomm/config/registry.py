@@ -12,7 +12,8 @@ from pathlib import Path
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, Found, LeftOut, discover, points_in
+from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, Found, LeftOut, discover
+from relaxcomm.config.uninstalled import points_in
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, describe, refuse_bools, shown, signature_of

@@ -1,0 +1,60 @@
+"""Entry points of plug-ins that are not installed: of a package's folder, or of a file of Python."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import tomllib
+import typing
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, each, is_primitive_or_broken
+from relaxcomm.errors import ConfigError, worded
+from relaxcomm.fields.broken import broken_kept
+from relaxcomm.system.files import read_at_most
+
+_LONGEST_BYTES = 1_048_576
+
+
+def points_in(path: Path) -> list[EntryPoint]:
+    """What a package's folder declares, or a file of Python would; its modules can be imported from then on.
+
+    Args:
+        path: a folder with a pyproject.toml, or a file with primitives and functions that return an
+            `Algorithm`.
+    """
+    return _declared(path) if path.is_dir() else _defined(path)
+
+
+def _declared(folder: Path) -> list[EntryPoint]:
+    data = read_at_most(folder / "pyproject.toml", _LONGEST_BYTES, "the package's")
+    try:
+        groups = tomllib.loads(data.decode())["project"].get("entry-points", {})
+        points = [
+            EntryPoint(name, str(value), group)
+            for group in (ALGORITHMS, PRIMITIVES)
+            for name, value in groups.get(group, {}).items()
+        ]
+    except (KeyError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{folder} is not a package's folder: pyproject.toml: {worded(error)}") from None
+    source = folder / "src" if (folder / "src").is_dir() else folder
+    sys.path.insert(0, str(source.resolve()))
+    return [one for point in points for one in each(point)]
+
+
+def _defined(file: Path) -> list[EntryPoint]:
+    sys.path.insert(0, str(file.resolve().parent))
+    with broken_kept(file.stem):
+        module = importlib.import_module(file.stem)
+    found = []
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", None) != module.__name__ or name.startswith("_"):
+            continue
+        if is_primitive_or_broken(name, value):
+            found.append(EntryPoint(name, f"{file.stem}:{name}", PRIMITIVES))
+        elif inspect.isfunction(value) and typing.get_type_hints(value).get("return") is Algorithm:
+            found.append(EntryPoint(name, f"{file.stem}:{name}", ALGORITHMS))
+    return found
