@@ -18,7 +18,7 @@ class StepOwner(Protocol):
     def give_up_step(self, error: RankLostError) -> None:
         """Go on without ranks that are lost; raises the error where that cannot be."""
 
-    def leave_step(self) -> None:
+    def abort_step(self) -> None:
         """Forget what an error has left of a step."""
 
 
@@ -38,7 +38,7 @@ def callback(method: Callback) -> Callback:
                     loop.give_up_step(error)
         except BaseException as error:
             if isinstance(error, NonFiniteError) and error.on_all_ranks:
-                loop.leave_step()  # nobody waits for this rank, and all may go on
+                loop.abort_step()  # nobody waits for this rank, and all may go on
             else:
                 loop.step.bound.world.transport.announce(f"failed: {worded(error)}")
             raise

@@ -59,7 +59,7 @@ def algorithm_of(session: Session, states: Sequence[Any]) -> Algorithm:
 
 def restore(session: Session, state: Mapping[str, Any]) -> None:
     """Go on from a state that was checked; every rank calls it."""
-    session.loop.leave_step()
+    session.loop.abort_step()
     session.step.parameters.meet()
     session.replica.loaded.forget()  # the weights belong to the state
     with kept(session.bound):  # a switch would average them

@@ -78,13 +78,13 @@ class Loop:
         """Whether no gradients are there that belong to the step that comes next."""
         return not (self._begun or self._opened or self.step.synchronised or self._unsynchronised)
 
-    def leave_step(self) -> None:
+    def abort_step(self) -> None:
         """Forget what an error has left of a step: another batch comes instead, or a state is loaded."""
         self._opened = self._called = self._unsynchronised = self._begun = self._arrived = False
         self._hooks.end_of_backward.forget()
         self._hooks.gradients.tell_each()  # what was collected belongs to nothing
         self.turns.begin_anew()
-        self.step.leave()
+        self.step.abort()
 
     def close_skipped_step(self) -> None:
         """Close a step that a GradScaler skipped on this rank, also of engines that share the scaler."""
@@ -93,7 +93,7 @@ class Loop:
     @callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
-        loop_checks.leave_failed(self, failed=self._begun)
+        loop_checks.abort_failed(self, failed=self._begun)
         self._hooks.gradients.tell_each()  # what was collected is of a backward that has failed
         self._hooks.end_of_backward.forget()
         if torch.is_grad_enabled():
@@ -132,7 +132,7 @@ class Loop:
     def gradients_arrive(self, indices: list[int]) -> None:
         """Parameters have their gradients."""
         failed = self._hooks.end_of_backward.has_failed  # and no forward was told of since
-        loop_checks.leave_failed(self, failed=failed and self._begun)
+        loop_checks.abort_failed(self, failed=failed and self._begun)
         self._take_gradients([] if failed else indices)  # some may be of the one that has failed
         if self._hooks.end_of_backward.is_awaited:
             self._hooks.gradients.collect()

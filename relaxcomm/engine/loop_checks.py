@@ -24,11 +24,11 @@ def check_ended(step: Step, *, failed: bool) -> None:
         )
 
 
-def leave_failed(loop: StepOwner, *, failed: bool) -> None:
+def abort_failed(loop: StepOwner, *, failed: bool) -> None:
     """Forget a step whose backward has begun and failed, where nobody waits for it; else raise UsageError."""
     check_ended(loop.step, failed=failed)
     if failed:
-        loop.leave_step()
+        loop.abort_step()
 
 
 def check_not_exchanged(step: Step) -> None:

@@ -114,12 +114,12 @@ class Backward:
         """The step is closed."""
         self.synchronised = self.exchanged = False
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Forget a backward that an error has ended, once what peers have sent with it is there."""
         self._pipeline.finish()
         for bucket in self.buckets:
-            bucket.leave()
-        self._readiness.leave()
+            bucket.abort()
+        self._readiness.abort()
         self._is_open = False
         self.tick()
 

@@ -170,7 +170,7 @@ class GradientTransfers:
         for transfer in self._ran:
             transfer.commit(good)
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Forget what was sent in this step, which an error has ended."""
         self.commit(False)
         self.late.forget_sent_now()

@@ -49,7 +49,7 @@ class Readiness:
             self._come = []
         self._next = 0
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Forget a backward that an error has ended."""
         self._come, self._next = [], 0
 

@@ -137,11 +137,11 @@ class Step:
         """
         served.meet(self.bound, self.parameters.asked(), evaluates=evaluates)
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Forget the step that an error has ended."""
         self.bound.flags.forget()
-        self.bound.votes.leave()
-        self.backward.leave()
+        self.bound.votes.abort()
+        self.backward.abort()
         self.bound.world.statistics.in_flight.forget()
         self._exchanged, self._ran = False, frozenset()
 

@@ -143,7 +143,7 @@ class Votes:
         self._count_all()
         self._answers, self._last = {}, None
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         """Votes under way count no more; those of the step that is left may be cast again."""
         while self._out:
             self._out.popleft().answer.read()

@@ -46,7 +46,7 @@ def test_a_first_backward_that_has_failed_shows_nothing():
     readiness = Readiness(NAMES)
     readiness.open()
     readiness.arrive([3, 1, 0])
-    readiness.leave()
+    readiness.abort()
     readiness.open()
     readiness.arrive([5])
     assert not readiness.has_come("p3")
@@ -58,7 +58,7 @@ def test_one_that_has_failed_later_leaves_nothing_behind():
     readiness.open()
     readiness.arrive([0, 1, 2, 3])
     assert list(readiness.complete()) == [0]
-    readiness.leave()
+    readiness.abort()
     assert not readiness.has_come("p0")
     assert backward(readiness, [[0, 1, 2, 3], [4, 5, 6, 7]]) == [[0], [1]]
 
