@@ -15,7 +15,7 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Plan, Task
-from relaxcomm.step.state import Place, RuleState
+from relaxcomm.step.state import Place, RuleState, served_for
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.memory_order import Strides, are_dense
 
@@ -110,8 +110,7 @@ def _check_services(
     expected = {}
     for place, task in tasks.items():
         cx = bound.clock.context(task.rule).at(membership=membership)
-        served = task.rule.exchange.serve(cx, task.bucket, task.rule.compressor, task.rule.outer)
-        if served is not None:
+        if (served := served_for(task, cx)) is not None:
             expected[place] = _kinds(served.service.export())
     _check_places("services", [(rule, unit) for rule, unit, _ in saved.services], expected)
     for rule, unit, found in saved.services:

@@ -13,14 +13,47 @@ from relaxcomm.step.step import Step
 
 def export(step: Step) -> dict[str, Any]:
     """All state of this rank; results on their way are waited for and saved as results."""
-    with _nobody_asking(step.bound):
-        return _export(step)
+    bound = step.bound
+    with _nobody_asking(bound):
+        buckets = bound.plan.buckets
+        # What lands now is staged in what the rules keep, which is saved after it.
+        late = {"late_gradients": step.backward.export(), "late_parameters": step.parameters.export()}
+        return {
+            "schema": SCHEMA,
+            "algorithm": repr(bound.algorithm),
+            "rank": bound.world.rank,
+            "world_size": bound.world.size,
+            "step": bound.clock.step,
+            "layout": None if buckets is None else [list(bucket.names) for bucket in buckets],
+            "strides": None if buckets is None else [list(bucket.strides) for bucket in buckets],
+            **bound.state.export(),
+            "votes": bound.votes.export(),
+            "client_states": bound.replica.clients.export(),
+            "values": bound.controllers.export(),
+            **late,
+            "statistics": bound.world.statistics.export(),
+        }
 
 
 def restore(step: Step, saved: Mapping[str, Any]) -> None:
     """Put a rank's state back, which was checked; every rank must call it."""
-    with _nobody_asking(step.bound):
-        _restore(step, saved)
+    bound = step.bound
+    with _nobody_asking(bound):
+        bound.clock.set(saved["step"])
+        bound.world.statistics.restore(saved["statistics"])
+        bound.votes.restore(saved["votes"])
+        bound.replica.clients.restore(saved["client_states"])
+        bound.controllers.restore(saved["values"])
+        if saved["layout"] is not None:
+            bound.lay_out_as(saved["layout"], saved.get("strides"))
+            bound.state.restore(saved)
+        elif (buckets := bound.plan.buckets) is None:
+            return
+        else:  # as it was before its first backward
+            bound.lay_out_like(buckets)
+            bound.state.begin_anew(bound.plan, bound.clock.context)
+        step.backward.restore(saved["late_gradients"])
+        step.parameters.restore(saved["late_parameters"])
 
 
 @contextmanager
@@ -31,44 +64,3 @@ def _nobody_asking(bound: Bound) -> Iterator[None]:
     yield
     if bound.state.services:
         bound.meet("the end of state_dict() or load_state_dict()")
-
-
-def _export(step: Step) -> dict[str, Any]:
-    bound = step.bound
-    buckets = bound.plan.buckets
-    # What lands now is staged in what the rules keep, which is saved after it.
-    late = {"late_gradients": step.backward.export(), "late_parameters": step.parameters.export()}
-    return {
-        "schema": SCHEMA,
-        "algorithm": repr(bound.algorithm),
-        "rank": bound.world.rank,
-        "world_size": bound.world.size,
-        "step": bound.clock.step,
-        "layout": None if buckets is None else [list(bucket.names) for bucket in buckets],
-        "strides": None if buckets is None else [list(bucket.strides) for bucket in buckets],
-        **bound.state.export(),
-        "votes": bound.votes.export(),
-        "client_states": bound.replica.clients.export(),
-        "values": bound.controllers.export(),
-        **late,
-        "statistics": bound.world.statistics.export(),
-    }
-
-
-def _restore(step: Step, saved: Mapping[str, Any]) -> None:
-    bound = step.bound
-    bound.clock.set(saved["step"])
-    bound.world.statistics.restore(saved["statistics"])
-    bound.votes.restore(saved["votes"])
-    bound.replica.clients.restore(saved["client_states"])
-    bound.controllers.restore(saved["values"])
-    if saved["layout"] is not None:
-        bound.lay_out_as(saved["layout"], saved.get("strides"))
-        bound.state.restore(saved)
-    elif (buckets := bound.plan.buckets) is None:
-        return
-    else:  # as it was before its first backward
-        bound.lay_out_like(buckets)
-        bound.state.begin_anew(bound.plan, bound.clock.context)
-    step.backward.restore(saved["late_gradients"])
-    step.parameters.restore(saved["late_parameters"])

@@ -83,7 +83,7 @@ class State:
             self.slots[place] = RuleState(task.rule, task.bucket, self._world.membership)
             self.rounds.setdefault(place, 0)
             self._counted.setdefault(place, self._world.statistics.trained_on)
-            if place not in self.services and (served := _served(task, context)) is not None:
+            if place not in self.services and (served := served_for(task, context(task.rule))) is not None:
                 self.services[place] = served.service
                 where = str(task.index), task.bucket.index
                 self._world.transport.serve(where, served.service, served.request, served.reply)
@@ -93,7 +93,7 @@ class State:
         self._exchanged_before = frozenset()
         for task in plan.every_task:
             self.rounds[task.place], self._counted[task.place] = 0, self._world.statistics.trained_on
-            if (served := _served(task, context)) is not None:
+            if (served := served_for(task, context(task.rule))) is not None:
                 self.services[task.place].restore(served.service.export())
 
     def of(self, task: Task) -> RuleState:
@@ -173,8 +173,7 @@ class State:
             self.services[rule, unit].restore(service)
 
 
-def _served(task: Task, context: Callable[[Rule], Context]) -> Served | None:
+def served_for(task: Task, cx: Context) -> Served | None:
     """What its exchange has ranks answer to each other, made anew."""
     rule = task.rule
-    bucket = as_read(rule.payload, task.bucket)
-    return rule.exchange.serve(context(rule), bucket, rule.compressor, rule.outer)
+    return rule.exchange.serve(cx, as_read(rule.payload, task.bucket), rule.compressor, rule.outer)
