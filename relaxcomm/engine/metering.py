@@ -62,7 +62,7 @@ class Metering:
         """The value of the label `run`."""
         if settings is None:
             return
-        bound.norms.enable()
+        bound.norms.enabled = True
         if joined is not None:
             number, self.name = joined
             if settings.port is not None:

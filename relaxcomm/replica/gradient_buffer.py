@@ -79,7 +79,7 @@ class GradientBuffer:
         if gradient is not None and gradient is not self._grads[index]:
             try:
                 self._fill(range(index, index + 1), self.views[index], {index: gradient}, factor)
-                self.expose([index])
+                self._expose([index])
             except RuntimeError:
                 self._check_gradients()
                 raise
@@ -102,7 +102,7 @@ class GradientBuffer:
         try:
             for span, flat in self._spans:
                 self._fill(span, flat, fresh, factor)
-            self.expose(fresh)
+            self._expose(fresh)
         except RuntimeError:
             self._check_gradients()
             raise
@@ -120,22 +120,22 @@ class GradientBuffer:
 
     def expose_used(self, used: Sequence[complex]) -> None:
         """Give locally unused parameters a `.grad` where `used` says that some rank has a gradient."""
-        self.expose([index for index in self.unused if used[index]])
+        self._expose([index for index in self.unused if used[index]])
 
     def nonzero_flags(self) -> Tensor:
         """Whether a tensor has an entry other than zero, 1 or 0 each."""
         return torch.stack([view.any() for view in self.views]).float()
-
-    def expose(self, indices: Iterable[int]) -> None:
-        """Make the views `.grad` of some parameters."""
-        for index in indices:
-            self.parameters[index].grad = self._grads[index]
 
     def release(self) -> None:
         """Give gradients that are views their own memory, as before attach."""
         for parameter, own in zip(self.parameters, self._grads, strict=True):
             if parameter.grad is own:
                 parameter.grad = own.clone(memory_format=torch.preserve_format)
+
+    def _expose(self, indices: Iterable[int]) -> None:
+        """Make the views `.grad` of some parameters."""
+        for index in indices:
+            self.parameters[index].grad = self._grads[index]
 
     def _allocate(self) -> None:
         bucket = self.bucket

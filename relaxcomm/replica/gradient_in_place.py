@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -91,11 +91,6 @@ class GradientInPlace:
     def nonzero_flags(self) -> Tensor:
         """Whether the gradient has an entry other than zero, 1 or 0."""
         return self.main.any().float().view(1)
-
-    def expose(self, indices: Iterable[int]) -> None:
-        """Make what lies here `.grad`."""
-        for _ in indices:
-            self._parameter.grad = self.views[0]
 
     def release(self) -> None:
         """Nothing to give back: the gradient has its own memory."""

@@ -33,12 +33,9 @@ class ReplicaNorms:
     def __init__(self, parameters: Sequence[Item], latest: dict[str, float | Tensor]) -> None:
         self._parameters, self._latest = parameters, latest
         self.enabled = False
+        """Whether somebody looks at them."""
         self._residual = _Budget()
         self._distance = _Budget()
-
-    def enable(self) -> None:
-        """Somebody looks at them."""
-        self.enabled = True
 
     def wants_distance(self, rule: Rule, triggers: Iterable[VotingTrigger]) -> bool:
         """Whether to take the distance at the exchange of a rule that begins.
