@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 from torch.utils.data import Sampler
 
+from relaxcomm.data.epoch_shares import EpochShares
 from relaxcomm.data.injection import Injection
-from relaxcomm.data.partition_parts import parts_of
 from relaxcomm.data.partitions import Indices, Partition, iid
-from relaxcomm.data.position import Dealt, Place, Progress, Reading, left_over, unit_of
+from relaxcomm.data.position import Place, Progress, Reading
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 
@@ -74,10 +73,8 @@ class ShareSampler(Sampler[list[int]]):
         progress: Progress | None = None,
     ) -> None:
         check_batch_size(batch_size)
-        self._first_batch_size = batch_size
-        self._size, self._drop_last = size, drop_last
-        self._membership = membership
-        if size < self._unit:
+        multiple = batch_size if drop_last else 1
+        if size < membership.world_size * multiple:
             raise ConfigError(
                 f"the data set has {size} samples, too few for {membership.world_size} workers"
                 + (f" with full batches of {batch_size}; lower the batch size" if drop_last else "")
@@ -85,11 +82,16 @@ class ShareSampler(Sampler[list[int]]):
             )
         self.progress = progress or Progress()
         self.reading: Reading | None = None  # that a loader has begun
+        self._drop_last, self._injection, self._seed = drop_last, injection, seed
+        self._shares = EpochShares(
+            size,
+            membership=membership,
+            multiple=multiple,
+            seed=seed,
+            partition=partition or iid(),
+            labels=labels,
+        )
         self.batch_size = batch_size
-        self._seed, self._labels = seed, labels
-        self._partition, self._injection = partition or iid(), injection
-        self._fixed_order = self._shuffled(np.arange(size), 0)
-        self._parts = self._make_parts()
 
     @property
     def epoch(self) -> int:
@@ -111,73 +113,25 @@ class ShareSampler(Sampler[list[int]]):
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
         check_batch_size(batch_size)
-        if self._drop_last and batch_size > self._per_epoch:
+        if self._drop_last and batch_size > self._shares.per_epoch:
             raise ConfigError(
-                f"batch_size is {batch_size}, but an epoch has {self._per_epoch} samples a worker, so "
+                f"batch_size is {batch_size}, but an epoch has {self._shares.per_epoch} samples a worker, so "
                 "drop_last would leave out all of them; use a smaller batch, or drop_last=False"
             )
         self._batch_size = batch_size
 
     def resize(self, batch_size: float) -> None:
         """Change the batch size from the next batch that is drawn, with `drop_last` to an epoch at most."""
-        self.batch_size = min(int(batch_size), self._per_epoch) if self._drop_last else int(batch_size)
+        self.batch_size = min(int(batch_size), self._shares.per_epoch) if self._drop_last else int(batch_size)
 
     def share(self, epoch: int, rank: int | None = None) -> list[int]:
         """Indices of a rank's samples in `epoch`, in order; this rank's unless told otherwise."""
-        rank = self._membership.rank if rank is None else rank
-        dealt = self.progress.dealt(epoch)
-        if self._parts:
-            read = self._read_before(dealt)
-            return self._stream(rank, epoch * self._per_epoch + read, self._per_epoch - read)
-        kept = self._dealt_out(epoch, next(map(unit_of, dealt), self._unit))
-        if dealt:
-            left = left_over(np.concatenate(kept), dealt)
-            kept = left[: len(left) // self._unit * self._unit], left[:0]
-        mine: list[int] = kept[0][rank :: self._membership.world_size].tolist()
-        return mine
-
-    def _dealt_out(self, epoch: int, unit: int) -> tuple[Indices, Indices]:
-        """The samples of an epoch in order, and those that sit out."""
-        remainder = self._size % unit
-        turned = np.roll(self._fixed_order, -epoch * remainder)
-        return self._shuffled(turned[remainder:], epoch + 1), turned[:remainder]
-
-    def _read_before(self, dealt: Dealt) -> int:
-        """How much of an epoch other numbers of ranks have read, as samples of each of these."""
-        shares = [min(one.samples, self._size // len(places)) for places in dealt for one in places]
-        return min(self._per_epoch, sum(shares) // self._membership.world_size)
+        rank = self._shares.membership.rank if rank is None else rank
+        return self._shares.of(epoch, rank, self.progress.dealt(epoch))
 
     def share_among(self, membership: Membership) -> None:
         """Share with other ranks, in iterations that begin from now on."""
-        self._membership = membership
-        self._parts = self._make_parts()
-
-    def _make_parts(self) -> list[Indices]:
-        if self._partition.reshuffles:
-            return []
-        return parts_of(self._partition, self._size, self._labels, self._membership.world_size, self._seed)
-
-    @property
-    def _unit(self) -> int:
-        """Samples of which an epoch has whole multiples."""
-        return self._membership.world_size * (self._first_batch_size if self._drop_last else 1)
-
-    @property
-    def _per_epoch(self) -> int:
-        return self._size // self._unit * self._unit // self._membership.world_size
-
-    def _stream(self, rank: int, start: int, count: int) -> list[int]:
-        """Samples `start` to `start + count` of a rank's part read again and again."""
-        part, found = self._parts[rank], []
-        for turn in range(start // len(part), (start + count - 1) // len(part) + 1):
-            order = part if self._partition.keeps_order else self._shuffled(part, turn + 1, rank)
-            begin = turn * len(part)
-            found.append(order[max(0, start - begin) : start + count - begin])
-        indices: list[int] = np.concatenate(found).tolist()
-        return indices
-
-    def _shuffled(self, indices: Indices, *stream: int) -> Indices:
-        return np.random.default_rng([self._seed, *stream]).permutation(indices)
+        self._shares.share_among(membership)
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._read(self.reading)
@@ -190,8 +144,8 @@ class ShareSampler(Sampler[list[int]]):
 
     def _batches(self, reading: Reading) -> Iterator[tuple[list[int], Place]]:
         """The batches from a place in an epoch on, each with the place behind it."""
-        injection, rank, epoch = self._injection, self._membership.rank, reading.epoch
-        readers = range(self._membership.world_size) if injection else [rank]
+        injection, rank, epoch = self._injection, self._shares.membership.rank, reading.epoch
+        readers = range(self._shares.membership.world_size) if injection else [rank]
         shares = {reader: self.share(epoch, reader) for reader in readers}
         (at, step, _), end = reading.place, len(shares[rank])
         is_rest = bool(self.progress.dealt(epoch))
@@ -201,7 +155,7 @@ class ShareSampler(Sampler[list[int]]):
                 batch += injection.received(shares, rank, at, local, [self._seed, epoch, step])
             at, step = at + local, step + 1
             reading.are_all_drawn = not self._next_samples(end - at, is_rest=is_rest)
-            yield batch, Place(at, step, self._unit)
+            yield batch, Place(at, step, self._shares.unit)
 
     def _next_samples(self, left: int, *, is_rest: bool) -> int:
         """Samples of the next batch that are from this rank's share; 0 if none comes.
@@ -222,10 +176,10 @@ class ShareSampler(Sampler[list[int]]):
         """Samples of a batch that are from this rank's share."""
         if self._injection is None:
             return self.batch_size
-        return self._injection.local_samples(self.batch_size, self._membership.world_size)
+        return self._injection.local_samples(self.batch_size, self._shares.membership.world_size)
 
     def __len__(self) -> int:
-        return self._num_batches(self._per_epoch)
+        return self._num_batches(self._shares.per_epoch)
 
     @property
     def batches_left(self) -> int:
