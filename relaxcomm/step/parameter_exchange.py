@@ -135,7 +135,7 @@ class ParameterExchange:
 
     def export(self) -> list[list[Any]]:
         """Late results as a checkpoint keeps them; waits for them."""
-        return [transfer.export() for transfer in self._under_way()]
+        return [_exported(transfer) for transfer in self._under_way()]
 
     def restore(self, saved: Iterable[list[Any]]) -> None:
         """Put back what a checkpoint has saved."""
@@ -216,3 +216,11 @@ class ParameterExchange:
             not_finite=not_finite,
         )
         return transfer
+
+
+def _exported(late: Transfer) -> list[Any]:
+    """As `restore` takes it; waits for the result."""
+    assert late.snapshot is not None, "what is late has a snapshot"
+    result, task = late.flight.land().clone(), late.task
+    place = late.due, task.index, task.of_buffers, task.bucket.index
+    return [*place, result, late.snapshot.clone(), *late.counts]

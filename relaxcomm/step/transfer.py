@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,13 +108,6 @@ class Transfer:
     def sent_values(self) -> Tensor:
         """What this rank has put in, or the parameters that it was made of; read anew."""
         return self.read(self.task.bucket.temporary()) if self.snapshot is None else self.snapshot
-
-    def export(self) -> list[Any]:
-        """As a checkpoint keeps it; waits for the result."""
-        assert self.snapshot is not None, "what is late has a snapshot"
-        result, task = self.flight.land().clone(), self.task
-        place = self.due, task.index, task.of_buffers, task.bucket.index
-        return [*place, result, self.snapshot.clone(), *self.counts]
 
     def exchange(self, message: Tensor, *, divided: bool = False) -> Program:
         """The operations of the exchange of `message`, which it may overwrite; returns the result.
