@@ -34,6 +34,7 @@ class GradientHooks:
         self._collects = self._arrived.append
         self._tells = uncompiled(weakly(self._arrives))
         self._each = partial(self._tells)  # what all parameters call; redirected between the two above
+        self._is_collecting = False
         self._handles = [hang(parameter, self._each) for parameter in self._parameters]
         # Parameters that a failed backward has left in the list would hold it, through their hooks.
         self._remove = weakref.finalize(self, _remove, self._handles)
@@ -42,12 +43,16 @@ class GradientHooks:
 
     def collect(self) -> None:
         """Tell only of gradients that are awaited from now on, with all that arrived before them."""
-        self._redirect(self._collects)
+        if not self._is_collecting:
+            self._redirect(self._collects)
+            self._is_collecting = True
 
     def tell_each(self) -> list[int]:
         """Tell of each gradient from now on; returns those that were collected and not told of yet."""
-        self._redirect(self._tells)
-        return self._take()
+        if self._is_collecting:
+            self._redirect(self._tells)
+            self._is_collecting = False
+        return self._take() if self._arrived else []
 
     def await_also(self, indices: Collection[int]) -> None:
         """Tell of these as soon as they are there, also while gradients are collected."""

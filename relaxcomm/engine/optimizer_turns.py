@@ -67,6 +67,8 @@ class OptimizerTurns:
     def watch(self) -> None:
         """A backward has ended: what the scaler notes from now on is of the step that comes."""
         self.backwards += 1
+        if self._replica.scaler is None:
+            return
         for optimizer in self._replica.optimizers:
             note = note_of(self._replica.scaler, optimizer)
             # Stepped before: the backward is of another model, such as a generator's, through this one.
@@ -76,7 +78,10 @@ class OptimizerTurns:
     @property
     def are_over(self) -> bool:
         """Whether all have had their turn."""
-        return all(one in self.stepped or self._is_done(one) for one in self._replica.optimizers)
+        optimizers = self._replica.optimizers
+        if len(self.stepped) == len(optimizers):  # none steps twice
+            return True
+        return all(one in self.stepped or self._is_done(one) for one in optimizers)
 
     @property
     def have_skipped(self) -> bool:

@@ -31,7 +31,7 @@ class OutputHooks:
     def watch(self, output: Any) -> None:
         """Tell of this, which the model has returned, however it is nested."""
         for tensor in _tensors(output):
-            if tensor.requires_grad and tensor not in self._leaves:
+            if tensor.requires_grad and not (tensor.is_leaf and tensor in self._leaves):
                 handle = tensor.register_hook(self._arrives)  # type: ignore[no-untyped-call]  # torch's
                 if tensor.is_leaf:  # such as a parameter, which is there again in the next output
                     self._leaves[tensor] = handle

@@ -43,6 +43,7 @@ class Session:
         self.step = self.make_step(bound)
         """What is done in a step now."""
         replica = self.replica
+        replica.loaded.follow(bound.algorithm)
         self.hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
         self.loop = Loop(self.hooks, self.step, self)
         self.loaders = Loaders(self.event, bound.world.membership)
@@ -113,7 +114,7 @@ class Session:
         self.step.inputs.follow(before.inputs)
         self.metering.follow(bound)
         self.schedule.follow(self.step)
-        self.replica.loaded.forget()
+        self.replica.loaded.follow(bound.algorithm)
 
     def event(self, event: str, facts: Mapping[str, float]) -> None:
         """Something has happened on all ranks that no hook sees; those that are left exchange once more."""
@@ -175,7 +176,7 @@ class Session:
             self.hooks.follow(self.loop, gradients=gone.step.follows_gradients)
         gone.step.inputs.follow(self.step.inputs)
         self.step = step = gone.step
-        self.replica.loaded.forget()
+        self.replica.loaded.follow(step.bound.algorithm)
         self.loop.go_on_with(step, gone.resumes_at, gone.caught_up_at)
         self.schedule.go_on_with(step)
         self.metering.go_on_with(step.bound, self.generation, gone.targets)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.tensors.buckets import Item
@@ -35,10 +36,23 @@ class LoadedWeights:
     ) -> None:
         self._parameters, self._optimizers, self._reshard = parameters, optimizers, reshard
         self._tensors = [item.tensor for item in parameters]
+        self._matters = False  # loads do, to the algorithm that is followed
+        self._based: list[Rule] = []  # its rules that move parameters from where they were
         self._before: list[Tensor | None] | None = None  # checksums, from the first load since a step on
         self._versions: list[int] | None = None  # after that step
         self._usual = [0] * len(self._tensors)  # how often the loop itself writes in place between two steps
         self._ignores = self._is_restored = False
+
+    def follow(self, algorithm: Algorithm) -> None:
+        """An algorithm begins, and goes on from what was loaded.
+
+        Where it moves parameters neither from a base nor by what is late or held elsewhere, nothing is looked
+        at: that would take longer than all else in a step without an exchange.
+        """
+        self._based = [rule for rule in algorithm.rules if rule.payload.facts.has_base]
+        is_late = any(rule.delay for rule in algorithm.rules) or not algorithm.is_collective
+        self._matters = bool(self._based) or is_late
+        self.forget()
 
     def note(self) -> None:
         """A load is about to begin, into the model or a part of it.
@@ -47,17 +61,22 @@ class LoadedWeights:
         it away. What the loop writes there for training, such as clipped weights, is.
         """
         is_known = self._ignores or self._is_restored or self._before is not None
-        if not (is_known or self._is_evaluated()):
+        if self._matters and not (is_known or self._is_evaluated()):
             writes = zip(self._checksums(), self._written(), self._usual, strict=True)
             self._before = [checksum if times in (0, usual) else None for checksum, times, usual in writes]
 
     def check(self, algorithm: Algorithm, step: int) -> None:
         """Before the engine changes parameters: look at what was loaded since it last did.
 
+        Args:
+            algorithm: that is followed.
+            step: its clock.
+
         Raises: UsageError if it has changed them, where the algorithm moves them from a base.
         """
-        moves = any(rule.payload.facts.has_base and rule.is_active(step) for rule in algorithm.rules)
-        changed = self.changed() if moves else []
+        if not self._matters:
+            return
+        changed = self.changed() if any(rule.is_active(step) for rule in self._based) else []
         if self._before is None and not self._is_restored and any(written := self._written()):
             self._usual = written
         self._before = None
@@ -85,7 +104,7 @@ class LoadedWeights:
             is_restored: whether the engine's own state was loaded, to which others may follow before a step.
         """
         self._before, self._is_restored = None, is_restored
-        self._versions = self._versions_now()
+        self._versions = self._versions_now() if self._matters else None
 
     @contextmanager
     def ignored(self) -> Iterator[None]:

@@ -103,7 +103,9 @@ class Votes:
         """Have the optimizers do nothing where this step's gradients are not finite: the others learn of it
         only after their own step, or later, and a GradScaler would skip it.
         """
-        if self._replica.scaler is None and any(one.step == step and one.not_finite for one in self._out):
+        if not self._out or self._replica.scaler is not None:
+            return
+        if any(one.step == step and one.not_finite for one in self._out):
             self._replica.clear_gradients()
 
     def read(self, triggers: Sequence[VotingTrigger], step: int) -> None:

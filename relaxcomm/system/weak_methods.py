@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from types import MethodType
+from typing import Any, cast
 
 
 def weakly(method: Callable[..., None]) -> Callable[..., None]:
@@ -17,10 +18,11 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
 
     Returns: what a tensor, or another registry of torch's, may hold.
     """
-    weak = weakref.WeakMethod(method)
+    bound = cast("MethodType", method)
+    owner, function = weakref.ref(bound.__self__), bound.__func__  # a call of WeakMethod is one of Python's
 
     def called(*args: Any) -> None:
-        if (kept := weak()) is not None:
-            kept(*args)
+        if (kept := owner()) is not None:
+            function(kept, *args)
 
     return called

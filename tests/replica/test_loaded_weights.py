@@ -10,6 +10,7 @@ from torch import nn
 
 import relaxcomm
 from relaxcomm import UsageError
+from relaxcomm.replica.loaded_weights import LoadedWeights
 
 ROUND = {"steps": 3}
 BASED = [
@@ -71,6 +72,31 @@ def test_a_load_without_a_base_is_what_training_goes_on_from(algorithm):
 
     given = {name: torch.full_like(value, 5) for name, value in make()[0].state_dict().items()}
     assert relaxcomm.simulate(rank, 2) == pytest.approx([5.0, 5.0], abs=0.2)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", "local_sgd", "selsync"])
+def test_only_an_algorithm_to_which_loads_matter_looks_at_parameters_in_each_step(algorithm, monkeypatch):
+    """Which takes longer than all else in a step without an exchange; after a switch it may matter."""
+    looked = []
+    now = LoadedWeights._versions_now
+    monkeypatch.setattr(LoadedWeights, "_versions_now", lambda self: looked.append(self) or now(self))
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        train(model, optimizer, 2)
+        model.load_state_dict(other(model))
+        train(model, optimizer, 2)
+        assert not looked
+        engine.switch(DILOCO)
+        train(model, optimizer)
+        engine.switch(algorithm)
+        looked.clear()
+        train(model, optimizer)
+        assert not looked
+        engine.switch(DILOCO)
+        train(model, optimizer)
+        model.load_state_dict(other(model))
+        with pytest.raises(UsageError, match="before step 1"):
+            train(model, optimizer)
 
 
 def test_the_others_end_with_the_rank_that_has_loaded():
