@@ -7,13 +7,12 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeGuard
 
 from relaxcomm.errors import PluginError, worded
-from relaxcomm.fields.broken import Broken, broken_kept
+from relaxcomm.fields.broken import Broken, without_broken
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import shown
 from relaxcomm.roles import RELAXCOMM_PROTOCOL
@@ -176,8 +175,7 @@ def _loaded(point: EntryPoint) -> Any:
     if not EntryPoint.pattern.match(point.value):
         raise PluginError(f"{shown(point.value)} is no place; write package.module:name")
     package = _package(point)
-    with nullcontext() if package in _OWN_PACKAGES else broken_kept(package):
-        found = point.load()
+    found = point.load() if package in _OWN_PACKAGES else without_broken(package, point.load)
     declared = getattr(sys.modules[package], _VERSION, None)
     if declared is None:
         raise PluginError(

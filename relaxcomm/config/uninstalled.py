@@ -13,7 +13,7 @@ from pathlib import Path
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, each, is_primitive_or_broken
 from relaxcomm.errors import ConfigError, worded
-from relaxcomm.fields.broken import broken_kept
+from relaxcomm.fields.broken import without_broken
 from relaxcomm.system.files import read_at_most
 
 _LONGEST_BYTES = 1_048_576
@@ -47,8 +47,7 @@ def _declared(folder: Path) -> list[EntryPoint]:
 
 def _defined(file: Path) -> list[EntryPoint]:
     sys.path.insert(0, str(file.resolve().parent))
-    with broken_kept(file.stem):
-        module = importlib.import_module(file.stem)
+    module = without_broken(file.stem, lambda: importlib.import_module(file.stem))
     found = []
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) != module.__name__ or name.startswith("_"):
