@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.checks.finding import Broken
+from relaxcomm.checks.world_sizes import fitting
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import CompositionError, CompositionWarning
@@ -78,12 +79,8 @@ def _over(topology: Any) -> Exchange:
 
 
 def _is_fit(topology: Any, *, balanced: bool) -> bool:
-    """Whether it takes any number of workers; what it raises comes again where it is attached."""
-    for number in range(3, 11):  # of two workers every graph is balanced
-        with suppress(Exception):
-            topology.check(number, balanced=balanced)
-            return True
-    return False
+    """Whether it takes any number of workers."""
+    return next(fitting(partial(topology.check, balanced=balanced)), None) is not None
 
 
 _TEST = norm_test(rule=1, tolerance=0.8, max_batch_size=16)

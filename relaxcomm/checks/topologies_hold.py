@@ -9,48 +9,52 @@ from itertools import permutations
 from typing import Any
 
 from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.validation import shown
 from relaxcomm.topology import Topology
 
-_NUMBERS = (*range(1, 11), 12, 16, 32)
+_USUAL = (*range(1, 11), 12, 16, 32)
+_OTHERS = [number for number in range(1, LARGEST + 1) if number not in _USUAL]
 _STEPS = 16  # at most; graphs that are drawn may come again after many more
 _LONG = 4096  # steps, at most, in which one that declares to change is waited for
 
 
 def _trials(topology: Topology) -> list[int]:
-    """Numbers of workers for which it has a graph, that of a graph which has its own among them."""
+    """Numbers of workers for which it has a graph: usual ones, or if it takes none of these, all others.
+
+    A graph that is the same for any number has its own.
+    """
     found: list[int] = []
-    refused: TopologyError | None = None
-    for number in _NUMBERS:
-        try:
-            nodes = len(topology.graph(number))
-        except TopologyError as error:
-            refused = error
-            continue
-        except Exception as error:  # a plug-in may raise anything
-            kind = f"{type(error).__name__}: {error}"
-            remedy = "raise TopologyError for a number that it cannot have"
-            raise Broken(f"for {number} workers raises {kind}; {remedy}") from error
-        found += [number, nodes]
-    tried = ", ".join(map(str, _NUMBERS))
-    expect(bool(found), f"none of the numbers of workers that were tried can be had ({tried}): {refused}")
-    return list(dict.fromkeys(found))
+    refused: list[TopologyError] = []
+    for numbers in (_USUAL, _OTHERS):
+        for number in numbers:
+            try:
+                found.append(len(topology.graph(number)))
+            except TopologyError as error:
+                refused.append(error)
+            except Exception as error:  # a plug-in may raise anything
+                kind = f"{type(error).__name__}: {error}"
+                remedy = "raise TopologyError for a number that it cannot have"
+                raise Broken(f"for {number} workers raises {kind}; {remedy}") from error
+        if max(found, default=1) > 1:
+            return list(dict.fromkeys(found))
+    raise Broken(f"no number of workers from 2 to {LARGEST} can be had: {refused[-1]}")
 
 
 def links_are_right(topology: Topology) -> None:
     """Some number of workers would come to agree over it, unless it refuses all that were tried."""
-    refused = None
-    for number in _trials(topology):
+    refused: list[TopologyError] = []
+    for number in dict.fromkeys((*_trials(topology), *_OTHERS)):
+        if number == 1:
+            continue
         try:
             topology.check(number, balanced=False)
         except TopologyError as error:
-            refused = error
+            refused.append(error)
         else:
-            if number > 1:
-                return
-    if refused is not None:
-        raise refused
+            return
+    raise refused[0]
 
 
 def graphs_come_again(topology: Topology) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from relaxcomm.checks.finding import Broken
 from relaxcomm.checks.trial_model import trial_model
+from relaxcomm.checks.world_sizes import sizes_for
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.engine import Engine, attach
@@ -22,7 +23,6 @@ from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.system.telling import silence
 from relaxcomm.topology import Topology, complete, hierarchical, ring, star
 
-_WORLD_SIZES = range(3, 11)  # some topologies take a power of two, or one size alone
 _SAMPLES, _INPUTS, _OUTPUTS, _BATCH = 96, 12, 4, 8
 _TOPOLOGIES: tuple[Topology, ...] = (complete(), hierarchical(sizes=(2, 1)), ring(), star())
 BUCKET_BYTES = 4 * _INPUTS * _OUTPUTS  # two buckets
@@ -146,7 +146,6 @@ class Trial:
         }
         self.settings: dict[str, Any] = {"algorithm": algorithm, "bucket_bytes": BUCKET_BYTES}
         self.make_optimizer = self.optimizers["SGD"]
-        self.size = _WORLD_SIZES[0]
         self._fit()
 
     def run(self, program: Callable[[Rank], Any], size: int | None = None, **settings: Any) -> list[Any]:
@@ -162,7 +161,7 @@ class Trial:
     def _fit(self) -> None:
         """Choose the first world size, topology and optimizer that are not refused."""
         refused = []
-        choices = itertools.product(_WORLD_SIZES, _TOPOLOGIES, self.optimizers.values())
+        choices = itertools.product(sizes_for(self.algorithm), _TOPOLOGIES, self.optimizers.values())
         for self.size, self.settings["topology"], self.make_optimizer in choices:
             try:
                 self.run(lambda rank: None)
