@@ -57,7 +57,7 @@ class Topology(Declared):
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         if "period_steps" in vars(cls):
-            cls.period_steps = _whole(cls.period_steps)  # type: ignore[assignment, method-assign]
+            cls.period_steps = _whole(vars(cls)["period_steps"])  # type: ignore[assignment, method-assign]
 
     def __post_init__(self) -> None:
         if self.changes and type(self).period_steps is Topology.period_steps:
@@ -159,8 +159,8 @@ class Topology(Declared):
                     f"nodes 0 to {world_size - 1}; use as many workers as nodes, named by their rank"
                 )
             entries = mixing.entries_of(rows)
-            written = not isinstance(rows, mixing.Rows)
-            weight_checks.check(entries, world_size, repr(self), balanced=balanced, written=written)
+            graph = None if isinstance(rows, mixing.Rows) else self.graph(world_size, step)
+            weight_checks.check(entries, world_size, repr(self), balanced=balanced, graph=graph)
             heard = entries.shares != 0
             links.append((entries.takers[heard], entries.givers[heard]))
             reach_is_enough = reach_is_enough and entries.are_positive
@@ -179,8 +179,12 @@ class Topology(Declared):
 
         Raises: TopologyError, naming the groups.
         """
-        groups = [list(group) for group in self.groups(world_size)]
-        if Counter(chain(*groups)) != Counter(range(world_size)) or not all(groups):
+        groups = self.groups(world_size)
+        try:
+            right = Counter(chain(*groups)) == Counter(range(world_size)) and all(map(len, groups))
+        except TypeError:  # a plug-in may return anything
+            right = False
+        if not right:
             raise TopologyError(
                 f"{self!r} divides {world_size} workers into the groups {shown(groups)}; let groups() "
                 f"put each rank from 0 to {world_size - 1} into one of them, and leave none empty"
@@ -229,12 +233,12 @@ class Topology(Declared):
         return {}
 
 
-def _whole(period_steps: Callable[[Any, int], Any]) -> Callable[[Any, int], int]:
-    """The same, but what it returns is looked at, whoever counts steps by it."""
+def _whole(period_steps: Any) -> Callable[[Any, int], int]:
+    """The same, which may be static, but what it returns is looked at, whoever counts steps by it."""
 
     @functools.wraps(period_steps)
     def checked(self: Topology, world_size: int) -> int:
-        steps = period_steps(self, world_size)
+        steps = period_steps.__get__(self, type(self))(world_size)
         if not isinstance(steps, Integral) or steps < 1:
             raise PluginError(
                 f"period_steps of {self!r} with {world_size} workers returned {shown(steps)}; return a whole "

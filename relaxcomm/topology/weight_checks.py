@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,7 @@ _SHRINKS = 1e-9
 """By how much a period must shrink differences at least."""
 
 
-def check(entries: Entries, world_size: int, name: str, *, balanced: bool, written: bool) -> None:
+def check(entries: Entries, world_size: int, name: str, *, balanced: bool, graph: Any | None) -> None:
     """Refuse what is no weights of these ranks, or weights under which their mean would move.
 
     Args:
@@ -23,11 +25,14 @@ def check(entries: Entries, world_size: int, name: str, *, balanced: bool, writt
         world_size: number of ranks.
         name: of the topology, for the error.
         balanced: whether plain mixing must keep the mean; else push-sum, which weighs what it has.
-        written: whether the topology has written them itself, and not the framework from its graph.
+        graph: whose links they must be on if the topology has written them itself; None if they were made
+            from its graph.
 
     Raises: TopologyError, naming the rank.
     """
     _check_shares(entries, world_size, name)
+    if graph is not None:
+        _check_links(entries, graph, name)
     if not balanced:
         worst, total = _farthest_from_one(entries.givers, entries.shares, world_size)
         least = int(np.argmin(entries.shares))
@@ -42,7 +47,7 @@ def check(entries: Entries, world_size: int, name: str, *, balanced: bool, writt
     for what, ranks in (("takes", entries.takers), ("is taken with", entries.givers)):
         worst, total = _farthest_from_one(ranks, entries.shares, world_size)
         if abs(total - 1) > _TOLERANCE:
-            if written:
+            if graph is not None:
                 is_wrong = ": its weights are not balanced"
                 remedy = "let weights[i][j] sum to 1 over all j for each i, and over all i for each j"
             else:
@@ -76,6 +81,18 @@ def _check_shares(entries: Entries, world_size: int, name: str) -> None:
             raise TopologyError(
                 f"{name}: rank {entries.takers[at]} takes of rank {taken[at]} with a weight of "
                 f"{entries.shares[at]:.3g}; {what}"
+            )
+
+
+def _check_links(entries: Entries, graph: Any, name: str) -> None:
+    """Each rank takes of those alone that are linked to it, or the graph would not be what is sent over."""
+    for taker, giver, share in zip(
+        entries.takers.tolist(), entries.givers.tolist(), entries.shares.tolist(), strict=True
+    ):
+        if share != 0 and taker != giver and not graph.has_edge(giver, taker):
+            raise TopologyError(
+                f"{name}: rank {taker} takes of rank {giver} with a weight of {share:.3g}, but the graph has "
+                f"no link from {giver} to {taker}; add it to graph(), or leave weights[{taker}][{giver}] out"
             )
 
 

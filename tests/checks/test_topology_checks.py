@@ -165,6 +165,12 @@ class divided_with_nobody(divided):
 
 
 @frozen
+class divided_into_nothing(divided):
+    def groups(self, world_size):
+        return None
+
+
+@frozen
 class divided_in_secret(divided):
     has_groups: ClassVar[bool] = False
 
@@ -177,8 +183,16 @@ class ring_of_all_pairs(Topology):
         return nx.cycle_graph(world_size)
 
 
+@frozen
+class all_pairs_at_first(pairs):
+    all_pairs: ClassVar[bool] = True
+
+    def graph(self, world_size, step=0):
+        return super().graph(world_size, step) if step % 2 else nx.complete_graph(world_size)
+
+
 EVERY = ["links", "repeats", "period", "changes", "facts"]
-OVERLAPPING, LACKING = divided(more=1), divided(unsaid=1)
+NO_GROUPS = (divided(more=1), divided(unsaid=1), divided_with_nobody(), divided_into_nothing())
 
 
 @pytest.mark.parametrize(
@@ -201,8 +215,8 @@ OVERLAPPING, LACKING = divided(more=1), divided(unsaid=1)
         (pairs_of_one_number(number=65), EVERY),
         (pairs_for_half_the_workers(whole=True), EVERY[1:4]),
         (pairs_for_half_the_workers(whole=False), EVERY[:4]),
-        *((one, ["links", "facts"]) for one in (OVERLAPPING, LACKING, divided_with_nobody())),
-        *((one, ["facts"]) for one in (divided_in_secret(), ring_of_all_pairs())),
+        *((one, ["links", "facts"]) for one in NO_GROUPS),
+        *((one, ["facts"]) for one in (divided_in_secret(), ring_of_all_pairs(), all_pairs_at_first())),
     ],
     ids=repr,
 )
@@ -283,7 +297,7 @@ def test_weights_may_be_fractions_and_attributes_anything():
     assert len(set(simulate(mixed, 3))) == 1
 
 
-@pytest.mark.parametrize("one", [OVERLAPPING, LACKING, divided_with_nobody()], ids=repr)
+@pytest.mark.parametrize("one", NO_GROUPS, ids=repr)
 def test_groups_that_do_not_hold_each_rank_once_are_refused_on_all_ranks(one):
     def attached(group):
         model = torch.nn.Linear(2, 2)

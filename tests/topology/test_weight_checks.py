@@ -134,3 +134,38 @@ def test_graphs_need_no_product_of_matrices(one, monkeypatch):
     monkeypatch.setattr(Topology, "_product", None)
     one.check(16, balanced=True)
     one.check(16, balanced=False)
+
+
+@frozen
+class ring_and_more(Topology):
+    """A ring, whose rank 0 takes of rank 2, too."""
+
+    share: float
+
+    def graph(self, world_size, step=0):
+        return nx.cycle_graph(world_size)
+
+    def weights(self, world_size, step=0):
+        matrix = nx.to_numpy_array(self.graph(world_size)) / 4 + np.eye(world_size) / 2
+        matrix[np.ix_((0, 2), (0, 2))] += self.share * np.array([[-1, 1], [1, -1]])
+        return {i: dict(enumerate(row)) for i, row in enumerate(matrix.tolist())}
+
+
+def test_weights_over_links_that_the_graph_lacks_are_refused():
+    with pytest.raises(TopologyError, match=r"rank 0 takes of rank 2 with a weight of 0.1, but the graph"):
+        ring_and_more(share=0.1).check(5)
+    ring_and_more(share=0.0).check(5)
+
+
+@frozen
+class static(written):
+    @staticmethod
+    def period_steps(world_size):
+        return 2 if world_size == 3 else 0
+
+
+def test_a_period_may_be_static():
+    one = static(matrices=SWAPS)
+    assert one.period_steps(3) == 2
+    with pytest.raises(PluginError, match=r"period_steps of static.* with 4 workers returned 0"):
+        one.period_steps(4)
