@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,7 @@ def memory_is_declared(compressor: Compressor) -> None:
         _loses_nothing(compressor, estimates=facts.follows_results)
     if not (facts.memory == "none" or facts.unbiased or facts.follows_results):
         _comes_to_an_end(compressor)
+        _grows_no_faster_than_momentum(compressor)
 
 
 def _loses_nothing(compressor: Compressor, *, estimates: bool) -> None:
@@ -51,19 +54,47 @@ def _loses_nothing(compressor: Compressor, *, estimates: bool) -> None:
 
 def _comes_to_an_end(compressor: Compressor) -> None:
     """What was sent is no longer kept: in silence less and less comes. Momentum may send more than it got."""
-    tensor, silence = drawn(2), torch.zeros(NUMEL)
-    state, quiet, came = slots(compressor, tensor), 0, 1.0
-    for step in range(_DRAINED):
-        sent = encode_decode(compressor, silence if step else tensor, state, step)[2]
-        came = float(sent.norm() / tensor.norm())
-        quiet = quiet + 1 if came < _LITTLE else 0
-        if quiet == _QUIET:
-            return
+    tensor = drawn(2)
+    came = _until_silence(compressor, [tensor], float(tensor.norm()))[1]
     expect(
-        False,
+        came < _LITTLE,
         f"still sends {came:.1%} of an impulse {_DRAINED} steps later: what was sent is sent again, "
         "so take it out of what is kept, such as state['residual'] = whole - sent",
     )
+
+
+def _grows_no_faster_than_momentum(compressor: Compressor) -> None:
+    """What waits while larger entries are sent: momentum adds less to it in each step, a factor ever more."""
+    tensor, waits = drawn(2), torch.arange(NUMEL) % 50 == 0
+    large, size = torch.where(waits, 0.0, 1e4 * tensor.sign()), float(tensor[waits].norm())
+    first = encode_decode(compressor, torch.where(waits, tensor, large), slots(compressor, tensor))[2]
+    if first[waits].any():  # all is sent at once
+        return
+    came = []
+    for rounds in (0, 4, 8):
+        given = [torch.where(waits, tensor, large if rounds else 0.0), *[large] * (rounds - 1)]
+        total = _until_silence(compressor, given, size)[0]
+        came.append(float((total * tensor.sign())[waits].sum() / tensor[waits].abs().sum()))
+    begin, middle, end = came
+    expect(
+        end - middle <= 1.05 * max(0.0, middle - begin) + 0.05,
+        f"of what waits for {0, 4, 8} steps it sends {begin:.3g}, {middle:.3g} and {end:.3g} times as much: "
+        "what was left grows ever faster, so add it to the next message once",
+    )
+
+
+def _until_silence(compressor: Compressor, given: Sequence[Tensor], size: float) -> tuple[Tensor, float]:
+    """The sum of all that is sent of tensors and in the silence after them; and the norm of the last message
+    as a part of `size`."""
+    silence = torch.zeros(NUMEL)
+    state, total, quiet, came = slots(compressor, silence), torch.zeros(NUMEL), 0, 1.0
+    for step in range(_DRAINED):
+        sent = encode_decode(compressor, given[step] if step < len(given) else silence, state, step)[2]
+        total, came = total + sent, float(sent.norm()) / size
+        quiet = quiet + 1 if came < _LITTLE else 0
+        if quiet == _QUIET:
+            break
+    return total, came
 
 
 def _missing(tensor: Tensor, reached: Tensor) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relaxcomm.checks.compressor_trials import NUMEL, coded_beside, drawn
 from relaxcomm.checks.finding import expect
-from relaxcomm.checks.round_trip import context, slots
+from relaxcomm.checks.round_trip import context, encode_decode, slots
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.compressors.random_k import random_k
@@ -93,6 +93,23 @@ def compressor_slots(compressor: Compressor) -> None:
     expect(
         facts.memory != "lossless" or not lost,
         f"declares to lose nothing, and to begin {lost} anew all the same",
+    )
+    if facts.memory == "leaky" and not facts.follows_results and lost:
+        _expect_some_kept(compressor, lost)
+
+
+def _expect_some_kept(compressor: Compressor, fresh: Collection[str]) -> None:
+    """What a message has left out still comes, in silence, when the slots that begin anew have done so."""
+    tensor, silence = drawn(5), torch.zeros(NUMEL)
+    state = slots(compressor, tensor)
+    encode_decode(compressor, tensor, state)
+    anew = slots(compressor, tensor)
+    anew.update({slot: state[slot].clone() for slot in state if not is_buffer(slot) and slot not in fresh})
+    whole, rest = (float(encode_decode(compressor, silence, one, 1)[2].norm()) for one in (state, anew))
+    expect(
+        rest >= whole / 2,
+        f"declares to send later what a message leaves out, and to begin {fresh} anew, after which "
+        f"{rest / (whole or 1):.0%} of it comes; declare 'share'",
     )
 
 

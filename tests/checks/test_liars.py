@@ -15,6 +15,7 @@ from relaxcomm.checks.exchange_facts_hold import exchange_checks
 from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.outers_hold import outer_checks
 from relaxcomm.checks.payloads_hold import payload_checks
+from relaxcomm.checks.round_trip import as_dense
 from relaxcomm.checks.triggers_hold import trigger_checks
 from relaxcomm.checks.wrapped_compressors import wrapped_facts_are_true
 from relaxcomm.plugin import (
@@ -51,6 +52,7 @@ from relaxcomm.primitives import (
     gradients,
     identity,
     momentum,
+    momentum_correction,
     norm_test,
     parameters,
     push_sum,
@@ -107,6 +109,7 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (random_k(density=0.1), {"slots": {}}, "carried"),
     (error_feedback(compressor=KEPT), {"slots": {"residual": "equal"}}, "carried"),
     (error_feedback(compressor=KEPT), {"slots": {"residual": "fresh"}}, "carried"),
+    (error_feedback(compressor=KEPT, decay=0.9), {"slots": {"residual": "fresh"}}, "carried"),
     (error_feedback(compressor=random_k(density=0.1)), {"slots": {"residual": "share"}}, "carried"),
     (ef21(compressor=KEPT), {"slots": {"estimate": "mean of shares", "mean_estimate": "share"}}, "carried"),
     (ef21(compressor=KEPT), {"slots": {"estimate": "equal", "mean_estimate": "mean of shares"}}, "carried"),
@@ -253,6 +256,30 @@ def test_what_is_wide_shortens_no_float64():
         return bucket.copy().float()
 
     assert "torch.float32 of torch.float64" in found(liar(parameters(), {"wide": True}, read=read), "reading")
+
+
+@frozen
+class sends_more_than_was_left(error_feedback):
+    """What waits grows by a factor in each step."""
+
+    gain: float = 1.8
+
+    facts = error_feedback.facts
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        whole = tensor + self.gain * state["residual"]
+        result, sent = yield from self.compressor.encode_decode(cx, whole, {}, keep_sent=True)
+        state["residual"] = whole - as_dense(sent, whole)
+        return result, sent
+
+
+@pytest.mark.parametrize("density", [0.5, 0.1])
+def test_what_grows_while_it_waits_is_no_momentum(density):
+    kept = top_k(density=density)
+    for share in (0.5, 0.9, 0.99):
+        assert found(momentum_correction(compressor=kept, momentum=share), "memory") is None
+    assert found(sends_more_than_was_left(compressor=kept, gain=1.0), "memory") is None
+    assert "grows ever faster" in found(sends_more_than_was_left(compressor=kept), "memory")
 
 
 class adagrad(Outer):
