@@ -16,6 +16,7 @@ from relaxcomm.cli.topology_facts import parse_topology, topology_node
 from relaxcomm.cli.topology_picture import draw_topology
 from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import Config, load, names_yaml, registry
+from relaxcomm.config.configuration import MOST_WORKERS
 from relaxcomm.config.unread_keys import check_quorum
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest, shown
@@ -45,6 +46,7 @@ def show(
         int | None,
         typer.Option(
             min=1,
+            max=MOST_WORKERS,
             metavar="N",
             help="World size for the bytes; the file's, or several, without.",
             show_default=False,

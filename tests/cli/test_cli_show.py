@@ -104,6 +104,12 @@ def test_a_configuration_that_is_wrong_or_missing_is_refused(tmp_path):
     assert "No such file" in err
 
 
+def test_more_workers_than_a_configuration_may_have_are_refused():
+    code, out, err = run("bsp", "--workers", "100000000")
+    assert (code, out) == (2, "")
+    assert "4096" in err
+
+
 def test_a_quorum_that_the_configured_workers_cannot_make_up_is_refused(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("algorithm: bsp\nmembership: {elastic: true, quorum: 9}\n")
