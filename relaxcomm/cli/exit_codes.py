@@ -36,12 +36,12 @@ class RunFailed(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """The message of `error`; for an error that is not relaxcomm's own also its type, place and notes."""
+    """The message and notes of `error`; for an error that is not relaxcomm's own also its type and place."""
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
     if isinstance(error, RelaxcommError | RunFailed):
-        return str(error)
+        return f"{error}{notes}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     place = f" (at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
-    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
     what = worded(error)
     if isinstance(error, SystemExit):
         what = f"sys.exit({'' if error.code is None else repr(error.code)}) before the run was over"

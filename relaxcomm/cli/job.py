@@ -14,6 +14,7 @@ import typer
 from relaxcomm import config
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
+from relaxcomm.config.origin import Origin
 from relaxcomm.config.unread_keys import check_quorum, warn_of_idle_guard
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import shown
@@ -51,7 +52,7 @@ class Job:
     """
 
     values: Mapping[str, Any]
-    origin: str
+    origin: Origin
     link: Link | None = None
 
     def load(self, *, any_topology: bool = False) -> Config:
@@ -87,7 +88,7 @@ class Job:
         if workers is not None:
             overrides["workers"] = workers
         values, _ = config.read_values(self.values, overrides)
-        return replace(self, values=values)
+        return replace(self, values=values, origin=self.origin.without(overrides))
 
     def load_for_training(self) -> Config:
         """The configuration, and a look at everything that would fail in the workers.
@@ -120,7 +121,7 @@ class Job:
         return trainer.train(loaded, self.link).result
 
 
-def configured_task(loaded: Config, origin: str) -> TaskFactory:
+def configured_task(loaded: Config, origin: Origin) -> TaskFactory:
     """The task that a configuration names, not yet built.
 
     Raises: ConfigError, naming the place where the configuration stands.
@@ -128,7 +129,7 @@ def configured_task(loaded: Config, origin: str) -> TaskFactory:
     try:
         return find_task(loaded.task)
     except ConfigError as error:
-        raise ConfigError(f"{origin}: {error}") from error
+        raise ConfigError(f"{origin.at(['task'])}: {error}") from error
 
 
 def tell_of_phases(configured: Job, jobs: Sequence[Job]) -> None:

@@ -15,8 +15,9 @@ from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.topology_facts import parse_topology, topology_node
 from relaxcomm.cli.topology_picture import draw_topology
 from relaxcomm.cli.tree import Node, show as print_tree
-from relaxcomm.config import Config, load, names_yaml, registry
+from relaxcomm.config import Config, load_values, names_yaml, read_values, registry
 from relaxcomm.config.configuration import MOST_WORKERS
+from relaxcomm.config.origin import Origin
 from relaxcomm.config.unread_keys import check_quorum
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest, shown
@@ -110,11 +111,12 @@ def show(
         model = _model(num_parameters, task)
         made = []
         if name is not None and names_yaml(name):
-            loaded = load(name, values if graph is None else {**values, "topology": graph})
+            keys, origin = read_values(name, values if graph is None else {**values, "topology": graph})
+            loaded = load_values(keys, origin)
             if workers is not None or "workers" in loaded.model_fields_set:
                 check_quorum(loaded, workers or loaded.workers)
             workers = workers or loaded.workers
-            made = [configuration_node(name, loaded, model or _of_configured(name, loaded), workers)]
+            made = [configuration_node(name, loaded, model or _of_configured(origin, loaded), workers)]
         elif name is not None:
             sizes = _WORKERS if workers is None else (workers,)
             made = nodes(name, values, model or CountedFor.matrix(_NUM_PARAMETERS), sizes, graph)
@@ -138,7 +140,7 @@ def _of_task(found: TaskFactory, name: str) -> CountedFor:
     return CountedFor.task_model(name, found.build(seed=0).model.named_parameters())
 
 
-def _of_configured(origin: str, loaded: Config) -> CountedFor:
+def _of_configured(origin: Origin, loaded: Config) -> CountedFor:
     if loaded.task is None:
         return CountedFor.matrix(_NUM_PARAMETERS)
     found = configured_task(loaded, origin)

@@ -18,6 +18,7 @@ from pydantic import (
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import check_no_algorithm, parameters_of, parse_algorithm, parse_primitive
 from relaxcomm.config.keys import explain, put, read
+from relaxcomm.config.origin import Origin
 from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, MembershipConfig, Phase
 from relaxcomm.errors import ConfigError, RelaxcommError, TopologyError
 from relaxcomm.fields.frozen import PathText, Section
@@ -180,7 +181,7 @@ class Config(Section):
 
 def read_values(
     source: str | PathLike[str] | Mapping[str, Any] | Algorithm, overrides: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, Any], Origin]:
     """A configuration's keys, unchecked, as `load` takes them, and what errors call the place.
 
     Args:
@@ -192,7 +193,7 @@ def read_values(
     values, origin = read(source)
     for key, value in (overrides or {}).items():
         put(values, key, value)
-    return values, origin
+    return values, origin.without(overrides or ())
 
 
 def load(
@@ -215,7 +216,7 @@ def load(
     return load_values(*read_values(source, overrides))
 
 
-def load_values(values: Mapping[str, Any], origin: str, *, any_topology: bool = False) -> Config:
+def load_values(values: Mapping[str, Any], origin: Origin, *, any_topology: bool = False) -> Config:
     """Check a configuration's keys, see `load`.
 
     Args:
@@ -227,10 +228,13 @@ def load_values(values: Mapping[str, Any], origin: str, *, any_topology: bool = 
         check_no_algorithm(values, origin)
     try:
         made = Config(**values)
-        if not any_topology:
-            made.check_topology()
-        return made
     except RelaxcommError as error:
         raise type(error)(f"{origin}: {error}") from None
     except ValidationError as error:
         raise explain(error, origin, Config, parameters_of(values.get("algorithm"))) from None
+    if not any_topology:
+        try:
+            made.check_topology()
+        except RelaxcommError as error:
+            raise type(error)(f"{origin.at(['topology'])}: {error}") from None
+    return made

@@ -11,6 +11,7 @@ from typing import Any
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import registry
+from relaxcomm.config.origin import Origin
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, shown
@@ -55,7 +56,7 @@ def parameters_of(value: object) -> frozenset[str]:
     return frozenset() if entry is None else frozenset(inspect.signature(entry.build).parameters)
 
 
-def check_no_algorithm(values: Mapping[str, Any], origin: str) -> None:
+def check_no_algorithm(values: Mapping[str, Any], origin: Origin) -> None:
     """Refuse keys that are an algorithm's, where those of a configuration are expected.
 
     Raises: ConfigError.

@@ -12,7 +12,8 @@ from pydantic_core import ErrorDetails
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.extent import check_extent, parts_of
-from relaxcomm.config.yaml_text import parse_yaml
+from relaxcomm.config.origin import Origin
+from relaxcomm.config.yaml_text import parse_with_lines
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.fields.frozen import Section
 from relaxcomm.fields.validation import closest, few, shown
@@ -30,22 +31,22 @@ _EXAMPLES = {
 """Of keys that hold keys."""
 
 
-def read(source: object) -> tuple[dict[str, Any], str]:
+def read(source: object) -> tuple[dict[str, Any], Origin]:
     """A configuration's keys, unchecked, and what errors call the place where they stand.
 
     Raises: ConfigError where there is none.
     """
     if isinstance(source, Algorithm):
-        return {"algorithm": source}, "configuration"
+        return {"algorithm": source}, Origin("configuration")
     if isinstance(source, Mapping):
         check_extent(source, parts_of)
-        return _with_text_keys(source), "configuration"
+        return _with_text_keys(source), Origin("configuration")
     if not isinstance(source, str | PathLike):
         raise ConfigError(f"a configuration is a path, a mapping or an Algorithm, got {shown(source)}")
     path = Path(source)
     data = read_at_most(path, _LONGEST_BYTES, "the configuration")
     try:
-        values = parse_yaml(data.decode())
+        values, lines = parse_with_lines(data.decode())
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     except UnicodeDecodeError as error:
@@ -56,7 +57,7 @@ def read(source: object) -> tuple[dict[str, Any], str]:
         raise ConfigError(
             f"{path}: a configuration is a mapping such as 'algorithm: bsp', got {shown(values)}"
         )
-    return values, str(path)
+    return values, Origin(str(path), lines)
 
 
 def _with_text_keys(values: Mapping[Any, Any]) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def put(values: dict[str, Any], key: str, value: object) -> None:
 
 
 def explain(
-    error: ValidationError, origin: str, config: type[Section], parameters: Container[str] = ()
+    error: ValidationError, origin: Origin, config: type[Section], parameters: Container[str] = ()
 ) -> RelaxcommError:
     """What is wrong with each key: what was got, what is allowed.
 
@@ -96,10 +97,10 @@ def explain(
     """
     unknown, lines = [], []
     for fault in error.errors():
-        place = ".".join(map(str, fault["loc"]))
+        place, at = ".".join(map(str, fault["loc"])), origin.at(fault["loc"])
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, RelaxcommError):
-            return type(cause)(f"{origin}: {cause}")
+            return type(cause)(f"{at}: {cause}")
         if fault["type"] == "extra_forbidden":
             keys = _section(config, fault["loc"]).model_fields
             where = (
@@ -107,12 +108,12 @@ def explain(
                 if place in parameters
                 else closest(str(fault["loc"][-1]), keys)
             )
-            unknown.append(f"{origin}: unknown key {shown(place)}{where}")
+            unknown.append(f"{at}: unknown key {shown(place)}{where}")
         elif fault["type"] == "missing":
             hint = "; name one, such as algorithm: bsp" if fault["loc"][-1] == "algorithm" else ""
-            lines.append(f"{origin}: {place} is missing{hint}")
+            lines.append(f"{at}: {place} is missing{hint}")
         else:
-            lines.append(f"{origin}: {place}: {shown(fault['input'])} is not allowed{_allowed(fault)}")
+            lines.append(f"{at}: {place}: {shown(fault['input'])} is not allowed{_allowed(fault)}")
     return ConfigError(few([*unknown, *lines]))  # what is missing may only be mistyped
 
 

@@ -129,6 +129,18 @@ def _parts(node: Any) -> Iterator[Any]:
             yield from pair
 
 
+def _lines(node: Any, key: tuple[int | str, ...] = ()) -> Iterator[tuple[tuple[int | str, ...], int]]:
+    """The lines of the keys, and of what lists hold."""
+    inner: list[tuple[int | str, Any, Any]] = []
+    if isinstance(node, yaml.MappingNode):
+        inner = [(name.value, name, value) for name, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        inner = [(index, value, value) for index, value in enumerate(node.value)]
+    for part, place, value in inner:
+        yield (*key, part), place.start_mark.line + 1
+        yield from _lines(value, (*key, part))
+
+
 def parse_yaml(text: str) -> Any:
     """What a YAML text says.
 
@@ -139,13 +151,21 @@ def parse_yaml(text: str) -> Any:
         >>> parse_yaml("{lr: 1e-3, steps: 16}")
         {'lr': 0.001, 'steps': 16}
     """
+    return parse_with_lines(text)[0]
+
+
+def parse_with_lines(text: str) -> tuple[Any, dict[tuple[int | str, ...], int]]:
+    """What a YAML text says, and in which line each key stands.
+
+    Raises: as `parse_yaml`.
+    """
     if len(text) > _LONGEST_CHARACTERS:
         raise ConfigError(f"a text of {len(text):,} characters; {_LONGEST_CHARACTERS:,} at most are read")
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         check_extent(node, _parts)
-        return None if node is None else loader.construct_document(node)
+        return (None, {}) if node is None else (loader.construct_document(node), dict(_lines(node)))
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"not YAML: {_place(error.problem_mark)}{error.problem}") from None
     except yaml.YAMLError as error:

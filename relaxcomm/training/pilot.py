@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from relaxcomm.config import Config, load_values
+from relaxcomm.config.origin import Origin
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.timeline import Times
 from relaxcomm.planner.planned_network import PlannedNetwork, coding_seconds
@@ -172,4 +173,4 @@ def simulated_config(config: Config, algorithm: object, scenario: Scenario) -> C
     if algorithm != config.algorithm:
         values["phases"] = ()
     values.pop("membership")
-    return load_values(values, f"training with seed {scenario.seed}")
+    return load_values(values, Origin(f"training with seed {scenario.seed}"))

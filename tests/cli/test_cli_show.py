@@ -94,11 +94,12 @@ def test_a_configuration_that_is_wrong_or_missing_is_refused(tmp_path):
     file.write_text("algorithm: {name: local_sgd, steps: 4, delay: 9}\n")
     code, out, err = run(str(file))
     assert (code, out) == (2, "")
+    assert "wrong.yaml: line 1: " in err
     assert "delay 9 is longer than the 4 step(s)" in err
     file.write_text("algorithm: bsp\ntask: digit\n")
     code, _, err = run(str(file))
     assert code == 2
-    assert "wrong.yaml: unknown task 'digit'" in err
+    assert "wrong.yaml: line 2: unknown task 'digit'" in err
     code, _, err = run(str(tmp_path / "none.yaml"))
     assert code == 2
     assert "No such file" in err

@@ -7,6 +7,7 @@ import networkx
 from relaxcomm import config
 from relaxcomm.cli import local_run
 from relaxcomm.cli.job import Job
+from relaxcomm.config.origin import Origin
 
 
 def test_paths_are_whole_for_who_joins_from_another_folder(tmp_path, monkeypatch):
@@ -22,7 +23,7 @@ def test_paths_are_whole_for_who_joins_from_another_folder(tmp_path, monkeypatch
         "checkpoint": {"path": "saved", "every_steps": 5},
         "output": "results",
     }
-    local_run.run(Job(values, "a test"), config.load(values))
+    local_run.run(Job(values, Origin("a test")), config.load(values))
     assert told["configuration"] == {
         **values,
         "topology": {"file": {"path": f"{tmp_path}/sites.edgelist"}},

@@ -210,3 +210,33 @@ def test_of_whom_no_home_folder_is_known_is_refused(key):
     says = r"~nobody_here/x[.a-z]*: no home folder is known of ~nobody_here; write the path in full"
     with pytest.raises(RelaxcommError, match=says):
         load(values, {key: "~nobody_here/x" + ".edgelist" * key.startswith("topology")}).topology.graph(2)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("seed: 1\nalgorithm: locl_sgd\n", 2, "unknown algorithm 'locl_sgd'"),
+        ("algorithm:\n  name: local_sgd\n  steps: 0\n", 1, "steps"),
+        ("algorithm: bsp\ndata:\n  batch_size: 8\n  micro_batch_size: 0\n", 4, "data.micro_batch_size: 0"),
+        ("algorithm: bsp\n\nsed: 1\n", 3, "unknown key 'sed'"),
+        ("algorithm: bsp\ncheckpoint: {path: here}\n", 2, "give just one of them"),
+        ("algorithm: bsp\nphases:\n- after_steps: 5\n  algorithm: bps\n", 4, "unknown algorithm 'bps'"),
+        ("algorithm: selsync\n# of the sites\ntopology: ring\n", 3, "cannot use topology ring()"),
+        ("base: &few {batch_size: 0}\nalgorithm: bsp\ndata:\n  <<: *few\n", 1, "unknown key 'base'"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path, text, line, says):
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises((ConfigError, CompositionError), match=rf"job\.yaml: line {line}: ") as caught:
+        load(path)
+    assert says in str(caught.value)
+
+
+def test_what_was_given_over_a_file_has_no_line_of_it(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("algorithm:\n  name: local_sgd\nseed: 1\n")
+    for key in ("algorithm.steps", "seed"):
+        with pytest.raises(ConfigError) as caught:
+            load(path, {key: -1})
+        assert "line" not in str(caught.value)
