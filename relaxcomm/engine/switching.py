@@ -77,13 +77,11 @@ def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residua
 def leave(loop: Loop) -> None:
     """Follow the training loop no more, and apply everything that is on its way; `.grad` stays as it is."""
     loop.leave()
-    with _gradients_kept(loop.step.bound):
-        come_to_rest(loop.step)
-        loop.step.backward.release()
+    come_to_rest(loop.step)
 
 
 def come_to_rest(step: Step) -> None:
-    """Apply everything that is on its way; the hooks must be off."""
+    """Apply everything that is on its way, and leave `.grad` as it is; the hooks must be off."""
     bound = step.bound
     bound.flags.raise_if_bad()
     bound.votes.drain()
@@ -96,17 +94,19 @@ def come_to_rest(step: Step) -> None:
         bound.world.transport.leave()
         bound.state.take_rest(bound.plan)
         bound.replica.forget_scale()  # no GradScaler unscales what is late
-        while step.backward.drain():
-            for optimizer in bound.replica.optimizers:
-                lay_out_as_parameters(optimizer)
-                optimizer.step()
+        with _gradients_kept(step):
+            while step.backward.drain():
+                for optimizer in bound.replica.optimizers:
+                    lay_out_as_parameters(optimizer)
+                    optimizer.step()
 
 
 @contextmanager
-def _gradients_kept(bound: Bound) -> Iterator[None]:
-    """Have `.grad` afterwards as it was before: late gradients pass through it."""
-    tensors = [item.parameter for item in bound.replica.parameters]
-    kept = [None if tensor.grad is None else tensor.grad.clone() for tensor in tensors]
+def _gradients_kept(step: Step) -> Iterator[None]:
+    """Have `.grad` afterwards as it was before, in its own memory: late gradients pass through it."""
+    step.backward.release()
+    tensors = [item.parameter for item in step.bound.replica.parameters]
+    kept = [tensor.grad for tensor in tensors]
     yield
     for tensor, gradient in zip(tensors, kept, strict=True):
         tensor.grad = gradient

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.sharding import like
+from relaxcomm.replica.user_gradients import UserGradients, memory_holders
 from relaxcomm.tensors.buckets import Bucket, Item, local
 
 CACHED_BYTES, _LARGE_BYTES, _SPAN_BYTES = 1 << 20, 1 << 17, 1 << 19
@@ -28,14 +29,6 @@ def check_dense(parameters: Iterable[Item]) -> None:
             )
 
 
-def memory_holders(tensor: Tensor) -> int | None:
-    """How many tensors have its memory, and what looks at it; None where torch cannot tell."""
-    # No public name says it; builds without CUDA lack this one in torch 2.8.
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    storage = tensor.untyped_storage()
-    return None if count is None else count(storage._cdata)
-
-
 class GradientBuffer:
     """The flat gradients of a bucket, with one flag a tensor behind them.
 
@@ -50,6 +43,8 @@ class GradientBuffer:
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self.parameters = [item.parameter for item in bucket.items]
+        self.theirs = UserGradients(self.parameters)
+        """Those that are tensors of the training loop's own."""
         self._allocate()
         self.unused: list[int] = []
         self._is_sharded = any(item.sharded is not None for item in bucket.items)
@@ -77,8 +72,10 @@ class GradientBuffer:
         """Copy one gradient that has just come, as `collect` does for all."""
         gradient = self.parameters[index].grad
         if gradient is not None and gradient is not self._grads[index]:
+            fresh = {index: gradient}
             try:
-                self._fill(range(index, index + 1), self.views[index], {index: gradient}, factor)
+                self._take_theirs(fresh)
+                self._fill(range(index, index + 1), self.views[index], fresh, factor)
                 self._expose([index])
             except RuntimeError:
                 self._check_gradients()
@@ -100,6 +97,7 @@ class GradientBuffer:
             if gradient is not own and gradient is not None
         }
         try:
+            self._take_theirs(fresh)
             for span, flat in self._spans:
                 self._fill(span, flat, fresh, factor)
             self._expose(fresh)
@@ -126,8 +124,16 @@ class GradientBuffer:
         """Whether a tensor has an entry other than zero, 1 or 0 each."""
         return torch.stack([view.any() for view in self.views]).float()
 
+    def hide(self) -> None:
+        """Make no view `.grad`."""
+        self.theirs.give_back()
+        for parameter, own in zip(self.parameters, self._grads, strict=True):
+            if parameter.grad is own:
+                parameter.grad = None
+
     def release(self) -> None:
         """Give gradients that are views their own memory, as before attach."""
+        self.theirs.give_back()
         for parameter, own in zip(self.parameters, self._grads, strict=True):
             if parameter.grad is own:
                 parameter.grad = own.clone(memory_format=torch.preserve_format)
@@ -167,6 +173,10 @@ class GradientBuffer:
         self._spans = [(span, self.main[offsets[span[0]] : offsets[span[-1] + 1]]) for span in spans]
         self._references = list(map(sys.getrefcount, self._grads))
         self._holders = memory_holders(self.whole)
+
+    def _take_theirs(self, fresh: Mapping[int, Tensor]) -> None:
+        if not self._is_sharded:  # there FSDP hands out views of what it has reduced
+            self.theirs.take(fresh)
 
     def _fill(self, span: range, flat: Tensor, fresh: Mapping[int, Tensor], factor: float | None) -> None:
         """Copy the gradients that have come for tensors side by side; multiply what was not taken before."""

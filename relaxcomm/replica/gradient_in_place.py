@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relaxcomm.replica.gradient_buffer import CACHED_BYTES, check_dense, memory_holders
+from relaxcomm.replica.gradient_buffer import CACHED_BYTES, check_dense
+from relaxcomm.replica.user_gradients import UserGradients, has_own_memory
 from relaxcomm.tensors.buckets import Bucket, Item
 
 
@@ -27,6 +28,8 @@ class GradientInPlace:
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self._parameter = bucket.items[0].parameter
+        self.theirs = UserGradients([self._parameter])
+        """It, where it is a tensor of the training loop's own."""
         self._flat: Tensor | None = None
         self._strides = bucket.views(torch.empty(bucket.numel, device="meta"))[0].stride()
         self.flags = torch.zeros(1, dtype=bucket.dtype)
@@ -71,6 +74,7 @@ class GradientInPlace:
         if gradient is None:
             return
         if not self._is_alone(gradient):
+            self.theirs.take({0: gradient})
             gradient = self._parameter.grad = self._copy(gradient)
         self._flat = gradient.as_strided((self.bucket.numel,), (1,))
         if factor is not None:
@@ -92,8 +96,14 @@ class GradientInPlace:
         """Whether the gradient has an entry other than zero, 1 or 0."""
         return self.main.any().float().view(1)
 
+    def hide(self) -> None:
+        """Look at the gradient no more, which has its own memory."""
+        self.release()
+        self._flat = None
+
     def release(self) -> None:
-        """Nothing to give back: the gradient has its own memory."""
+        """Give back a tensor of the training loop's own; any other gradient has its own memory."""
+        self.theirs.give_back()
 
     def _is_alone(self, gradient: Tensor) -> bool:
         """Whether nobody else looks at its memory: views of one gradient may be those of two parameters."""
@@ -103,7 +113,7 @@ class GradientInPlace:
             and gradient.numel() == self.bucket.numel
             and not gradient.requires_grad  # else a graph would keep it for a second derivative
             and gradient.stride() == self._strides
-            and _has_own_memory(gradient)
+            and has_own_memory(gradient)
         )
 
     def _copy(self, gradient: Tensor) -> Tensor:
@@ -111,9 +121,3 @@ class GradientInPlace:
         self.bucket.check_unchanged()
         own = torch.empty_strided(gradient.shape, self._strides, dtype=self.bucket.dtype)
         return own.copy_(gradient.detach())
-
-
-def _has_own_memory(tensor: Tensor) -> bool:
-    """Whether no other tensor has it; torch may be unable to tell, which counts as no."""
-    holders = memory_holders(tensor)
-    return holders is not None and holders == memory_holders(torch.empty(1))

@@ -162,7 +162,9 @@ class Replica:
     def spoil_gradients(self) -> None:
         """Make every `.grad` NaN, so that the GradScaler, which demands to see some, skips the step."""
         for item in self.parameters:
-            item.parameter.grad = torch.full_like(item.parameter, torch.nan)
+            if item.parameter.grad is None:
+                item.parameter.grad = torch.empty_like(item.parameter)
+            item.parameter.grad.fill_(torch.nan)  # where it lies: it may be a tensor of the training loop's
 
     def remember_scale(self) -> None:
         """Keep the scale of the gradients that are there now."""

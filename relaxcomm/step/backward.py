@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
+from relaxcomm.replica.user_gradients import zero_or_none
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.backward_errors import second_backward_error, taken_away_error
 from relaxcomm.step.bound import Bound
@@ -100,15 +101,26 @@ class Backward:
         if self._is_open:
             if self._run_voted():
                 finite = self._ask()
-            self._finiteness.commit(self.buckets, finite)
+            try:
+                self._finiteness.commit(self.buckets, finite)
+            finally:
+                for bucket in self.buckets:
+                    bucket.buffer.theirs.give_back()
         self._is_open = False
 
     def shadow(self) -> None:
-        """Take part in the others' backward with zero gradients; `.grad` ends up None."""
-        self._bound.replica.clear_gradients()
+        """Take part in the others' backward with zero gradients, which `.grad` has no more afterwards."""
+        self.clear()
         self.begin()
         self.end(abstains=True)
-        self._bound.replica.clear_gradients()
+        self.clear()
+
+    def clear(self) -> None:
+        """Make `.grad` None, but zeros where it is a tensor of the training loop's own."""
+        for bucket in self.buckets:
+            bucket.buffer.hide()
+        for item in self._bound.replica.parameters:
+            zero_or_none(item)
 
     def tick(self) -> None:
         """The step is closed."""
@@ -119,6 +131,7 @@ class Backward:
         self._pipeline.finish()
         for bucket in self.buckets:
             bucket.abort()
+            bucket.buffer.theirs.give_back()
         self._readiness.abort()
         self._is_open = False
         self.tick()

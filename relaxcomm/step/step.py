@@ -182,9 +182,8 @@ class Step:
         replica = self.bound.replica
         if not self.bound.algorithm.at("backward"):
             return
-        if replica.scaler is None:
-            replica.clear_gradients()
-        else:
+        self.backward.clear()
+        if replica.scaler is not None:
             replica.spoil_gradients()
 
     def rewind(self, steps: int) -> None:

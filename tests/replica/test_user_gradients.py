@@ -1,0 +1,148 @@
+"""Gradients that are tensors of the training loop's own get what is exchanged, and are `.grad` again."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from relaxcomm.replica.gradient_buffer import GradientBuffer
+from relaxcomm.tensors.buckets import Bucket, Item
+from tests.engine.harness import in_process, on_gloo, values
+
+ALGORITHMS = [
+    *("bsp", "topk_sgd", "powersgd", "signsgd", "ef21"),
+    {"name": "delayed_sgd", "delay": 2},
+    {"name": "selsync", "threshold": 0.1, "aggregate": "gradients"},
+]
+
+
+def flat_views(model):
+    """One flat buffer, as apex and DeepSpeed have it."""
+    flat = torch.zeros(sum(p.numel() for p in model.parameters()), dtype=torch.float64)
+    begin = 0
+    for parameter in model.parameters():
+        parameter.grad = flat[begin : (begin := begin + parameter.numel())].view_as(parameter)
+    return [flat]
+
+
+def list_of_tensors(model):
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def made(sizes=(3, 5, 2)):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(*sizes[:2]), nn.Tanh(), nn.Linear(*sizes[1:])).double()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+
+
+def gradients(tensors):
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def trained(world, algorithm, own, backwards=1, then=None, sizes=(3, 5, 2)):
+    """Train; what is in tensors of one's own is what the optimizer steps by."""
+    model, optimizer = made(sizes)
+    draw = torch.Generator().manual_seed(world.rank)
+    kept = own(model) if own else None
+    with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 150}) as engine:
+        for step in range(5):
+            if step == 3 and then is not None:
+                engine.switch(then)
+            for tensor in kept or ():
+                tensor.zero_()
+            if not kept:
+                optimizer.zero_grad()
+            for last in (*[False] * (backwards - 1), True):
+                x = torch.randn(4, sizes[0], generator=draw, dtype=torch.float64)
+                if last:
+                    model(x).square().mean().backward()
+                else:
+                    with engine.no_sync():
+                        model(x).square().mean().backward()
+            if kept:
+                assert torch.equal(gradients(kept), gradients(p.grad for p in model.parameters()))
+            optimizer.step()
+    if kept:
+        kept[0].fill_(7.0)  # they are `.grad` after close, too
+        assert (next(model.parameters()).grad == 7.0).all()
+    return values(model)
+
+
+@pytest.mark.every_other("algorithm", "own", "backwards")
+@pytest.mark.parametrize("backwards", [1, 2])
+@pytest.mark.parametrize("own", [flat_views, list_of_tensors])
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
+def test_training_is_that_of_gradients_of_autograds(algorithm, own, backwards):
+    expected = in_process(trained, 3, algorithm, None, backwards)
+    for found, wanted in zip(in_process(trained, 3, algorithm, own, backwards), expected, strict=True):
+        assert abs(found - wanted).max() < 1e-12
+
+
+def test_a_large_gradient_that_is_exchanged_in_place():
+    sizes = (400, 400, 1)  # 1.2 MiB
+    expected = in_process(trained, 2, "bsp", None, 2, None, sizes)
+    for own in (flat_views, list_of_tensors):
+        found = in_process(trained, 2, "bsp", own, 2, None, sizes)
+        assert abs(found[1] - expected[1]).max() < 1e-12
+
+
+def test_late_gradients_pass_by_at_a_switch():
+    late = {"name": "delayed_sgd", "delay": 2}
+    expected = in_process(trained, 3, late, None, 1, "bsp")
+    assert abs(in_process(trained, 3, late, flat_views, 1, "bsp")[2] - expected[2]).max() < 1e-12
+
+
+@pytest.mark.ranks
+def test_on_gloo():
+    expected, found = (on_gloo(trained, 3, "bsp", own, 2) for own in (None, flat_views))
+    assert abs(found[2] - expected[2]).max() < 1e-12
+
+
+def uneven(world, own):
+    model, optimizer = made()
+    draw = torch.Generator().manual_seed(world.rank)
+    kept = own(model) if own else []
+    with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 150}) as engine:
+        for _ in range(2):
+            with engine.join():
+                for _ in range(1 + 2 * world.rank):
+                    for tensor in kept:
+                        tensor.zero_()
+                    if not kept:
+                        optimizer.zero_grad()
+                    x = torch.randn(4, 3, generator=draw, dtype=torch.float64)
+                    model(x).square().mean().backward()
+                    optimizer.step()
+    if kept:
+        kept[0].fill_(7.0)
+        assert (next(model.parameters()).grad == 7.0).all()
+    return values(model)
+
+
+def test_a_rank_that_has_followed_others_in_join_goes_on_with_them():
+    expected = in_process(uneven, 3, None)
+    for found, wanted in zip(in_process(uneven, 3, flat_views), expected, strict=True):
+        assert abs(found - wanted).max() < 1e-12
+
+
+def collected(held):
+    """What is left of a gradient to which autograd has added."""
+    parameter = nn.Parameter(torch.zeros(3))
+    buffer = GradientBuffer(Bucket(0, [Item("p", parameter)]))
+    for _ in range(2):
+        parameter.mul(2.0).sum().backward()
+    gradient, kept = weakref.ref(parameter.grad), parameter.grad if held else None
+    buffer.expect_all()
+    buffer.collect()
+    buffer.theirs.give_back()
+    return parameter.grad is not buffer.views[0] and parameter.grad is kept, gradient() is not None
+
+
+def test_what_no_sync_has_left_is_let_go():
+    assert collected(held=True) == (True, True)
+    assert collected(held=False) == (False, False)
