@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from torch import nn
@@ -16,7 +15,7 @@ from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import nesterov, sgd
 from relaxcomm.primitives.outers.slowmo import slowmo
-from relaxcomm.replica.named_parameters import named_parameters, trainable
+from relaxcomm.replica.named_parameters import check_stepped_once, named_parameters, trainable
 from relaxcomm.replica.sharding import is_sharded_model
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.system.torch_classes import derives_from
@@ -80,13 +79,8 @@ def _check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], algorit
     for rule in algorithm.rules:
         for made in rule.primitives.values():
             made.check_optimizer(groups)
+    check_stepped_once(model, optimizers)
     known = {id(p) for _, p in named_parameters(model)}
-    optimized = Counter(id(p) for group in groups for p in group["params"])
-    for name, p in named_parameters(model):
-        if optimized[id(p)] > 1:
-            raise CompositionError(
-                f"{name} is stepped by {optimized[id(p)]} of the optimizers; give each parameter to one"
-            )
     for index, group in enumerate(groups):
         foreign = sum(id(p) not in known for p in group["params"])
         if foreign:

@@ -29,6 +29,20 @@ def check_dense(parameters: Iterable[Item]) -> None:
             )
 
 
+def check_gradients(bucket: Bucket) -> None:
+    """Raise UsageError for a parameter whose gradient cannot be exchanged as that of the bucket's."""
+    check_dense(bucket.items)
+    bucket.check_unchanged()
+    for item in bucket.items:
+        wanted = getattr(item.parameter, "grad_dtype", bucket.dtype)  # torch 2.8 has none; None takes any
+        if wanted not in (None, bucket.dtype):
+            raise UsageError(
+                f"{item.name} is {bucket.dtype} and has grad_dtype={wanted}, but gradients are exchanged in "
+                "the type of their parameters; leave grad_dtype as it is, or use an algorithm that exchanges "
+                "parameters, such as local_sgd"
+            )
+
+
 class GradientBuffer:
     """The flat gradients of a bucket, with one flag a tensor behind them.
 
@@ -78,7 +92,7 @@ class GradientBuffer:
                 self._fill(range(index, index + 1), self.views[index], fresh, factor)
                 self._expose([index])
             except RuntimeError:
-                self._check_gradients()
+                check_gradients(self.bucket)  # may say why torch refuses
                 raise
             self._taken.add(index)
 
@@ -102,7 +116,7 @@ class GradientBuffer:
                 self._fill(span, flat, fresh, factor)
             self._expose(fresh)
         except RuntimeError:
-            self._check_gradients()
+            check_gradients(self.bucket)  # may say why torch refuses
             raise
         self._taken.clear()  # what another rule collects in this backward is the last one's result
         self.flags.fill_(1)
@@ -194,11 +208,6 @@ class GradientBuffer:
             flat.mul_(factor)  # one call for all of them, while they are in the cache
         elif left := [self.views[index] for index in span if index not in self._taken]:
             torch._foreach_mul_(left, factor)
-
-    def _check_gradients(self) -> None:
-        """Say why torch refuses to copy a gradient, or to have a view as `.grad`, where that is known."""
-        check_dense(self.bucket.items)
-        self.bucket.check_unchanged()
 
 
 def _spans(sizes: Sequence[int]) -> Iterator[range]:

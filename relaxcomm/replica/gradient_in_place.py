@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relaxcomm.replica.gradient_buffer import CACHED_BYTES, check_dense
+from relaxcomm.replica.gradient_buffer import CACHED_BYTES, check_gradients
 from relaxcomm.replica.user_gradients import UserGradients, has_own_memory
 from relaxcomm.tensors.buckets import Bucket, Item
 
@@ -117,7 +117,6 @@ class GradientInPlace:
         )
 
     def _copy(self, gradient: Tensor) -> Tensor:
-        check_dense(self.bucket.items)
-        self.bucket.check_unchanged()
+        check_gradients(self.bucket)
         own = torch.empty_strided(gradient.shape, self._strides, dtype=self.bucket.dtype)
         return own.copy_(gradient.detach())

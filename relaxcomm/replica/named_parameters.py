@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
+from relaxcomm.errors import CompositionError
 from relaxcomm.replica.sharding import item_of
 from relaxcomm.tensors.buckets import Item
 
@@ -25,3 +27,14 @@ def trainable(model: nn.Module) -> list[Item]:
 def param_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
     """The groups of all optimizers, one after the other."""
     return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def check_stepped_once(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Raise CompositionError for a parameter that several optimizers step."""
+    times = Counter(id(p) for group in param_groups(optimizers) for p in group["params"])
+    for name, p in named_parameters(model):
+        if times[id(p)] > 1:
+            raise CompositionError(
+                f"{name} is stepped by {times[id(p)]} of the optimizers; give each parameter to one, and "
+                "attach with one of two that take turns on the same parameters"
+            )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from relaxcomm.errors import CompositionError, UsageError
-from relaxcomm.replica.named_parameters import named_parameters, param_groups, trainable
+from relaxcomm.replica.named_parameters import check_stepped_once, named_parameters, param_groups, trainable
 from relaxcomm.replica.sharding import is_sharded_model, item_of, reshard
 from relaxcomm.replica.wrappers import check_unwrapped
 from relaxcomm.tensors.buckets import local
@@ -36,7 +36,7 @@ class TrainedParameters:
         self._remember()
 
     def check(self) -> None:
-        """Raise UsageError for a parameter that came later, was replaced or taken away."""
+        """Raise UsageError for a parameter that came later, was replaced, taken away or given twice."""
         if self._is_sharded:
             reshard(self._model)
             self._check_shards()
@@ -94,6 +94,7 @@ class TrainedParameters:
         """Something has changed; it may be harmless, such as a new name for the same parameter."""
         try:
             check_unwrapped(self._model)
+            check_stepped_once(self._model, self._optimizers)
         except CompositionError as error:
             raise UsageError(str(error)) from None
         present: dict[Tensor, str] = {p: name for name, p in named_parameters(self._model)}

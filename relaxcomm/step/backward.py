@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
-from relaxcomm.replica.user_gradients import zero_or_none
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.backward_errors import second_backward_error, taken_away_error
 from relaxcomm.step.bound import Bound
@@ -108,20 +107,6 @@ class Backward:
                     bucket.buffer.theirs.give_back()
         self._is_open = False
 
-    def shadow(self) -> None:
-        """Take part in the others' backward with zero gradients, which `.grad` has no more afterwards."""
-        self.clear()
-        self.begin()
-        self.end(abstains=True)
-        self.clear()
-
-    def clear(self) -> None:
-        """Make `.grad` None, but zeros where it is a tensor of the training loop's own."""
-        for bucket in self.buckets:
-            bucket.buffer.hide()
-        for item in self._bound.replica.parameters:
-            zero_or_none(item)
-
     def tick(self) -> None:
         """The step is closed."""
         self.synchronised = self.exchanged = False
@@ -131,7 +116,6 @@ class Backward:
         self._pipeline.finish()
         for bucket in self.buckets:
             bucket.abort()
-            bucket.buffer.theirs.give_back()
         self._readiness.abort()
         self._is_open = False
         self.tick()

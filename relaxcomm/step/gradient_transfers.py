@@ -174,6 +174,7 @@ class GradientTransfers:
         """Forget what was sent in this step, which an error has ended."""
         self.commit(False)
         self.late.forget_sent_now()
+        self.buffer.theirs.give_back()
 
     def _program(self, transfers: Sequence[Transfer], *, divided: bool) -> Program:
         buffer, numel = self.buffer, self.bucket.numel

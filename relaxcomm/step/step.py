@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from relaxcomm.config import DriftGuard
+from relaxcomm.replica.user_gradients import zero_or_none
 from relaxcomm.step import served
 from relaxcomm.step.backward import Backward
 from relaxcomm.step.bases import Bases
@@ -157,7 +158,7 @@ class Step:
     def shadow(self) -> bool:
         """Take part in all that the others exchange in this step; False when nobody trains any more."""
         for is_due, follow in (
-            (self.backward.meets, self.backward.shadow),
+            (self.backward.meets, self._shadow_backward),
             (self.parameters.lands, self.parameters.apply_due),
         ):
             if is_due():
@@ -182,7 +183,7 @@ class Step:
         replica = self.bound.replica
         if not self.bound.algorithm.at("backward"):
             return
-        self.backward.clear()
+        self._clear_gradients()
         if replica.scaler is not None:
             replica.spoil_gradients()
 
@@ -191,6 +192,20 @@ class Step:
         clock, statistics = self.bound.clock, self.bound.world.statistics
         statistics.rewind(steps, self.bound.uncompressed_bytes)
         clock.set(clock.step - steps)
+
+    def _shadow_backward(self) -> None:
+        """Take part in the others' backward with zero gradients."""
+        self._clear_gradients()
+        self.backward.begin()
+        self.backward.end(abstains=True)
+        self._clear_gradients()
+
+    def _clear_gradients(self) -> None:
+        """Make `.grad` None, but zeros where it is a tensor of the training loop's own."""
+        for bucket in self.backward.buckets:
+            bucket.buffer.hide()
+        for item in self.bound.replica.parameters:
+            zero_or_none(item)
 
     def _tell(self) -> None:
         self.bound.norms.residual(self.bound.state.slots.values())

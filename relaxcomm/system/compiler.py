@@ -11,8 +11,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _WHOLE = (
-    "relaxcomm's hooks are no part of a graph: with fullgraph=True, attach the module that torch.compile has "
-    "returned instead of the one inside it, and leave fullgraph out where an optimizer's step is compiled"
+    "relaxcomm's hooks are no part of a graph: with fullgraph=True, attach what torch.compile(model) returns "
+    "instead of the model inside it, and leave fullgraph out of model.compile(), which compiles the model in "
+    "place, and where an optimizer's step is compiled"
 )
 
 

@@ -226,3 +226,41 @@ def test_what_does_not_fit_together_is_refused():
     momentum = torch.optim.SGD(model[2].parameters(), lr=0.1, momentum=0.9)
     with pytest.raises(CompositionError, match="group 1 has"):
         relaxcomm.attach(model, [first, momentum], "qadam")
+
+
+def taking_turns(world, algorithm):
+    """Two optimizers of all parameters, of which the engine follows one."""
+    model = CASES["toy"].model(seed=0)
+    followed, other = (torch.optim.SGD(model.parameters(), lr=lr) for lr in (0.1, 0.05))
+    with world.attach(model, followed, {"algorithm": algorithm}) as engine:
+        for step in range(4):
+            followed.zero_grad()
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            other.step()
+            followed.step()
+        assert (engine.statistics["steps"], engine.statistics["synchronisations"]) == (4, 4)
+        engine.close(average=False)
+    return values(model)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 1}, "qadam"], ids=str)
+def test_another_of_the_same_parameters_may_step_beside_it(algorithm):
+    first, *others = in_process(taking_turns, 3, algorithm)
+    for found in others:
+        np.testing.assert_array_equal(found, first)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 1}, "qadam"], ids=str)
+def test_parameters_that_two_share_later_are_refused(algorithm):
+    def program(group):
+        model = CASES["toy"].model()
+        first, second = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[0], model[2]))
+        with relaxcomm.attach(
+            model, [first, second], {"algorithm": algorithm, "bucket_bytes": 150}, process_group=group
+        ):
+            second.add_param_group({"params": list(model[0].parameters())})
+            CASES["toy"].local_loss(model, 0, 0).backward()
+            first.step()
+
+    with pytest.raises(UsageError, match=r"0\.weight is stepped by 2 of the optimizers; give each"):
+        relaxcomm.simulate(program, 3)

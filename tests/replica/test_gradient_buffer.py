@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import relaxcomm
+from relaxcomm.errors import UsageError
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.testing import PretendGpu
@@ -132,3 +133,16 @@ def test_what_torch_refuses_is_told_with_a_remedy(size, change):
         parameters[1].grad, remedy = torch.ones(size, 1).to_sparse(), "use sparse=False"
     with pytest.raises(relaxcomm.UsageError, match=remedy):
         fill(buffer)
+
+
+@pytest.mark.skipif(not hasattr(torch.zeros(1), "grad_dtype"), reason="this torch has no grad_dtype")
+@pytest.mark.parametrize("side", [4, 512])  # the latter is exchanged in place
+def test_a_gradient_of_another_type_is_refused(side):
+    def program(group):
+        model = torch.nn.Linear(side, side)
+        model.weight.grad_dtype = torch.float64
+        with relaxcomm.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), "bsp", process_group=group):
+            model(torch.ones(1, side)).sum().backward()
+
+    with pytest.raises(UsageError, match=r"weight is torch.float32 and has grad_dtype=torch.float64"):
+        relaxcomm.simulate(program, 3)
