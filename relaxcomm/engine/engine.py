@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -176,7 +177,7 @@ class Engine(Batching, Restorable, Telemetry):
             >>> simulate(train, 3)
             [1.0, 1.0, 1.0]
         """
-        if self._closed:
+        if self._closed or sys.is_finalizing():
             return
         self._check_not_averaged("close()")
         if not self._finished:
@@ -228,7 +229,8 @@ class Engine(Batching, Restorable, Telemetry):
             error = refused
             raise
         finally:
-            if error is not None and not self._closed:
+            # A generator may end so late that torch aborts if touched; what is open was ended at exit.
+            if error is not None and not (self._closed or sys.is_finalizing()):
                 self._fail(error)
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any, BinaryIO
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -45,6 +45,10 @@ class Target:
     network: str = ""
 
 
+class _DroppedError(Exception):
+    """Nobody keeps who answers."""
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = 2 * _MOST_CLIENTS  # the usual 5 make a sixth wait for seconds
@@ -52,6 +56,19 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._since: dict[socket.socket, float] = {}
         super().__init__(*args, **kwargs)
+
+    def set_app(self, application: Any) -> None:
+        """Answer by a bound method while somebody else keeps its object, which a thread must not."""
+        self._application = WeakMethod(application)
+
+    def get_app(self) -> Any:
+        return self._application() or _answer_no_more
+
+    def serve(self) -> None:
+        """Answer until `shutdown`, or until nobody keeps who answers."""
+        with suppress(_DroppedError):
+            self.serve_forever()
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, but not in more of them than somebody who means well needs."""
@@ -66,7 +83,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Hang up on who has taken too long, however busy with it."""
+        """Now and then: hang up on who has taken too long, however busy with it."""
+        if self._application() is None:
+            raise _DroppedError
         latest = time.monotonic() - _SLOWEST_CLIENT_SECONDS
         for request, since in list(self._since.items()):
             if since < latest:
@@ -115,7 +134,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class Exporter:
-    """Answers requests in threads of its own until it is closed.
+    """Answers requests in threads of its own until it is closed, or nobody keeps it.
 
     Args:
         address: to bind to.
@@ -135,14 +154,14 @@ class Exporter:
         self.port = self._server.server_port
         self.url = f"http://{before_port(address)}:{self.port}"
         thread = threading.Thread(
-            target=self._server.serve_forever, daemon=True, name=f"relaxcomm-metrics-{self.port}"
+            target=self._server.serve, daemon=True, name=f"relaxcomm-metrics-{self.port}"
         )
         thread.start()
 
     def close(self) -> None:
         """Stop answering and free the port."""
         self._server.shutdown()
-        self._server.server_close()
+        self._server.server_close()  # which the thread may not have come to
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
@@ -170,6 +189,11 @@ class Exporter:
             }
             for target in self.targets
         ]
+
+
+def _answer_no_more(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    start("503 Service Unavailable", [("Content-Type", "text/plain")])
+    return [b"The run has ended.\n"]
 
 
 def _forget() -> None:

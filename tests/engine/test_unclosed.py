@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
+import urllib.request
 from pathlib import Path
 from weakref import ref
 
@@ -17,6 +19,7 @@ from relaxcomm.engine import unclosed
 from tests.engine.harness import World, in_process, values
 from tests.models import CASES, make_optimizer
 from tests.monitoring.harness import read_log
+from tests.waiting import until
 
 SCRIPT = """
 import os, sys
@@ -184,3 +187,61 @@ def test_an_engine_that_nobody_holds_goes_on_while_its_model_is_trained(collecte
     )
     assert kept == not_kept
     assert algorithm == "selsync" or kept[0] == kept[1]
+
+
+def shown(world: World):
+    """What is left of an engine with an exporter, and where that was."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    engine = world.attach(model, optimizer, {"algorithm": "bsp", "metrics": {"port": 0}})
+    return ref(engine._session), ref(model), engine._session.metering.url
+
+
+def is_answered(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url + "/metrics", timeout=10):
+            return True
+    except OSError:
+        return False
+
+
+def test_an_exporter_keeps_no_engine_and_ends_with_it(collected):
+    left = in_process(shown, 3)
+    gc.collect()
+    assert [(session(), model()) for session, model, _ in left] == [(None, None)] * 3
+    ports = {url.rpartition(":")[2] for *_, url in left}
+    until(
+        lambda: ports.isdisjoint(one.name.rpartition("-")[2] for one in threading.enumerate()), "threads end"
+    )
+    assert not any(is_answered(url) for *_, url in left)
+
+
+SUSPENDED = """
+import sys, torch, relaxcomm
+def steps():
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with relaxcomm.attach(model, optimizer, "bsp"):
+        try:
+            while True:
+                model(torch.ones(1, 4)).sum().backward()
+                optimizer.step()
+                yield
+        finally:
+            print("it ends")
+suspended = steps()
+next(suspended)
+"""
+
+
+def test_a_generator_that_ends_with_the_interpreter_says_nothing():
+    done = subprocess.run(
+        [sys.executable, "-c", SUSPENDED],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (done.returncode, done.stdout) == (0, "it ends\n"), done.stderr
+    assert "Traceback" not in done.stderr
