@@ -143,8 +143,8 @@ class Batching(Readable):
 
         A rank that leaves the block shadows the others: it contributes zero gradients (the mean is
         still over all ranks, as in DDP) or its own parameters. In the end all have the model of a
-        rank that trained longest. Phases and planners go on inside; `switch` and loads of a state belong
-        outside.
+        rank that trained longest. Phases and planners go on inside; what all ranks do
+        together, such as `averaged` and `switch`, belongs outside.
 
         Raises: UsageError, on every rank, for a phase to come, or a planner's choice, that goes on from or
             with an algorithm whose ranks have no common step, such as `ssp`.

@@ -73,7 +73,7 @@ class Engine(Batching, Restorable, Telemetry):
             >>> simulate(train, 2)
             [(-2.0, -4.0), (-6.0, -4.0)]
         """
-        self._check_open()
+        self._check_not_joined("averaged()")
         with evaluation.averaged(self._session):
             yield
 
@@ -116,7 +116,7 @@ class Engine(Batching, Restorable, Telemetry):
         self._session.loop.close_skipped_step()  # or ranks that skipped their last step would be one behind
         switching.check_between_steps(self._session.loop, "the algorithm is switched", "switch")
         phases = ", or name the switch in `phases`, which all ranks follow"
-        self._session.step.inputs.check_left("switch()", phases if self.algorithm.keeps_step else "")
+        self._check_not_joined("switch()", phases if self.algorithm.keeps_step else "")
         self._session.switch(algorithm, residuals)
 
     def together(self, event: Callable[[], T]) -> T:
@@ -140,7 +140,7 @@ class Engine(Batching, Restorable, Telemetry):
             >>> simulate(slowest, 2)
             [3.0, 3.0]
         """
-        self._check_open()
+        self._check_not_joined("together() or checkpoint.save()")
 
         def after_pushes() -> T:
             step = self._session.step
@@ -207,6 +207,8 @@ class Engine(Batching, Restorable, Telemetry):
             [0]
         """
         self._check_not_averaged("finish()")
+        if self.algorithm.keeps_step:
+            self._check_not_joined("close() or finish()")
         if self._finished:
             raise UsageError("finish() was called before; it ends the run")
         self._finished = True
@@ -229,8 +231,7 @@ class Engine(Batching, Restorable, Telemetry):
             error = refused
             raise
         finally:
-            # A generator may end so late that torch aborts if touched; what is open was ended at exit.
-            if error is not None and not (self._closed or sys.is_finalizing()):
+            if error is not None and not (self._closed or sys.is_finalizing()):  # torch would abort then
                 self._fail(error)
 
     def __repr__(self) -> str:

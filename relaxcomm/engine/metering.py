@@ -174,7 +174,7 @@ class Metering:
         self._exporter = None
 
     def ending(self) -> Callable[[str], None]:
-        """What writes the summary of the run as it is now, and holds nothing of it; its exporter ends alone."""
+        """What writes the summary of the run as it is now, and holds nothing of it."""
         return partial(self._lines.close, last=self.snapshot())
 
     def synchronised(self) -> None:

@@ -156,6 +156,11 @@ class Readable:
         if self._closed:
             raise UsageError("the engine is closed; attach again")
 
+    def _check_not_joined(self, called: str, instead: str = "") -> None:
+        """Raise UsageError if it is closed, or inside join(), where ranks without data would not follow."""
+        self._check_open()
+        self._session.step.inputs.check_left(called, instead)
+
     def _check_not_averaged(self, called: str, instead: str = "") -> None:
         """Raise UsageError if it is closed, or `averaged` holds the mean where this rank's own replica was.
 

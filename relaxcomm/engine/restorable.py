@@ -170,5 +170,5 @@ class Restorable(Readable):
     def _begin_load(self, called: str) -> None:
         """Before ranks wait for each other; what services are asked before is no part of what is loaded."""
         self._check_not_averaged(called)
-        self._session.step.inputs.check_left(called)
+        self._check_not_joined(called)
         self._session.step.meet()

@@ -151,8 +151,13 @@ def test_a_switch_inside_it_is_followed_by_who_has_run_out(network, batches):
         np.testing.assert_allclose(end, workers.parameters[longest], rtol=1e-9, atol=1e-9)
 
 
+def enter(context):
+    with context:
+        pass
+
+
 def goes_elsewhere_inside(world: World, algorithm: str):
-    """What refuses switches and loads inside, when another may have run out of data; what runs after one."""
+    """What refuses what all do together inside, when another may have no data left; what runs after one."""
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
@@ -162,6 +167,9 @@ def goes_elsewhere_inside(world: World, algorithm: str):
             lambda: engine.switch("local_sgd"),
             lambda: engine.load_state_dict(state),
             lambda: engine.load_run_state_dict(run_state),
+            lambda: engine.together(lambda: engine.world.gather(1, "a comparison")),
+            lambda: enter(engine.averaged()),
+            *([engine.finish] if engine.algorithm.keeps_step else []),
         ]
         with engine.join():
             for call in calls if world.rank else ():
@@ -169,16 +177,18 @@ def goes_elsewhere_inside(world: World, algorithm: str):
                     call()
                 refused.append(str(caught.value).partition(":")[0])
                 told.append("`phases`" in str(caught.value))
-        for call in reversed(calls):
+        for call in reversed(calls[:5]):
             call()
-        assert told == [algorithm == "bsp", False, False][: len(told)]
+        assert told == [algorithm == "bsp", *[False] * 5][: len(told)]
         return engine.algorithm.name, refused
 
 
 @pytest.mark.parametrize("algorithm", ["bsp", "ssp", "decoupled_diloco"])
-def test_a_switch_of_ones_own_or_a_load_is_refused_inside_it(network, algorithm):
+def test_what_all_do_together_is_refused_inside_it(network, algorithm):
     loads = "load_run_state_dict() or checkpoint.load() inside join()"
     refused = ["switch() inside join()", "load_state_dict() inside join()", loads]
+    refused += ["together() or checkpoint.save() inside join()", "averaged() inside join()"]
+    refused += ["close() or finish() inside join()"] if algorithm == "bsp" else []
     for rank, (name, found) in enumerate(network(goes_elsewhere_inside, 3, algorithm)):
         assert name == "local_sgd"
         assert found == (refused if rank else [])
