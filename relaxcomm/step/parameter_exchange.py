@@ -70,6 +70,14 @@ class ParameterExchange:
             if transfer.goes_on(step):
                 transfer.flight.advance()
 
+    def overtake(self) -> None:
+        """Other weights were loaded: what is on its way goes on, as others wait for it, and moves none.
+
+        Every rank that loads does so before it applies anything, and one that does not keeps what comes.
+        """
+        for transfer in self._under_way():
+            transfer.is_overtaken = transfer.task.rule.payload.facts.is_model
+
     def before_step(self) -> None:
         """Let payloads change the gradients just before the optimizer's step."""
         for index in self._changing:
@@ -223,4 +231,5 @@ def _exported(late: Transfer) -> list[Any]:
     assert late.snapshot is not None, "what is late has a snapshot"
     result, task = late.flight.land().clone(), late.task
     place = late.due, task.index, task.of_buffers, task.bucket.index
-    return [*place, result, late.snapshot.clone(), *late.counts]
+    snapshot = result if late.is_overtaken else late.snapshot  # a difference of nothing
+    return [*place, result, snapshot.clone(), *late.counts]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 from relaxcomm.config import DriftGuard
+from relaxcomm.errors import CompositionWarning
 from relaxcomm.replica.user_gradients import zero_or_none
 from relaxcomm.step import served
 from relaxcomm.step.backward import Backward
@@ -86,8 +88,23 @@ class Step:
         self.parameters.apply_due()
 
     def check_loaded(self) -> None:
-        """Raise UsageError for weights that were loaded since the last step, and would move a base."""
-        self.bound.replica.loaded.check(self.bound.algorithm, self.bound.clock.step)
+        """Have what is on its way move no weights that were loaded since the last step.
+
+        Raises: UsageError for weights that would move a base.
+        """
+        loaded, algorithm, step = self.bound.replica.loaded, self.bound.algorithm, self.bound.clock.step
+        changed = loaded.changed() if self.parameters.late or not algorithm.keeps_step else []
+        loaded.check(algorithm, step)
+        if changed:
+            self.parameters.overtake()
+            if not algorithm.keeps_step:
+                warnings.warn(
+                    f"load_state_dict() has changed {changed[0]} before step {step}, and the workers of "
+                    f"{algorithm.name} have no common step: what others send before they load, too, is mixed "
+                    "into it. Close the engine, load on all ranks, and attach again",
+                    CompositionWarning,
+                    stacklevel=2,
+                )
 
     def after_step(self) -> None:
         """The optimizers have stepped, or a GradScaler has skipped it."""

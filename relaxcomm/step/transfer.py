@@ -56,8 +56,10 @@ class Transfer:
         self.sent: int | None = step if task.rule.delay else None
         """The step in which it was sent, if it is late and no checkpoint lies between."""
         self.snapshot: Tensor | None = None
+        self.is_overtaken = False
+        """Whether other parameters were loaded since it was read, which the result is not to move."""
         self.side: Tensor | None = None
-        """This rank's side, if the distance between replicas is taken."""
+        """This rank's side, to be compared with the result, if the distance between replicas is taken."""
         self.used: Tensor | None = None
         """Which parameters some rank had a gradient for, where a late message does not say it."""
         self.uses_all = False
@@ -216,7 +218,8 @@ class Transfer:
             value = into
         if isinstance(good, Tensor):
             value = torch.where(good, value, self._before().to(value.dtype))
-        rule.payload.write(cx, bucket, payload, value, self.snapshot)
+        if not self.is_overtaken:
+            rule.payload.write(cx, bucket, payload, value, self.snapshot)
         return value
 
     def _applied_in(self) -> Context:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import relaxcomm
-from relaxcomm import UsageError
+from relaxcomm import CompositionWarning, UsageError
 from relaxcomm.replica.loaded_weights import LoadedWeights
 
 ROUND = {"steps": 3}
@@ -371,3 +371,77 @@ def test_hooks_are_gone_after_close_and_a_copy_loads_freely():
         made.load_state_dict(other(made))
         train(model, optimizer, 3)
     assert not any(one._load_state_dict_pre_hooks for one in model.modules())
+
+
+LATE = [
+    {"name": "local_sgd", "steps": 3, "delay": 2},
+    {"name": "d_psgd"},
+]
+
+
+def loads_while_an_average_is_late(group, algorithm, loads_at, saves):
+    """Nothing trains after the load; what parameters are then, and those of another engine that goes on."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (1 + group.rank()))
+    settings = {"algorithm": algorithm, "bucket_bytes": 70}
+    with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+        for step in range(8):
+            if step == loads_at:
+                model.load_state_dict({name: torch.full_like(one, 7.0) for name, one in kept(model).items()})
+                optimizer.param_groups[0]["lr"] = 0.0
+            if step == loads_at + 1 and saves:
+                engine.load_state_dict(copy.deepcopy(engine.state_dict()))
+            model(torch.ones(2, 3)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step >= loads_at:
+                yield from (one.unique().tolist() for one in model.parameters())
+        engine.close(average=False)
+    yield from (one.unique().tolist() for one in model.parameters())
+
+
+@pytest.mark.every_other("algorithm", "loads_at", "saves")
+@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("loads_at", [3, 4, 5])
+@pytest.mark.parametrize("algorithm", LATE, ids=lambda one: one["name"])
+def test_a_late_average_of_other_weights_moves_none_that_are_loaded(algorithm, loads_at, saves):
+    def program(group):
+        return list(loads_while_an_average_is_late(group, algorithm, loads_at, saves))
+
+    for found in relaxcomm.simulate(program, 3):
+        for values in found:
+            assert values == pytest.approx([7.0] * len(values), abs=1e-5)
+
+
+def test_the_others_take_a_late_average_that_one_that_loads_leaves():
+    """What is on its way is that of all ranks, and each waits for it as before."""
+
+    def program(group):
+        model = nn.Linear(2, 1, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with relaxcomm.attach(model, optimizer, {"algorithm": LATE[0]}, process_group=group) as engine:
+            model.weight.data.fill_(float(group.rank()))
+            for step in range(5):
+                if step == 4 and group.rank() == 2:
+                    model.load_state_dict({"weight": torch.full((1, 2), 7.0)})
+                model(torch.ones(2, 2)).sum().backward()
+                optimizer.step()
+            engine.close(average=False)
+        return model.weight.unique().tolist()
+
+    assert relaxcomm.simulate(program, 3) == [[1.0], [1.0], [7.0]]
+
+
+@pytest.mark.parametrize("algorithm", ["async_model_average", "ad_psgd"])
+def test_a_load_where_workers_have_no_common_step_is_told(algorithm):
+    def program(group):
+        model, optimizer = make()
+        settings = {"algorithm": algorithm, "bucket_bytes": 70}
+        with relaxcomm.attach(model, optimizer, settings, process_group=group):
+            train(model, optimizer, 2)
+            model.load_state_dict(other(model))
+            train(model, optimizer)
+
+    with pytest.warns(CompositionWarning, match=r"changed .* before step 2, .*no common step.* Close"):
+        relaxcomm.simulate(program, 3)
