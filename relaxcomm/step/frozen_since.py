@@ -63,7 +63,7 @@ def at_rest_alone(task: Task, delta: Tensor, base: Tensor | None) -> AtRest:
         (
             place,
             (moves[place].abs().amax() <= rounding * points[place].abs().amax())
-            & (bucket.items[place].tensor.detach() == points[place].to(bucket.dtype)).all(),
+            & (bucket.items[place].tensor == points[place].to(bucket.dtype)).all(),
         )
         for place in _frozen(bucket)
     ]
@@ -138,12 +138,11 @@ def keep_at_rest(bucket: Bucket, resting: AtRest, base: Tensor | None, value: Te
 
 def _is_agreed_on(bound: Bound, task: Task) -> bool:
     """Whether all ranks apply the same delta to the same base in the same step, by an outer with a memory."""
-    rule, exchange = task.rule, task.rule.exchange.facts
+    payload = task.rule.payload.facts
     return (
-        rule.payload.facts.has_base
-        and rule.payload.facts.is_move
-        and exchange.collective
-        and rule.delay != "unbounded"
+        payload.has_base
+        and payload.is_move
+        and task.rule.exchange.facts.collective
         and bool(bound.state.of(task)["outer"])
     )
 

@@ -75,3 +75,33 @@ def test_it_reads_what_it_would_have_read_if_it_had_not_been_behind(second):
     assert slow.loaders.read_until(slow.step) == second
     assert slow.loaders.export() == saved
     assert read + slow.come_to(math.inf) == expected + prompt.come_to(math.inf)
+
+
+def test_a_checkpoint_is_where_a_rank_that_is_behind_reads_on_with_those_who_are_left():
+    behind, fresh = begun(0, 2), begun(0, 1)
+    saved = behind.loaders.export()
+    behind.come_to(3)
+    behind.go_on(0, 1, behind.loaders.export(), caught_up_at=9)
+    behind.come_to(5)
+    behind.loaders.restore(saved)
+    assert behind.loaders.export() == saved
+    assert behind.come_to(math.inf) == fresh.come_to(math.inf)
+
+
+def test_ranks_whose_places_nobody_knows_read_their_share_to_the_end_of_the_epoch():
+    one = begun(0, 2)
+    one.go_on(0, 3, one.loaders.export(), caught_up_at=9)  # is over with the next loss
+    one.come_to(3)
+    one.go_on(0, 1, None)
+    read = one.come_to(math.inf)
+    assert len(read[:21]) == len(set(read[:21])) == SAMPLES // 2 - 3
+    assert sorted(read[21:]) == list(range(SAMPLES))
+
+
+def test_a_loader_that_is_made_where_a_rank_is_behind_shares_as_its_others_do():
+    one = begun(0, 2)
+    one.go_on(0, 1, one.loaders.export(), caught_up_at=9)
+    later = one.engine.loader(torch.arange(12), batch_size=1)
+    assert len(list(later)) == 6
+    one.come_to(9)
+    assert len(list(later)) == 12

@@ -8,6 +8,7 @@ from torch.utils.data import Dataset
 
 from relaxcomm import UsageError, attach, simulate
 from relaxcomm.data import split_batch
+from tests.engine.harness import engine_state
 
 
 class Numbers(Dataset):
@@ -44,6 +45,19 @@ def test_each_is_the_next_epoch(make):
     assert simulate(lambda group: epochs(group, make), 3) == once
     for seen in once:
         assert len({tuple(one) for one in seen}) == len(seen)
+
+
+def test_a_checkpoint_has_data_once_whose_loader_is_made_in_each_epoch():
+    data = Numbers()
+
+    def rank(group):
+        model = torch.nn.Linear(1, 1)
+        with attach(model, torch.optim.SGD(model.parameters()), "bsp", process_group=group) as engine:
+            for _ in range(2):
+                list(engine.loader(data, batch_size=4))
+            return [one["epoch"] for one in engine_state(engine)["loaders"]]
+
+    assert simulate(rank, 3) == [[2]] * 3
 
 
 def epoch_of(engine, make):

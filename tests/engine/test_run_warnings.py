@@ -14,7 +14,8 @@ from relaxcomm import Algorithm, Rule
 from relaxcomm.cli.table import cells
 from relaxcomm.config import load
 from relaxcomm.engine.run_warnings import warn_of_short_run
-from relaxcomm.primitives import all_reduce, every, parameters
+from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives import all_reduce, every, parameters, relative_gradient_change
 from relaxcomm.training.results import Point, RankRecord, merge
 from tests.engine.harness import in_process, on_gloo, train
 from tests.models import CASES, make_optimizer
@@ -25,14 +26,18 @@ def late(start, end=None):
 
 
 IDLE = {
-    "diloco": ({"algorithm": "diloco"}, ["diloco has never exchanged in 6 steps: .*every.steps=500"]),
+    "diloco": ({"algorithm": "diloco"}, ["diloco has never exchanged in 6 steps: .*every.steps=500.$"]),
     "huge": (
         {"algorithm": {"name": "local_sgd", "steps": 10**12}},
         ["local_sgd has never exchanged in 6 steps"],
     ),
     "active": (
         {"algorithm": Algorithm((late(0, 4), late(10)), name="two")},
-        ["rule 1 of two has never exchanged in 6 steps: .* from step 10 on"],
+        ["rule 1 of two has never exchanged in 6 steps: .* from step 10 on$"],
+    ),
+    "over": (
+        {"algorithm": Algorithm((late(0, 1),), name="short")},
+        [r"short has never exchanged in 6 steps: it exchanges by every.steps=2.$"],
     ),
     "phases": (
         {"algorithm": "bsp", "phases": [{"after_steps": 10, "algorithm": "diloco"}]},
@@ -49,7 +54,7 @@ IDLE = {
 def matches(messages, patterns):
     assert len(messages) == len(patterns), messages
     for message, pattern in zip(messages, patterns, strict=True):
-        assert re.search(pattern, message), message
+        assert re.match(f"relaxcomm: {pattern}", message), message
 
 
 @pytest.mark.parametrize("name", IDLE)
@@ -74,13 +79,47 @@ def test_it_is_known_before_a_run_of_known_length(caplog, name):
         ],
     )
     caplog.clear()
-    warn_of_short_run(loaded.algorithm, loaded.phases, 10**13)
+    if name != "over":
+        warn_of_short_run(loaded.algorithm, loaded.phases, 10**13)
     assert not caplog.messages
 
 
+@pytest.mark.parametrize(
+    ("steps", "patterns"),
+    [
+        (6, ["the phase with diloco .after_steps: 6. will never begin: the run has 6 steps"]),
+        (7, ["diloco will never exchange in 1 steps"]),
+    ],
+)
+def test_a_phase_begins_with_the_step_after_those_before_it(caplog, steps, patterns):
+    loaded = load({"algorithm": "selsync", "phases": [{"after_steps": 6, "algorithm": "diloco"}]})
+    warn_of_short_run(loaded.algorithm, loaded.phases, steps)
+    matches(caplog.messages, patterns)
+
+
+@frozen
+class never(relative_gradient_change):
+    """Nobody wants to exchange."""
+
+    facts = relative_gradient_change.facts
+
+    def vote(self, cx, state, observation):
+        return False
+
+
+def test_what_ranks_vote_on_may_come_in_any_step_and_is_told_of_at_the_end_alone(caplog):
+    rule = Rule(trigger=never(threshold=1.0), payload=parameters(), exchange=all_reduce())
+    voted = Algorithm((rule,), name="voted")
+    warn_of_short_run(voted, (), 1)
+    assert not caplog.messages
+    in_process(train, 3, {"algorithm": voted}, 6)
+    matches(caplog.messages, ["voted has never exchanged in 6 steps: .* and no vote was for it$"])
+
+
 def test_one_worker_alone_and_an_empty_run_have_nothing_to_say(caplog):
-    in_process(train, 1, {"algorithm": "diloco"}, 3)
-    in_process(train, 3, {"algorithm": "diloco"}, 0)
+    later = {"phases": [{"after_steps": 10, "algorithm": "bsp"}]}
+    in_process(train, 1, {"algorithm": "diloco", **later}, 3)
+    in_process(train, 3, {"algorithm": "diloco", **later}, 0)
     assert not caplog.messages
 
 
@@ -93,20 +132,29 @@ def test_algorithms_that_exchange_are_not_named(caplog, name):
     assert not caplog.messages
 
 
-def stepped_by_another(world, with_another):
+def stepped_by_another(world, algorithm, with_another, own_steps):
     model = CASES["toy"].model()
     optimizer, another = make_optimizer("plain", model), make_optimizer("plain", model)
-    with world.attach(model, optimizer, {"algorithm": "local_sgd"}):
+    with world.attach(model, optimizer, {"algorithm": algorithm}):
         for step in range(3):
             CASES["toy"].local_loss(model, step, world.rank).backward()
-            if with_another:
+            if step < own_steps:
+                optimizer.step()
+            elif with_another:
                 another.step()
 
 
 @pytest.mark.parametrize("with_another", [True, False])
 def test_backwards_without_a_step_of_the_engine_s_optimizers_are_told_of(caplog, with_another):
-    in_process(stepped_by_another, 3, with_another)
+    in_process(stepped_by_another, 3, "local_sgd", with_another, 0)
     matches(caplog.messages, ["local_sgd has exchanged nothing: there were 3 backwards, and no step"])
+
+
+def test_backwards_that_exchange_or_follow_the_last_step_are_not_told_of(caplog):
+    in_process(stepped_by_another, 3, "bsp", True, 0)
+    assert not caplog.messages
+    in_process(stepped_by_another, 3, "local_sgd", False, 2)
+    matches(caplog.messages, ["local_sgd has never exchanged in 2 steps"])
 
 
 def read_on(world, algorithm, with_gradients, made_after):
@@ -130,7 +178,7 @@ def test_a_loader_that_is_read_for_training_after_close_is_told_of_once(
 ):
     samples = in_process(read_on, 3, algorithm, with_gradients, made_after)
     assert sum(samples) == 3 * 12
-    matches(caplog.messages, ["nothing is exchanged in these steps"] * with_gradients)
+    matches(caplog.messages, [".*nothing is exchanged in these steps"] * with_gradients)
 
 
 def resumed(world):

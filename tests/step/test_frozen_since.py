@@ -13,6 +13,7 @@ from torch import nn
 import relaxcomm
 from relaxcomm import Rule, trajectory
 from relaxcomm.primitives import all_reduce, deltas, gossip, sgd, slow_weights
+from relaxcomm.step.agreements import Agreements
 from relaxcomm.step.frozen_since import at_rest_alone, clear_frozen, trained_flags
 from relaxcomm.step.plan import Task
 from relaxcomm.tensors.buckets import Bucket, Item
@@ -113,6 +114,67 @@ def test_nothing_rests_where_a_rank_has_no_part_of_a_parameter():
     task = Task(0, rule, Bucket(0, items), "rule 0")  # frozen
     ((place, rests),) = at_rest_alone(task, torch.zeros(3), torch.ones(3))
     assert (place, bool(rests)) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("base", "now", "delta", "rests"),
+    [
+        (0.0, 0.0, 0.0, True),
+        (3.0, 3.0, 1e-6, True),
+        (3.0, 3.0, 1e-5, False),
+        (3.0, 2.0, 0.0, False),
+    ],
+)
+def test_alone_a_parameter_rests_that_neither_this_rank_nor_others_have_moved(base, now, delta, rests):
+    items = [Item(name, torch.full((2,), now)) for name in ("one", "other")]
+    rule = Rule(payload=slow_weights(lr=1.0, gamma=1.0), exchange=gossip(), outer=sgd(lr=1.0, momentum=0.5))
+    task = Task(0, rule, Bucket(0, items), "rule 0")  # frozen
+    found = at_rest_alone(task, torch.tensor([0.0, delta, 0.0, 0.0]), torch.full((4,), base))
+    assert [(place, bool(one)) for place, one in found] == [(0, rests), (1, base == now)]
+
+
+def test_where_ranks_move_one_base_together_none_rests_alone():
+    rule = Rule(payload=deltas(), exchange=all_reduce(), outer=sgd(lr=1.0, momentum=0.5))
+    task = Task(0, rule, Bucket(0, [Item("frozen", torch.ones(3))]), "rule 0")
+    assert not at_rest_alone(task, torch.zeros(3), torch.ones(3))
+
+
+def momentum_of(payload, exchange, **outer):
+    sgd = {"sgd": {"lr": 1.0, **outer}}
+    return {"rules": [{"payload": payload, "exchange": exchange, "outer": sgd}]}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "freezes", "asks"),
+    [
+        (momentum_of("deltas", "all_reduce", momentum=0.5), True, True),
+        (momentum_of("deltas", "all_reduce", momentum=0.5), False, False),
+        (momentum_of("deltas", "all_reduce"), True, False),
+        (momentum_of({"slow_weights": {"lr": 1.0, "gamma": 1.0}}, "gossip", momentum=0.5), True, False),
+        ("local_sgd", True, False),
+    ],
+)
+def test_ranks_ask_each_other_only_what_may_rest_for_all_of_them(monkeypatch, algorithm, freezes, asks):
+    asked, decide = [], Agreements.decide
+
+    def noted(self, name, *arguments):
+        asked.append(name)
+        return decide(self, name, *arguments)
+
+    monkeypatch.setattr(Agreements, "decide", noted)
+    in_process(frozen_from_the_third_step_on, 3, algorithm, freezes)
+    assert ("frozen parameters" in asked) == asks
+
+
+def frozen_from_the_third_step_on(world, algorithm, freezes):
+    model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, {"algorithm": algorithm}):
+        for step in range(4):
+            model[0].requires_grad_(not freezes or step < 2)
+            model(torch.full((2, 6), 1.0 + world.rank, dtype=torch.float64)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def taking_turns(world, algorithm):
