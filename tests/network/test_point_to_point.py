@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 
+from relaxcomm.network import point_to_point
 from relaxcomm.network.point_to_point import ThreadedWork
 
 LIMIT = timedelta(seconds=9)
@@ -19,16 +21,18 @@ class Receive:
 
     def wait(self, limit):
         self.waits.append(limit)
-        self.came.wait(10)
+        self.came.wait(limit.total_seconds())
 
 
 class OnGloo(Receive):
-    """A wait that runs out closes the connection, which ends the others."""
+    """A wait that runs out closes the connection, which soon ends the one before it."""
 
     def wait(self, limit):
-        if self.waits:
+        is_first = not self.waits
+        if not is_first:
             self.came.set()
         super().wait(limit)
+        time.sleep(0.05 * is_first)
         raise RuntimeError("closed")
 
 
@@ -46,14 +50,18 @@ def test_a_slice_that_runs_out_leaves_the_wait_until_all_have_come():
     assert [one.waits for one in receives] == [[LIMIT]] * 2
 
 
-def test_what_is_given_up_has_ended():
-    receives = OnGloo(), OnGloo()
-    ThreadedWork(receives, LIMIT).abandon()
-    assert not receives[0].waits, "nobody has begun to wait"
-    work = ThreadedWork(receives, LIMIT)
+def test_what_nobody_waits_for_is_given_up_without_a_wait():
+    receive = OnGloo()
+    ThreadedWork([receive], LIMIT).abandon()
+    assert not receive.waits
+
+
+@pytest.mark.parametrize("give_up", [ThreadedWork.abandon, lambda work: point_to_point._waiting.end()])
+def test_what_is_given_up_has_ended_and_so_have_all_at_exit(give_up):
+    work = ThreadedWork([OnGloo()], LIMIT)
     with pytest.raises(RuntimeError, match="not complete"):
         work.wait(timedelta(milliseconds=10))
-    work.abandon()
+    give_up(work)
     assert work.is_completed()
     with pytest.raises(RuntimeError, match="closed"):
         work.wait(LIMIT)
