@@ -1,0 +1,119 @@
+"""Which algorithm a run goes on with when a state is loaded, or when it goes on among other ranks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import relaxcomm
+from relaxcomm import Algorithm, ConfigError, Rule
+from relaxcomm.plugin import Measured, Planner, PlannerFacts, frozen
+from relaxcomm.primitives import all_reduce, every, parameters
+from tests.engine.harness import World, engine_state
+from tests.models import CASES, make_optimizer
+
+
+@frozen
+class always_bsp(Planner):
+    """The same whatever was measured."""
+
+    facts = PlannerFacts(after_steps=4)
+
+    def choose(self, measured: Measured) -> tuple[object, str]:
+        return "bsp", "it always does"
+
+
+RULE = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce())
+MEASURING = {"algorithm": Algorithm((RULE,), name="measuring", planner=always_bsp())}
+PHASED = {"algorithm": "bsp", "phases": [{"after_steps": 2, "algorithm": "local_sgd"}]}
+
+
+class Run:
+    """A run of one simulated rank."""
+
+    def __init__(self, group, config, steps=0):
+        self.world = World(group.rank(), group.size(), group)
+        self.model = CASES["toy"].model()
+        self.optimizer = make_optimizer("plain", self.model)
+        self.engine = self.world.attach(self.model, self.optimizer, config)
+        self.schedule = self.engine._session.schedule
+        self.train(steps)
+
+    def train(self, steps):
+        for step in range(steps):
+            CASES["toy"].local_loss(self.model, step, self.world.rank).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("config", [None, MEASURING, {"algorithm": "bsp"}], ids=["same", "anew", "chosen"])
+def test_a_state_after_the_choice_goes_on_with_what_was_chosen(config, capsys):
+    """Also in the run that has chosen it, and in one that is configured with it."""
+
+    def program(group):
+        run = Run(group, MEASURING, 6)
+        choice, state = run.engine.choice, run.engine.state_dict()
+        ((saved,),) = state.values()
+        saved["measured"]["step_seconds"] *= 2
+        if config is not None:
+            run.engine.close()
+            run = Run(group, config)
+        run.engine.load_state_dict(state)
+        assert run.engine.algorithm.name == "bsp"
+        assert engine_state(run.engine)["measured"] == saved["measured"]
+        run.train(2)
+        run.engine.close()
+        return choice
+
+    (choice, *_) = relaxcomm.simulate(program, 3)
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"relaxcomm: {choice}"] * (2 if config is MEASURING else 1)
+
+
+def test_a_state_of_a_phase_that_this_run_does_not_have_is_refused():
+    def program(group):
+        with Run(group, PHASED, 3).engine as engine:
+            state = engine.state_dict()
+        refusal = pytest.raises(ConfigError, match="is in phase 1, and this run has 0; give the conf")
+        with Run(group, {"algorithm": "bsp"}).engine as engine, refusal:
+            engine.load_state_dict(state)
+
+    relaxcomm.simulate(program, 3)
+
+
+def test_a_state_from_before_a_switch_of_the_program_is_loaded_after_it():
+    def program(group):
+        run = Run(group, PHASED, 1)
+        state = run.engine.state_dict()
+        run.engine.switch("diloco")
+        run.engine.load_state_dict(state)
+        names = [run.engine.algorithm.name]
+        run.train(1)
+        run.engine.close()
+        return [*names, run.engine.algorithm.name]
+
+    assert relaxcomm.simulate(program, 3) == [["bsp", "local_sgd"]] * 3
+
+
+def test_a_phase_that_had_begun_where_a_rank_has_joined_does_not_begin_there():
+    def program(group):
+        run = Run(group, PHASED)
+        run.schedule.begin_at(SimpleNamespace(phase=1, measured=None))
+        run.train(3)
+        run.engine.close()
+        return run.engine.algorithm.name, run.schedule.to_come
+
+    assert relaxcomm.simulate(program, 3) == [("bsp", ())] * 3
+
+
+def test_steps_that_were_timed_among_other_ranks_do_not_count():
+    def program(group):
+        run = Run(group, MEASURING, 3)
+        timed = run.schedule.export()["step_times"]
+        run.schedule.go_on_with(run.schedule._step)
+        kept = run.schedule.export()["step_times"]
+        run.engine.close()
+        return len(timed) > 0, kept
+
+    assert relaxcomm.simulate(program, 3) == [(True, [])] * 3
