@@ -26,7 +26,8 @@ class always_bsp(Planner):
 
 RULE = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce())
 MEASURING = {"algorithm": Algorithm((RULE,), name="measuring", planner=always_bsp())}
-PHASED = {"algorithm": "bsp", "phases": [{"after_steps": 2, "algorithm": "local_sgd"}]}
+PHASES = [{"after_steps": 2, "algorithm": "local_sgd"}, {"after_steps": 9, "algorithm": "bsp"}]
+PHASED = {"algorithm": "bsp", "phases": PHASES}
 
 
 class Run:
@@ -82,7 +83,7 @@ def test_a_state_of_a_phase_that_this_run_does_not_have_is_refused():
     relaxcomm.simulate(program, 3)
 
 
-def test_a_state_from_before_a_switch_of_the_program_is_loaded_after_it():
+def test_a_state_from_before_a_switch_of_the_program_is_loaded_after_it(capsys):
     def program(group):
         run = Run(group, PHASED, 1)
         state = run.engine.state_dict()
@@ -94,12 +95,14 @@ def test_a_state_from_before_a_switch_of_the_program_is_loaded_after_it():
         return [*names, run.engine.algorithm.name]
 
     assert relaxcomm.simulate(program, 3) == [["bsp", "local_sgd"]] * 3
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"relaxcomm: {phase}" for phase in ("bsp from step 0", "local_sgd from step 2")]
 
 
 def test_a_phase_that_had_begun_where_a_rank_has_joined_does_not_begin_there():
     def program(group):
         run = Run(group, PHASED)
-        run.schedule.begin_at(SimpleNamespace(phase=1, measured=None))
+        run.schedule.begin_at(SimpleNamespace(phase=2, measured=None))
         run.train(3)
         run.engine.close()
         return run.engine.algorithm.name, run.schedule.to_come
