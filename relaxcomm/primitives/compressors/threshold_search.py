@@ -18,6 +18,7 @@ _SUMMED = 1 << 18  # entries whose sums in float32 are still exact enough
 _FEW = 32  # one large entry in as many is few
 _SAMPLED = 400  # one entry in as many is looked at for a threshold
 _LEAST_SAMPLE = 10_000
+_SORTED = 1 << 15  # entries, at most, of which torch.topk finds the largest in less time than a search
 _LEAST, _MOST = 1e-30, 1e37  # sums of squares of which float32 has lost nothing that matters
 _NUMPY = (torch.float32, torch.float64)  # which it partitions several times as fast as torch
 
@@ -75,19 +76,20 @@ class Magnitudes:
         self._chunks = torch.split(tensor, _CHUNK if self._on_cpu else max(1, tensor.numel()))
         self._sampling = max(1, min(_SAMPLED, tensor.numel() // _LEAST_SAMPLE))
         self._sums: _Sums | None = None  # as soon as a pass was made
+        self._known_finite = False
 
     def is_finite(self) -> bool:
-        """Whether every entry is; for nothing if the sum is known."""
-        return (self._sums is not None and math.isfinite(self._sums.total)) or is_finite(self.tensor)
+        """Whether every entry is; for nothing if the sum or the largest size is known."""
+        if self._known_finite or (self._sums is not None and math.isfinite(self._sums.total)):
+            return True
+        return is_finite(self.tensor)
 
     def moments(self) -> tuple[float, float]:
         """Mean and standard deviation (that of a sample, as `torch.std`) of all entries."""
         sums = self._sums
         if sums is None or sums.squares is None:
             self._sums = sums = _Sums(squares=True)
-            for chunk, terms in self._parts():
-                if terms is not None:
-                    torch.add(terms[0], terms[1], alpha=terms[2], out=chunk)
+            for chunk in self._made():
                 sums.add(chunk)
         numel, squares = self.tensor.numel(), sums.squares or 0.0
         mean = sums.total / numel
@@ -107,6 +109,13 @@ class Magnitudes:
         for chunk, one, more in zip(self._chunks, *split, strict=True):
             yield chunk, (one, more, factor)
         self._terms = None
+
+    def _made(self) -> Iterator[Tensor]:
+        """The chunks, made of their terms by the first pass."""
+        for chunk, terms in self._parts():
+            if terms is not None:
+                torch.add(terms[0], terms[1], alpha=terms[2], out=chunk)
+            yield chunk
 
     def sample(self, distance: int) -> Tensor:
         """Sizes of entries at even distances."""
@@ -133,6 +142,25 @@ class Magnitudes:
         wanted = min(sample.numel(), max(1, math.ceil(k / self._sampling)))
         threshold = _kth_largest(sample, wanted)
         return float(torch.nextafter(threshold, threshold * 0))  # the size itself counts
+
+    def largest(self, k: int) -> Tensor:
+        """Indices of the k largest entries but those of 0, ascending; of equal ones the first.
+
+        Args:
+            k: entries, 1 or more.
+        """
+        found = self._sorted_largest(k) if self._on_cpu and k < self.tensor.numel() <= _SORTED else None
+        # The k largest are among any k or more that exceed the same size; of a size of 0 none need be sent.
+        return self.more_than(k)[1].largest(k) if found is None else found
+
+    def _sorted_largest(self, k: int) -> Tensor | None:
+        """The same of few entries; None where sizes do not tell which: equal at the end, or not finite."""
+        (chunk,) = self._made()
+        sizes, places = torch.topk(chunk.abs(), k + 1)
+        self._known_finite = math.isfinite(sizes[0].item())  # NaN is the largest
+        if not self._known_finite or sizes[k - 1].item() == sizes[k].item():
+            return None
+        return places[:k].sort().values
 
     def more_than(self, k: int, *, moments: bool = False) -> tuple[float, Listed]:
         """A size, 0 or more, and all entries above it: at least k, or all that are not 0.

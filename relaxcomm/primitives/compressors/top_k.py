@@ -20,9 +20,9 @@ from relaxcomm.roles import CompressorFacts
 class top_k(Sparsifier):
     """The `k = max(floor(density d), 1)` entries of largest size, exactly; the others count as 0.
 
-    `||C(x) - x||^2 <= (1 - k / d) ||x||^2`. Entries of 0 are not sent. On a CPU a sample suggests a size that
-    somewhat more than k entries exceed, and the k largest of these are found. Biased: use it inside
-    `error_feedback`.
+    `||C(x) - x||^2 <= (1 - k / d) ||x||^2`. Entries of 0 are not sent. Of many entries on a CPU a
+    sample suggests a size that somewhat more than k exceed, and the k largest of these are found. Biased: use
+    it inside `error_feedback`.
 
     Args:
         density: fraction of the entries sent, in (0, 1], or a schedule.
@@ -51,5 +51,4 @@ class top_k(Sparsifier):
         k = num_kept(density, sizes.tensor.numel())
         if is_for_kernels(sizes.tensor):
             return torch.topk(sizes.tensor.abs(), k, sorted=False).indices
-        # The k largest are among any k or more that exceed the same size; of a size of 0 none need be sent.
-        return sizes.more_than(k)[1].largest(k)
+        return sizes.largest(k)

@@ -24,8 +24,10 @@ from relaxcomm.primitives import (
     scatter_gather,
     top_k,
 )
+from relaxcomm.primitives.compressors import threshold_search
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.sparsifier import Sparsifier
+from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.tensors.finiteness import is_finite, is_known_finite
 from relaxcomm.tensors.messages import Sparse
@@ -71,6 +73,39 @@ def test_top_k_finds_the_largest_of_many(name, density):
     found = result[result != 0].abs().sort(descending=True).values
     assert torch.equal(found, expected[expected > 0])
     assert torch.equal(result[result != 0], tensor[result != 0])
+
+
+SMALL = {
+    "normal": torch.randn(3000, generator=torch.Generator().manual_seed(0)),
+    "equal": torch.randn(3000, generator=torch.Generator().manual_seed(0)).mul(2).round(),
+    "zeros": torch.randn(3000, generator=torch.Generator().manual_seed(0)) * (torch.arange(3000) % 100 == 7),
+    "nan": torch.randn(3000, generator=torch.Generator().manual_seed(0)).index_fill_(
+        0, torch.tensor([70]), math.nan
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("k", [1, 29, 31, 2999, 3000])
+@pytest.mark.parametrize("factor", [None, 1.0, 0.9])
+def test_the_largest_of_few_are_those_that_a_search_finds(name, k, factor):
+    def sizes():
+        terms = None if factor is None else (SMALL[name], SMALL["normal"].flip(0), factor)
+        return Magnitudes(SMALL[name].clone(), terms)
+
+    few, searched = sizes(), sizes()
+    assert torch.equal(few.largest(k), searched.more_than(k)[1].largest(k))
+    assert few.is_finite() == searched.is_finite() == (name != "nan")
+    torch.testing.assert_close(few.tensor, searched.tensor, rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_largest_of_few_are_not_searched_for(monkeypatch):
+    """Nor are they looked at for NaN: a search is many small operations."""
+    monkeypatch.delattr(Magnitudes, "more_than")
+    monkeypatch.delattr(threshold_search, "is_finite")
+    sizes = Magnitudes(SMALL["normal"])
+    assert torch.equal(sizes.largest(9), torch.topk(SMALL["normal"].abs(), 9).indices.sort().values)
+    assert sizes.is_finite()
 
 
 @pytest.mark.parametrize("compressor", CHOOSING, ids=repr)
