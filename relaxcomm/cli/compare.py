@@ -21,6 +21,7 @@ from relaxcomm.config import Config, read_values
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.network import Link, parse_link
 from relaxcomm.system.files import check_folder
+from relaxcomm.system.mpi import num_processes
 from relaxcomm.system.telling import tell
 from relaxcomm.training.results import Result
 
@@ -57,8 +58,8 @@ def compare(
     fails leaves the others their results.
     """
     with readable(traceback):
-        if is_worker():
-            raise ConfigError("compare starts its own workers; call it without torchrun or srun")
+        if num_processes() > 1 or is_worker():
+            raise ConfigError("compare starts its own workers; call it without torchrun, srun or mpirun")
         check_matplotlib("compare")
         simulated = None if link is None else parse_link(link)
         names = split_names(algorithms)

@@ -74,15 +74,19 @@ def make_log(axes: Any, name: str) -> None:
 
 
 def legend_below(figure: Any) -> None:
-    """Name all series once, below the axes, and make the figure as much higher."""
+    """Name all series once, below the axes, and make the figure as much higher.
+
+    A series is the same on all axes if it looks so: two of one name have an entry each.
+    """
     named = {
-        label: handle
+        (label, handle.get_color(), handle.get_marker()): handle
         for axes in figure.axes
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
+    labels = [label for label, *_ in named]
     for columns in range(min(len(named), 6), 0, -1):
         where = {"loc": "outside lower center", "ncols": columns}
-        legend = figure.legend(named.values(), named, **where, fontsize="small", frameon=False)
+        legend = figure.legend(named.values(), labels, **where, fontsize="small", frameon=False)
         if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
             break
         legend.remove()

@@ -25,7 +25,7 @@ def plot_pilots(pilots: Sequence[Pilot], path: Path) -> Path:
         axes.set(xlabel="virtual seconds", ylabel=pilots[0].results[0].metric)
         make_log(axes, "x")
         axes.ticklabel_format(axis="y", useOffset=False)
-        axes.set_title(f"{size} workers", fontsize="medium")
+        axes.set_title(f"{size} worker{'s' if size > 1 else ''}", fontsize="medium")
         axes.grid(alpha=0.3)
     legend_below(figure)
     return write_picture(figure, path)

@@ -1,4 +1,4 @@
-"""Which ranks make up each generation of a run: agreed on in a store that outlives all of them."""
+"""Which workers make up each generation of a run: agreed on in a store that outlives all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEWCOMERS = "newcomers"
 
 
 class GivenUpError(CommunicationError):
-    """The others have gone on without this rank."""
+    """The others have gone on without this worker."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Generations:
     """Brings a worker from one generation to the next.
 
     Each says that it is ready; when all others are ready or gone, the first to see so proposes who goes on,
-    and what the store has kept first holds for all. So ranks that notice a failure at different times end
-    in the same generation. A worker that asks to be admitted is part of a proposal when those who propose
+    and what the store has kept first holds for all. So workers that notice a failure at different times
+    end in the same generation. A worker that asks to be admitted is part of a proposal when those who propose
     were told to admit it.
 
     Args:
         place: where the ranks of generation 0 meet, or met; its store must not be held by a worker.
         size: the number of ranks in generation 0.
-        patience_seconds: how long a rank is waited for that runs, or of which nothing can be known.
+        patience_seconds: how long a worker is waited for that runs, or of which nothing can be known.
     """
 
     def __init__(self, place: MeetingPlace, size: int, patience_seconds: float) -> None:
@@ -75,15 +75,15 @@ class Generations:
         Args:
             newest: newcomers up to this one are admitted.
 
-        Raises: GivenUpError if the others have gone on without this rank; CommunicationError if the store
-            is gone.
+        Raises: GivenUpError if the others have gone on without this worker; CommunicationError if the
+            store is gone.
         """
         with self._store_needed("go on"):
             decided = self._agree(newest)
         return self._go_to(decided)
 
     def leave(self, words: str) -> None:
-        """Say that this rank takes part no more, to those who would wait for it."""
+        """Say that this worker takes part no more, to those who would wait for it."""
         with suppress(RuntimeError):  # the store is gone, and with it whoever would ask
             self._store.set(f"left/{self._worker}", words)
         self._store.close()
@@ -94,7 +94,7 @@ class Generations:
         return next((worker for worker in reversed(asked) if not self._gone(worker)), -1)
 
     def refuse(self, newest: int, why: str, *, says: bool) -> None:
-        """Do not admit newcomers up to one; every rank calls it, and one says so in the store."""
+        """Do not admit newcomers up to one; every worker calls it, and one says so in the store."""
         if says:
             for worker in range(self.current.newest + 1, newest + 1):
                 self._store.set(f"refused/{worker}", why)

@@ -51,5 +51,6 @@ class HeldMean:
         if self._held:
             raise UsageError(
                 f"{called} inside `with engine.averaged():`, which holds the mean model, and at whose end "
-                f"this rank's own comes back; leave averaged() first{instead}"
+                f"this rank's own comes back; leave averaged() first{instead} (Lightning holds the mean "
+                "until its callbacks' on_validation_end is over: call it in on_train_batch_start)"
             )

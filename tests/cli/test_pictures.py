@@ -3,10 +3,12 @@
 import importlib.util
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from relaxcomm.cli import pilot_plot
 from relaxcomm.cli.pictures import (
     as_label,
     check_picture,
@@ -40,6 +42,24 @@ def test_a_folder_is_no_picture(tmp_path):
     (tmp_path / "a.png").mkdir()
     with pytest.raises(ConfigError, match=r"--plot .*a\.png is a folder; name a file"):
         check_picture("--plot", tmp_path / "a.png")
+
+
+def test_two_series_of_one_name_have_an_entry_each():
+    figure = new_figure(7, 4.5)
+    for axes in figure.subplots(1, 2):
+        for index in range(2):
+            axes.plot([1, 2], [index, 1], label="bsp", **series_style(index))
+    legend_below(figure)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["bsp", "bsp"]
+
+
+def test_panels_of_pilots_count_their_workers(monkeypatch):
+    monkeypatch.setattr(pilot_plot, "write_picture", lambda figure, path: figure)
+    result = SimpleNamespace(metric="accuracy", history=[SimpleNamespace(seconds=1.0, measure=0.5)])
+    pilots = [SimpleNamespace(name="bsp", workers=workers, results=(result,)) for workers in (1, 2)]
+    figure = pilot_plot.plot_pilots(pilots, Path("pilots.png"))
+    assert [axes.get_title() for axes in figure.axes] == ["1 worker", "2 workers"]
 
 
 def test_no_two_series_look_alike():

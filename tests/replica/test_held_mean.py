@@ -61,6 +61,7 @@ def test_what_changes_or_saves_the_run_is_refused(tmp_path, called):
         assert called in said
         assert "inside `with engine.averaged():`" in said
         assert "leave averaged() first" in said
+        assert "Lightning holds the mean until its callbacks' on_validation_end is over" in said
         assert ("torch.save(model.state_dict(), …) saves the mean model" in said) == (
             called in ("state_dict()", "run_state_dict()", "checkpoint.save()")
         )

@@ -4,8 +4,10 @@ import os
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from relaxcomm import ConfigError, attach
+from relaxcomm.cli.app import app
 from relaxcomm.cli.job import is_worker
 from relaxcomm.system.environment import JOIN, RANK_VARIABLES
 from relaxcomm.system.mpi import num_processes, unread_processes
@@ -65,6 +67,14 @@ def test_a_command_does_not_start_a_run_in_every_process(started, variables):
     started(variables)
     with pytest.raises(ConfigError, match="mpirun has started 4 processes, and none knows where"):
         is_worker()
+
+
+def test_compare_is_not_sent_to_another_launcher(started):
+    started(OPEN_MPI)
+    done = CliRunner().invoke(app, ["compare", "job.yaml", "--algorithms", "bsp"])
+    assert done.exit_code == 2
+    assert "compare starts its own workers; call it without torchrun, srun or mpirun" in done.stderr
+    assert "start them with torchrun" not in done.stderr
 
 
 def test_who_trains_alone_is_told_of_the_others(started, capsys):

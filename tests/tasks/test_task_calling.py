@@ -24,6 +24,8 @@ def make(seed: int, bad: str = "make"):
     if bad == "make":
         parse("one")  # MAKE
     task = digits(seed, epochs=1, hidden=[8])
+    if bad == "no epochs":
+        return replace(task, epochs=0)  # NO EPOCHS
 
     def loss(model, batch):
         if bad == "loss":
@@ -72,6 +74,13 @@ def test_an_error_says_where_it_arose_and_in_which_of_the_tasks_functions(traine
     assert said.startswith("ValueError: could not convert string to float: ")
     assert f"(at {file}:{line('# PARSE')}, in parse)" in said
     assert said.endswith(f"; in the task's {what}, {file}:{line(f'# {what.upper()}')}")
+
+
+def test_so_does_an_error_of_the_task_that_make_builds(trained):
+    error, file = trained("no epochs")
+    assert isinstance(error, ConfigError)
+    assert describe(error).startswith("Task.epochs is 0; it must be")
+    assert describe(error).endswith(f"; in the task's make, {file}:{line('# NO EPOCHS')}")
 
 
 @pytest.mark.parametrize(
