@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeGuard
+from typing import Any
 
+from relaxcomm.config.primitive_classes import is_meant, is_primitive, lack_of
 from relaxcomm.errors import PluginError, worded
 from relaxcomm.fields.broken import Broken, without_broken
-from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import shown
 from relaxcomm.roles import RELAXCOMM_PROTOCOL
 
@@ -119,28 +119,9 @@ def each(point: EntryPoint) -> list[EntryPoint]:
     defined = [
         EntryPoint(name, f"{module.__name__}:{name}", PRIMITIVES)
         for name, value in vars(module).items()
-        if is_primitive_or_broken(name, value) and value.__module__.partition(".")[0] == package
+        if is_meant(name, value) and value.__module__.partition(".")[0] == package
     ]
     return defined or [point]
-
-
-def is_primitive_or_broken(name: str, value: object) -> bool:
-    """Whether a module's name is one for YAML: of a primitive, or of what should be one and is broken."""
-    if name.startswith("_"):
-        return False
-    declared = inspect.isclass(value) and "__dataclass_fields__" in vars(value)
-    stated = declared and (issubclass(value, Declared) or "facts" in vars(value))  # type: ignore[arg-type]
-    return isinstance(value, Broken) or is_primitive(value) or stated
-
-
-def is_primitive(value: object) -> TypeGuard[type[Declared]]:
-    """Whether it is a class that can be named in YAML: one with a role, and nothing left abstract."""
-    return (
-        inspect.isclass(value)
-        and issubclass(value, Declared)
-        and not inspect.isabstract(value)
-        and isinstance(getattr(value, "role", None), str)
-    )
 
 
 def load(point: EntryPoint) -> Any:
@@ -155,9 +136,7 @@ def load(point: EntryPoint) -> Any:
     if point.group == ALGORITHMS and not _has_signature(found):
         raise PluginError(f"{shown(found)} is not a function that returns an Algorithm")
     if point.group == PRIMITIVES and not is_primitive(found):
-        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
-        hint = f"it lacks {missing}" if missing else "derive it from a role, such as Compressor"
-        raise PluginError(f"{shown(found)} is not a complete primitive or topology; {hint}")
+        raise PluginError(f"{shown(found)} is not a complete primitive or topology; {lack_of(found)}")
     return found
 
 

@@ -11,7 +11,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, each, is_primitive_or_broken
+from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, each
+from relaxcomm.config.primitive_classes import is_meant
 from relaxcomm.errors import ConfigError, worded
 from relaxcomm.fields.broken import without_broken
 from relaxcomm.system.files import read_at_most
@@ -52,7 +53,7 @@ def _defined(file: Path) -> list[EntryPoint]:
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) != module.__name__ or name.startswith("_"):
             continue
-        if is_primitive_or_broken(name, value):
+        if is_meant(name, value):
             found.append(EntryPoint(name, f"{file.stem}:{name}", PRIMITIVES))
         elif inspect.isfunction(value) and typing.get_type_hints(value).get("return") is Algorithm:
             found.append(EntryPoint(name, f"{file.stem}:{name}", ALGORITHMS))

@@ -10,6 +10,7 @@ import pytest
 from relaxcomm import PluginError, RelaxcommError, check
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import discovery, load, registry
+from relaxcomm.primitives import every_step
 
 
 @pytest.fixture
@@ -46,6 +47,10 @@ def fails():
     raise KeyError("its own mistake")
 
 
+class Undecorated(every_step):
+    pass
+
+
 def test_nobody_takes_a_bundled_name(install):
     install(name="bsp", thing=build)
     with pytest.warns(
@@ -65,6 +70,7 @@ def test_nobody_takes_a_bundled_name(install):
         ({"thing": 3}, "3 is not a function that returns an Algorithm"),
         ({"thing": dict}, "is not a function that returns an Algorithm"),
         ({"thing": build, "group": discovery.PRIMITIVES}, "is not a complete primitive"),
+        ({"thing": Undecorated, "group": discovery.PRIMITIVES}, "write @frozen above it"),
     ],
 )
 def test_what_is_left_out(install, entry, says):
@@ -176,3 +182,27 @@ def test_what_breaks_all_of_a_package_is_told_once(package):
     ) as caught:
         registry.algorithms()
     assert len(caught) == 1
+
+
+BASES = (
+    GOOD.format(name="asks")
+    + """
+    @abstractmethod
+    def shift(self): ...
+"""
+    + GOOD.format(name="lacks").replace("def fires", "def at_start")
+    + GOOD.format(name="plain").replace("@frozen", "")
+    + GOOD.format(name="good").replace("(Trigger)", "(lacks)")
+    + GOOD.format(name="other").replace("(Trigger)", "(plain)")
+)
+
+
+def test_classes_that_others_derive_from_are_left_out_silently(package):
+    name = "with_bases"
+    source = f"from abc import abstractmethod\n{BASES}\nRELAXCOMM_PROTOCOL = 1\n"
+    package(name, [(discovery.PRIMITIVES, "all", name)], __init__=source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        discover_all()
+    triggers = registry.primitives()["trigger"]
+    assert {one for one, cls in triggers.items() if cls.__module__ == name} == {"good", "other"}
