@@ -8,6 +8,8 @@ from typing import Any
 
 from relaxcomm.roles import Compressor, CompressorFacts, Exchange, ExchangeFacts
 
+_PRIMITIVES = "relaxcomm.primitives."
+
 
 def neighbours(exchange: Exchange, compressor: Compressor) -> str:
     """What could stand in the place of one of two that do not fit."""
@@ -33,12 +35,13 @@ def exchanges_that(fit: Callable[[ExchangeFacts], bool]) -> list[str]:
 
 
 def _known(role: Any, kind: type[Any]) -> dict[str, Any]:
-    """The facts, by name, of all complete classes of a role whose facts follow from no argument."""
+    """The facts, by name, of all of a role that users can name and whose facts follow from no argument."""
     found: dict[str, Any] = {}
     for cls in role.__subclasses__():
         found |= _known(cls, kind)
         public = cls.__name__.islower() and not cls.__name__.startswith("_")
-        if public and not inspect.isabstract(cls) and isinstance(cls.facts, kind):
+        for_trials = cls.__module__.startswith("relaxcomm.") and not cls.__module__.startswith(_PRIMITIVES)
+        if public and not for_trials and not inspect.isabstract(cls) and isinstance(cls.facts, kind):
             found[cls.__name__] = cls.facts
     return found
 
