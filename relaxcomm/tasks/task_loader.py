@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, ValidationError, validate_call
@@ -67,15 +68,19 @@ def load_task(value: object, seed: int) -> Task:
     return find_task(value).build(seed)
 
 
-def find_task(value: object) -> TaskFactory:
+def find_task(value: object, beside: Path | None = None) -> TaskFactory:
     """Find the task that `task:` names and check its options, without building it.
+
+    Args:
+        value: likewise.
+        beside: the file that names it; an error says if the module lies beside it, where none is looked for.
 
     Raises: ConfigError for an unknown name or a wrong option.
     """
     if value is None:
         raise ConfigError(f"'task' is missing; {_HOW}; bundled: {', '.join(BUNDLED)}")
     name, options = name_and_options(value)
-    make = _import(name)
+    make = _import(name, beside)
     return TaskFactory(name, make, _checked(name, make, options))
 
 
@@ -93,7 +98,7 @@ def name_and_options(value: object) -> tuple[str, Mapping[Any, Any]]:
     return name, options or {}
 
 
-def _import(name: str) -> Callable[..., Task]:
+def _import(name: str, beside: Path | None) -> Callable[..., Task]:
     if name not in BUNDLED and ":" not in name:
         raise ConfigError(
             f"unknown task {shown(name)}{closest(name, BUNDLED)}; your own: 'package.module:make'"
@@ -111,6 +116,7 @@ def _import(name: str) -> Callable[..., Task]:
             ) from error
         raise ConfigError(
             f"task {shown(name)}: no module {error.name!r} in {os.getcwd()} nor among the installed packages"
+            f"{_there(module_name, beside)}"
         ) from None
     except (Exception, SystemExit) as error:  # a script that ends by itself is no module
         raise ConfigError(f"task {shown(name)} cannot be imported: {worded(error)}") from error
@@ -126,6 +132,14 @@ def _import(name: str) -> Callable[..., Task]:
             f"{closest(attribute, defined)}"
         )
     return make  # type: ignore[no-any-return]  # what it returns is checked when it is called
+
+
+def _there(module: str, beside: Path | None) -> str:
+    """Where the module is, if it lies beside a file in another folder."""
+    if beside is None or beside.parent.resolve() == Path.cwd():
+        return ""
+    source = beside.parent / f"{module.replace('.', '/')}.py"
+    return f"; {source} is there: start in {beside.parent}" if source.is_file() else ""
 
 
 def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -> dict[str, Any]:

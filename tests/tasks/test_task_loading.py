@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,6 +95,15 @@ def test_own_task_in_the_current_directory(own_module, value):
 def test_what_is_wrong_is_said_before_anything_is_built(own_module, value, message):
     with pytest.raises(ConfigError, match=message):
         find_task(value)
+
+
+def test_a_module_beside_the_configuration_is_pointed_to(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/only_beside.py").touch()
+    monkeypatch.chdir(tmp_path)
+    there = "no module 'only_beside' in .*; sub/only_beside.py is there: start in sub"
+    with pytest.raises(ConfigError, match=there):
+        find_task("only_beside:make", Path("sub/my.yaml"))
 
 
 @pytest.mark.parametrize("what", ["later", "partial", "maker"])
