@@ -115,7 +115,13 @@ def _exchange_bytes(
     """What a rank sends in one exchange, on average over the ranks."""
     return sum(
         exchange_cost(
-            rule.exchange, compressor, layout, read_as(rule.payload, dtype).itemsize, world_size, topology
+            rule.exchange,
+            compressor,
+            layout,
+            read_as(rule.payload, dtype).itemsize,
+            world_size,
+            topology,
+            exact=rule.payload.facts.site == "step",
         ).sent_bytes
         for dtype, layout in model.layouts.items()
     )

@@ -58,6 +58,7 @@ class ExchangeCost:
         operations: that follow each other.
         work_seconds: of its processor, beside coding; they hide behind nothing.
         coding_seconds: of its processor, there and back.
+        answer_bytes: of those that are sent, the answers to what others ask.
 
     Example:
         >>> from relaxcomm.plugin import exchange_cost, one_tensor
@@ -71,6 +72,7 @@ class ExchangeCost:
     operations: int
     work_seconds: float
     coding_seconds: float
+    answer_bytes: float = 0.0
 
     def link_seconds(self, latency_seconds: float, bytes_per_second: float) -> float:
         """From the moment when the last worker begins until all is there.
@@ -92,6 +94,8 @@ def exchange_cost(
     *,
     speeds: Speeds | None = None,
     crowding: float = 0.0,
+    exact: bool = False,
+    operations: int | None = None,
 ) -> ExchangeCost:
     """What one exchange of a bucket costs a worker, on average over the workers.
 
@@ -104,6 +108,8 @@ def exchange_cost(
         topology: the configured graph.
         speeds: of a worker's processor.
         crowding: seconds that a second of a worker's processor time takes, see `Measured`.
+        exact: whether means are rounded once, as those of parameters are, see `Context`.
+        operations: of the exchange, where they are not as many as its facts say.
 
     Example:
         >>> from relaxcomm.plugin import exchange_cost, one_tensor
@@ -118,11 +124,27 @@ def exchange_cost(
     coded = exchange.coded_bytes(compressor, layout, element_bytes, world_size)
     answers = exchange.answers_sent(layout.numel * max(4, element_bytes), world_size, topology)
     sent = exchange.bytes_sent(coded, world_size, topology) + answers
+    if exact and is_of_halves(compressor, layout, element_bytes):
+        sent += exchange.widened_sent(coded, world_size, topology)
     coding = speeds.coding_base_seconds + speeds.coding_entry_seconds * layout.numel
-    operations = compressor.facts.rounds * exchange.facts.operations
+    operations = operations or compressor.facts.rounds * exchange.facts.operations
     return ExchangeCost(
         sent_bytes=sent,
         operations=operations,
         work_seconds=crowding * (speeds.work_base_seconds * operations + speeds.work_byte_seconds * sent),
         coding_seconds=0.0 if compressor == identity() else max(1.0, crowding) * coding,
+        answer_bytes=answers,
     )
+
+
+def is_of_halves(compressor: Compressor, layout: Layout, element_bytes: int) -> bool:
+    """Whether a message has two bytes for each entry, as in float16 and bfloat16.
+
+    Example:
+        >>> from relaxcomm.plugin import one_tensor
+        >>> from relaxcomm.primitives import cast, identity
+        >>> coders = identity(), cast(dtype="bfloat16")
+        >>> [is_of_halves(one, one_tensor(100), element_bytes=4) for one in coders]
+        [False, True]
+    """
+    return compressor.layout_bytes(layout, element_bytes) == 2 * layout.numel

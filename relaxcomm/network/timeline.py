@@ -36,12 +36,17 @@ class Timeline:
         self.free_at: Times = np.zeros(size)
 
     def depart(
-        self, ranks: int | slice, start: Any, seconds: Any, latency_seconds: float, burst_seconds: float = 0.0
+        self,
+        ranks: int | slice | NDArray[np.bool_],
+        start: Any,
+        seconds: Any,
+        latency_seconds: float,
+        burst_seconds: float = 0.0,
     ) -> Any:
         """When what ranks send has arrived.
 
         Args:
-            ranks: one, or all of them.
+            ranks: one, all, or some of them.
             start: when they hand it to their links.
             seconds: for which it occupies a link.
             latency_seconds: until the last of it is there; others may follow meanwhile.

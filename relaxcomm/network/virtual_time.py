@@ -8,10 +8,12 @@ who waits for whom.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -38,9 +40,9 @@ class Answers:
     """The answers to one request so far."""
 
     slot: Slot
-    rows: Mapping[int, Tensor]  # of `into`, by the rank that is to fill it
-    into: Tensor
-    travel_seconds: float  # of those from others, all through the link of whoever asked
+    request: Request
+    rows: Mapping[int, Tensor]  # of its `reply`, by the rank that is to fill it
+    at_once: bool  # for a rank whose clock is stopped
 
 
 class World:
@@ -60,8 +62,10 @@ class World:
         self.services: dict[tuple[int, Desk], Service] = {}
         self.counters: dict[tuple[int, Desk], ByteCounters] = {}
         self._asked: dict[tuple[int, Desk], Answers] = {}
-        # When a rank's service is due; also what was changed.
-        self._alarms: list[tuple[float, int, Desk]] = []
+        self._downlinks = Timeline(size)  # of answers: what all send to all arrives as fast as it leaves
+        # What happens at services: requests arrive (those before alarms of the same time), alarms are due.
+        self._events: list[tuple[float, bool, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
         self.now = 0.0  # where the service that is called stands
         self.transports = [0] * size  # made so far by each rank
         self.gates = [threading.Event() for _ in range(size)]
@@ -111,23 +115,28 @@ class World:
         """Hand a request to the services of those that are asked, in the order of virtual time."""
         self._switch(rank)  # those whose clock is behind ask first
         slot = Slot()
-        link = _AT_ONCE if rank in self.stopped else self._network.link(request, rank, self.size, desk[1])
-        there, back = traffic(request, rank, self.size)
-        answers = link.latency_seconds + back / link.bytes_per_second
+        begin, at_once = self.clocks[rank], rank in self.stopped
         rows = dict(zip(request.asked, request.reply, strict=True))
-        self._asked[rank, desk] = Answers(slot, rows, request.reply, answers)
-        begin = self.clocks[rank]
-        arrived = self._timeline.depart(
-            rank, begin, there / link.bytes_per_second, link.latency_seconds, link.burst_seconds
-        )
+        self._asked[rank, desk] = Answers(slot, request, rows, at_once)
+        link = self._link(request, rank, desk, at_once)
+        there = traffic(request, rank, self.size)[0] / link.bytes_per_second
+        arrived = self._timeline.depart(rank, begin, there, link.latency_seconds, link.burst_seconds)
         for server, sent in zip(request.asked, request.tensor, strict=True):
             row = sent.to("cpu", copy=True)  # services know no other device
-            arrives = begin if server == rank else float(arrived)
             if server != rank:
                 self.counters[server, desk].add(desk[1], received=size_bytes(row))
-            self.now = arrives
-            self._deliver(server, desk, self.services[server, desk].answer(rank, row), arrives)
+            arrives = begin if server == rank else float(arrived)
+            self._at(arrives, partial(self._take_in, server, rank, desk, row))
         return slot
+
+    def _take_in(self, server: int, client: int, desk: Desk, row: Tensor) -> None:
+        self._deliver(server, desk, self.services[server, desk].answer(client, row), self.now)
+
+    def _link(self, request: Request, rank: int, desk: Desk, at_once: bool) -> Link:
+        return _AT_ONCE if at_once else self._network.link(request, rank, self.size, desk[1])
+
+    def _at(self, when: float, happens: Callable[[], None], *, is_alarm: bool = False) -> None:
+        heapq.heappush(self._events, (when, is_alarm, next(self._numbers), happens))
 
     def serve(self, rank: int, desk: Desk, service: Service) -> None:
         """Have a rank's service answer at a desk, on its own clock."""
@@ -149,16 +158,29 @@ class World:
                 self.counters[server, desk].add(desk[1], sent=size_bytes(reply))
             asked.rows[server].copy_(reply)
             asked.slot.posts[server] = Request(reply, reply)
-            ready = now + (asked.travel_seconds if server != client else 0.0)
+            ready = now if server == client else self._carried(asked, server, client, desk, now)
             asked.slot.ready_at[client] = max(asked.slot.ready_at.get(client, 0.0), ready)
             if len(asked.slot.posts) == len(asked.rows):
-                self._give(asked.slot, client, asked.into)
+                self._give(asked.slot, client, asked.request.reply)
         self._watch(server, desk)
+
+    def _carried(self, asked: Answers, server: int, client: int, desk: Desk, now: float) -> float:
+        """When an answer has passed the link of who gives it, and then that of who asked."""
+        link = self._link(asked.request, server, desk, asked.at_once)
+        seconds = size_bytes(asked.rows[server]) / link.bytes_per_second
+        left = float(self._timeline.depart(server, now, seconds, 0.0, link.burst_seconds))
+        begin = max(now, left - seconds)
+        return float(self._downlinks.depart(client, begin, seconds, link.latency_seconds, link.burst_seconds))
 
     def _watch(self, server: int, desk: Desk) -> None:
         due = self.services[server, desk].due()
         if due is not None:
-            heapq.heappush(self._alarms, (due, server, desk))
+            self._at(due, partial(self._expire, server, desk, due), is_alarm=True)
+
+    def _expire(self, server: int, desk: Desk, due: float) -> None:
+        service = self.services[server, desk]
+        if service.due() == due:
+            self._deliver(server, desk, service.expire(), due)
 
     def _give(self, slot: Slot, rank: int, result: Any) -> None:
         slot.results[rank] = result
@@ -167,7 +189,7 @@ class World:
 
     def choose(self) -> int | None:
         """The rank that goes on: the earliest that can, or one that must be told that it never will."""
-        while self._ring(self._ready_ranks[0][0] if self._ready_ranks else math.inf):
+        while self._happens(self._ready_ranks[0][0] if self._ready_ranks else math.inf):
             pass
         if self._ready_ranks:
             return heapq.heappop(self._ready_ranks)[1]
@@ -178,15 +200,12 @@ class World:
             self.deadlock = f"no rank can go on: {waits}{gone}"
         return min(live, key=lambda r: (self.clocks[r], r), default=None)
 
-    def _ring(self, until: float) -> bool:
-        """Call the service that is due first, if that is before `until`."""
-        if not self._alarms or self._alarms[0][0] >= until:
+    def _happens(self, until: float) -> bool:
+        """Let the first thing happen at a service: a request that arrives by `until`, an alarm before."""
+        if not self._events or self._events[0][:2] >= (until, True):
             return False
-        due, server, desk = heapq.heappop(self._alarms)
-        service = self.services[server, desk]
-        if service.due() == due:
-            self.now = due
-            self._deliver(server, desk, service.expire(), due)
+        self.now, *_, happens = heapq.heappop(self._events)
+        happens()
         return True
 
     def _switch(self, rank: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,8 +14,9 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllGather, AllReduce, AllToAll, Operation
 from relaxcomm.network.timeline import Times
 from relaxcomm.network.traffic import messages as messages_in_turn
-from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair
+from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair, shares
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
+from relaxcomm.primitives.exchanges.averaging_server import averaging_server
 from relaxcomm.primitives.exchanges.quorum_average import quorum_average
 from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather
 from relaxcomm.primitives.exchanges.server import server
@@ -40,7 +42,7 @@ class Leg:
     Args:
         pairs: who sends to whom; None for a ring, as gloo's all-reduce and all-gather are.
         rounds: messages that follow each other.
-        share: of the bytes that a worker sends in the exchange.
+        share: of the bytes that a worker sends in the exchange, on average.
     """
 
     pairs: Sequence[Pair] | None
@@ -48,26 +50,40 @@ class Leg:
     share: float = 1.0
 
 
+_NOWHERE = Leg((), 0, 0.0)
+
+
 @dataclass(frozen=True)
 class Collective:
     """How one exchange travels.
 
     Args:
-        legs: one after the other.
+        operations: one after the other, each on its leg.
         heard: who waits for whom.
+        is_request: whether the second of two is an answer, to which `heard` does not apply: it leaves when
+            those are there whom its rank waits for, whoever asks.
+        answered_apart: whether those who answer do not ask, so that their links are free for it.
     """
 
-    legs: Sequence[Leg]
+    operations: Sequence[Leg]
     heard: Heard
+    is_request: bool = False
+    answered_apart: bool = False
+
+    @property
+    def waits_for_nobody(self) -> bool:
+        """Whether each rank has its result however late others ask."""
+        return self.heard is _alone
 
 
-def collective(rule: Rule, topology: Topology, workers: int) -> Collective:
+def collective(rule: Rule, topology: Topology, workers: int, *, in_parts: bool = False) -> Collective:
     """How a rule's exchange travels.
 
     Args:
         rule: whose exchange.
         topology: the configured graph.
         workers: their number.
+        in_parts: whether an all-reduce is one of halves that ranks sum in float32.
 
     Raises: TopologyError for a graph that the exchange cannot use.
     """
@@ -76,20 +92,22 @@ def collective(rule: Rule, topology: Topology, workers: int) -> Collective:
     exchange.check_graph(graph, workers)
     facts, messages = exchange.facts, rule.compressor.facts.rounds
     if workers == 1:
-        return Collective((), _alone)
+        return Collective([_NOWHERE] * (messages * facts.operations), _alone)
     if facts.topology == "groups":
         groups = graph.groups(workers)
         everyone = [list(range(workers))] if facts.same_result else groups
         return Collective(_legs(groups, messages, facts.same_result), _by_groups(everyone, workers))
     if facts.topology == "graph":
-        pairs = NeighborPairs.over(graph, workers)
         if not facts.collective:
-            return Collective([Leg(pairs.pairs, 2)], _alone)
-        return Collective([Leg(pairs, messages * facts.operations)], _from_neighbors(graph, workers))
+            return Collective(_asked(graph, workers), _alone, is_request=True, answered_apart=True)
+        number = messages * facts.operations
+        leg = Leg(NeighborPairs.over(graph, workers), 1, 1 / number)
+        return Collective([leg] * number, _from_neighbors(graph, workers))
     if not facts.collective:
-        return Collective([Leg(AllPairs(workers), 2)], _served(exchange, workers))
-    kinds = operations_over_all(exchange)
-    return Collective([_leg(kind, workers, messages, 1 / len(kinds)) for kind in kinds], _from_all)
+        return Collective([Leg(AllPairs(workers), 1)] * 2, _served(exchange, workers), is_request=True)
+    kinds = (AllToAll, AllGather) if in_parts else operations_over_all(exchange)
+    each = 1 / (len(kinds) * messages)
+    return Collective([_leg(kind, workers, each) for kind in kinds] * messages, _from_all)
 
 
 def operations_over_all(exchange: Exchange) -> tuple[type[Operation], ...]:
@@ -100,9 +118,22 @@ def operations_over_all(exchange: Exchange) -> tuple[type[Operation], ...]:
     return (AllGather,) * exchange.facts.operations
 
 
-def _leg(kind: type[Operation], workers: int, messages: int, share: float) -> Leg:
-    pairs = AllPairs(workers) if kind is AllToAll else None
-    return Leg(pairs, messages * messages_in_turn(kind, workers), share)
+def _leg(kind: type[Operation], workers: int, share: float) -> Leg:
+    return Leg(AllPairs(workers) if kind is AllToAll else None, messages_in_turn(kind, workers), share)
+
+
+def _asked(graph: Topology, workers: int) -> list[Leg]:
+    """A request of the active ranks, and the answers of the passive ones."""
+    passive, active = graph.sides(workers)
+    there = [
+        (rank, peer) for rank in active for peer in sorted(graph.weights(workers)[rank]) if peer in passive
+    ]
+    asked: dict[int, float] = defaultdict(float)
+    for (_, peer), share in zip(there, shares(there), strict=True):
+        asked[peer] += share
+    each = workers / len(active)  # bytes are those of an average over all, of whom some send none
+    back = [(peer, rank) for rank, peer in there]
+    return [Leg(tuple(there), 1, each), Leg(tuple(back), 1, each * max(1.0, *asked.values()))]
 
 
 def _legs(groups: Sequence[Sequence[int]], messages: int, across: bool) -> list[Leg]:
@@ -110,13 +141,14 @@ def _legs(groups: Sequence[Sequence[int]], messages: int, across: bool) -> list[
     within = 2 * sum(len(group) - 1 for group in groups)
     between = 2 * (len(groups) - 1) if across else 0
     inside = {(a, b): 1 / len(group) for group in groups for a in group for b in group if a != b}
-    legs = [(inside, within), (_across(groups), between)]
-    workers = sum(map(len, groups))
-    return [
-        Leg(NeighborPairs.of_parts(parts, workers), 2 * messages, sent / (within + between))
-        for parts, sent in legs
-        if sent
-    ]
+    workers, whole = sum(map(len, groups)), 2 * messages * (within + between)
+
+    def leg(parts: Mapping[Pair, float], sent: int) -> Leg:
+        return Leg(NeighborPairs.of_parts(parts, workers), 1, sent / whole) if sent else _NOWHERE
+
+    within_one = leg(inside, within)
+    across_one = [leg(_across(groups), between)] * 2 if across else []
+    return [within_one, *across_one, within_one] * messages
 
 
 def _across(groups: Sequence[Sequence[int]]) -> dict[Pair, float]:
@@ -175,6 +207,8 @@ def _by_groups(groups: Sequence[Sequence[int]], workers: int) -> Heard:
 def _served(exchange: Exchange, workers: int) -> Heard:
     if isinstance(exchange, server) and math.isfinite(exchange.staleness):
         return _Bounded(int(exchange.staleness))
+    if isinstance(exchange, averaging_server):
+        return _from_all
     if isinstance(exchange, quorum_average):
         return _quorum(exchange.quorum or workers // 2 + 1, exchange.grace_seconds)
     return _alone

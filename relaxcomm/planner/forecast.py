@@ -15,7 +15,8 @@ from relaxcomm.planner.footprint import footprint
 from relaxcomm.planner.link_probes import probe_sizes
 from relaxcomm.planner.links import infinitely_fast
 from relaxcomm.planner.remarks import remarks_on
-from relaxcomm.planner.replay import Replay, Replayed
+from relaxcomm.planner.replay import Replay
+from relaxcomm.planner.replayed_run import Replayed
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.roles.planner import Measured
 from relaxcomm.system.quantities import data_size

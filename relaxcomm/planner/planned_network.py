@@ -23,7 +23,9 @@ class PlannedNetwork(SimulatedNetwork):
     def __init__(self, plan: PricedPlan) -> None:
         self._links: Links = plan.scenario.links
         self._legs: Mapping[str, Sequence[frozenset[Pair]]] = {
-            str(index): [frozenset(leg.pairs) for leg in travels.legs if leg.pairs is not None]
+            str(index): list(
+                dict.fromkeys(frozenset(leg.pairs) for leg in travels.operations if leg.pairs is not None)
+            )
             for index, travels in enumerate(plan.travels)
         }
         self._found: dict[Hashable, Link] = {}

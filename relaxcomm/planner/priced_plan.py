@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,16 +12,19 @@ import numpy as np
 import torch
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.composition.exchange_cost import ExchangeCost, exchange_cost
+from relaxcomm.composition.exchange_cost import ExchangeCost, exchange_cost, is_of_halves
 from relaxcomm.composition.rule import Rule
 from relaxcomm.data import RoundPlan
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.timeline import Times
 from relaxcomm.network.transport import Membership
-from relaxcomm.planner.collectives import Collective, Heard, collective
+from relaxcomm.planner.agreed import Agreed, agreed
+from relaxcomm.planner.collectives import Collective, collective
 from relaxcomm.planner.links import Links
+from relaxcomm.planner.pairs import AllPairs, Pair
 from relaxcomm.planner.scenario import Scenario
-from relaxcomm.roles import Context
+from relaxcomm.primitives.exchanges.all_reduce import all_reduce
+from relaxcomm.roles import Compressor, Context
 from relaxcomm.roles.payload import read_as
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import fill_buckets
@@ -42,24 +46,17 @@ class PricedTask:
     Args:
         task: a rule on a bucket.
         cost: of one exchange, to a worker.
-        heard: who waits for whom.
-        carried_seconds: for which it occupies a worker's link.
-        latency_seconds: of its messages in turn.
+        travels: who waits for whom.
+        operations: that wait for each other: seconds for which each occupies a worker's link, and those of
+            the latency of its messages.
         busiest_bytes: through the busiest link, in one direction.
     """
 
     task: Task
     cost: ExchangeCost
-    heard: Heard
-    carried_seconds: float
-    latency_seconds: float
+    travels: Collective
+    operations: Sequence[tuple[float, float]]
     busiest_bytes: float
-
-
-def _agrees(task: Task) -> bool:
-    """Whether all must be asked if a result is finite, and wait for that at once."""
-    alone = not task.rule.exchange.facts.collective
-    return not (alone or task.rule.delay) and (task.parts or not task.carries_flags)
 
 
 def _entry_bytes(task: Task) -> int:
@@ -92,9 +89,7 @@ class PricedPlan:
         rules, workers = self.algorithm.rules, scenario.workers
         self.travels: list[Collective] = [collective(rule, scenario.topology, workers) for rule in rules]
         """How each rule's exchange travels."""
-        firsts = [held[0] for held in self._plan.tasks if held]
-        self._agreed = {one.index: self._agreed_by(one) for one in firsts if _agrees(one)}
-        self._costs: dict[tuple[int, tuple[torch.Size, ...]], ExchangeCost] = {}
+        self._costs: dict[tuple[int, tuple[torch.Size, ...], torch.dtype], ExchangeCost] = {}
         self._fired: dict[int, frozenset[int]] = {}
         alike = scenario.step_times.all_alike and scenario.links.uniform
         self.ranks = 1 if alike else scenario.workers
@@ -144,14 +139,11 @@ class PricedPlan:
         """The tasks of each rule."""
         return self._plan.tasks
 
-    def agreed_numbers(self, rules: Iterable[int]) -> int:
-        """On how many numbers all ranks must agree, which the messages of some rules do not tell; or 0."""
-        return max((self._agreed.get(index, 0) for index in rules), default=0)
-
-    def _agreed_by(self, task: Task) -> int:
-        """Whether results are finite is one number, which parameters have a gradient one for each."""
-        at_step = task.rule.payload.facts.site == "step"
-        return 1 if at_step or task.carries_flags else sum(len(bucket.items) for bucket in self._buckets)
+    @cached_property
+    def agreed(self) -> Sequence[Agreed]:
+        """What all agree on besides, of each rule."""
+        parameters = sum(len(bucket.items) for bucket in self._buckets)
+        return [agreed(held[0], parameters) if held else Agreed() for held in self._plan.tasks]
 
     def by_bucket(self) -> list[tuple[Bucket, list[Task]]]:
         """The buckets in the order of backward, with what exchanges their gradients."""
@@ -177,7 +169,7 @@ class PricedPlan:
         if all(rule.delay != "unbounded" for rule in self.algorithm.rules):
             return _LEAST_STEPS
         tasks = [self.priced(task, links) for held in self._plan.tasks for task in held]
-        flights = sum(one.carried_seconds + one.latency_seconds for one in tasks)
+        flights = sum(sum(seconds) for one in tasks for seconds in one.operations)
         wanted = _LEAST_FLIGHTS * flights / self.scenario.step_times.seconds
         return int(min(max(_LEAST_STEPS, wanted), _MOST_STEPS))
 
@@ -211,8 +203,9 @@ class PricedPlan:
     def priced(self, task: Task, links: Links) -> PricedTask:
         """What one exchange of a task costs."""
         layout: Layout = task.bucket.layout
-        known = task.index, layout.shapes
+        known = task.index, layout.shapes, task.bucket.dtype
         last = task.rule.compressor.phases[-1][1]  # what it codes with in the end
+        travels = self._travels_of(task, last)
         if known not in self._costs:
             self._costs[known] = exchange_cost(
                 task.rule.exchange,
@@ -223,15 +216,25 @@ class PricedPlan:
                 self.scenario.topology,
                 speeds=self.scenario.speeds,
                 crowding=self.scenario.crowding,
+                exact=task.rule.payload.facts.site == "step",
+                operations=1 if travels.is_request else len(travels.operations),
             )
-        travels, cost = self.travels[task.index], self._costs[known]
-        ways = [(leg, links.way(leg.pairs)) for leg in travels.legs]
-        sent = cost.sent_bytes
-        return PricedTask(
-            task,
-            cost,
-            travels.heard,
-            carried_seconds=sum(sent * leg.share * way.seconds_per_byte for leg, way in ways),
-            latency_seconds=sum(leg.rounds * way.latency_seconds for leg, way in ways),
-            busiest_bytes=max((sent * leg.share * way.busiest_bytes for leg, way in ways), default=0.0),
-        )
+        cost = self._costs[known]
+        sent = [cost.sent_bytes] * len(travels.operations)
+        if travels.is_request:
+            sent = [cost.sent_bytes - cost.answer_bytes, cost.answer_bytes]
+        operations, through = [], defaultdict[Sequence[Pair] | None, float](float)
+        for leg, number in zip(travels.operations, sent, strict=True):
+            way, carried = links.way(leg.pairs), leg.share * number
+            operations.append((carried * way.seconds_per_byte, leg.rounds * way.latency_seconds))
+            over = None if links.uniform and isinstance(leg.pairs, AllPairs) else leg.pairs
+            through[over] += carried * way.busiest_bytes
+        return PricedTask(task, cost, travels, operations, max(through.values(), default=0.0))
+
+    def _travels_of(self, task: Task, compressor: Compressor) -> Collective:
+        """How a task's exchange travels: sums of halves of parameters are made in parts."""
+        halves = task.rule.payload.facts.site == "step" and isinstance(task.rule.exchange, all_reduce)
+        few = self.scenario.workers <= 2  # whose sums are exact
+        if few or not (halves and is_of_halves(compressor, task.bucket.layout, _entry_bytes(task))):
+            return self.travels[task.index]
+        return collective(task.rule, self.scenario.topology, self.scenario.workers, in_parts=True)

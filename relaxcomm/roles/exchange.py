@@ -157,6 +157,12 @@ class Exchange(Primitive):
         """
         return 0.0
 
+    def widened_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        """Bytes that a rank sends besides where messages in float16 or bfloat16 are summed in float32, on
+        average over the ranks.
+        """
+        return 0.0
+
 
 def slots_in_run(
     exchange: Exchange, bucket: Bucket, compressor: Compressor, membership: Membership

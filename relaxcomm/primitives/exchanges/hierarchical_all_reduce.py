@@ -108,6 +108,9 @@ class hierarchical_all_reduce(Exchange):
         between = 2 * (len(groups) - 1) * message_bytes / world_size
         return _inside_bytes(message_bytes, groups, world_size) + between
 
+    def widened_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return (len(topology.groups(world_size)) - 1) * message_bytes / world_size
+
 
 def _inside_bytes(message_bytes: int, groups: Sequence[Sequence[int]], world_size: int) -> float:
     return sum(2 * (len(group) - 1) for group in groups) * message_bytes / world_size
