@@ -127,7 +127,7 @@ def configured_task(loaded: Config, origin: Origin) -> TaskFactory:
     Raises: ConfigError, naming the place where the configuration stands.
     """
     try:
-        return find_task(loaded.task, Path(origin))
+        return find_task(loaded.task, Path(origin.name))
     except ConfigError as error:
         raise ConfigError(f"{origin.at(['task'])}: {error}") from error
 
