@@ -14,7 +14,7 @@ _SIZES = {
     gradient_buffer: {"CACHED_BYTES": 64, "_LARGE_BYTES": 32, "_SPAN_BYTES": 128},
     late_moves: {"_LARGE": 4},
     segments: {"_CACHED": 32},
-    threshold_search: {"_CHUNK": 32},
+    threshold_search: {"_CHUNK": 32, "_SORTED": 16},
     count_sketch: {"_CHUNK": 32},
     compressed_gossip: {"_CHUNK": 16},
 }

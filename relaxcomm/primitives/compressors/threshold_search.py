@@ -155,8 +155,9 @@ class Magnitudes:
 
     def _sorted_largest(self, k: int) -> Tensor | None:
         """The same of few entries; None where sizes do not tell which: equal at the end, or not finite."""
-        (chunk,) = self._made()
-        sizes, places = torch.topk(chunk.abs(), k + 1)
+        for _ in self._made():
+            pass
+        sizes, places = torch.topk(self.tensor.abs(), k + 1)
         self._known_finite = math.isfinite(sizes[0].item())  # NaN is the largest
         if not self._known_finite or sizes[k - 1].item() == sizes[k].item():
             return None
