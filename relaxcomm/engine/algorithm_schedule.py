@@ -164,7 +164,7 @@ class AlgorithmSchedule:
 
     def _first_of(self, num_begun: int) -> Algorithm:
         """The algorithm with which a run goes on when so many phases have begun, until one is chosen."""
-        return fitted(self._step.bound.replica.model, self._algorithms[num_begun])
+        return fitted(self._step.bound.replica.parameters, self._algorithms[num_begun])
 
     def _planned(self, num_begun: int, measured: Measured | None) -> Algorithm:
         """The algorithm of such a moment, where the training program switches to none."""
@@ -172,7 +172,7 @@ class AlgorithmSchedule:
         if measured is None or algorithm.planner is None:
             return algorithm
         chosen, _ = algorithm.planner.choose(measured)
-        return fitted(self._step.bound.replica.model, parse_algorithm(chosen))
+        return fitted(self._step.bound.replica.parameters, parse_algorithm(chosen))
 
     def _begin(self, num_begun: int, residuals: Residuals = "carry") -> None:
         """Be where a run is in which so many phases have begun."""

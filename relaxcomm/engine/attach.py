@@ -27,6 +27,7 @@ from relaxcomm.engine.session import Session
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic_store
 from relaxcomm.network.secret import Secret
+from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.shard_groups import check_replicas
 from relaxcomm.replica.sharding import place_shards
@@ -140,12 +141,13 @@ def _agree(
     gpu = ""
     if settings is not None:
         try:
-            gpu = device_checks.gpu_of(model, transport)
+            named = named_parameters(model)
+            gpu = device_checks.gpu_of(model, named, transport)
             size = transport.membership.world_size
             check_workers(settings, size)
             settings.check_world_size(size)
             settings.check_losses(size)
-            facts = fingerprint(model, settings, size)
+            facts = fingerprint(model, named, settings, size)
             check_quorum(settings, size)
             if settings.membership.elastic:
                 check_elastic(transport)

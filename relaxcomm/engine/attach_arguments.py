@@ -15,6 +15,7 @@ from relaxcomm.engine.attached_models import all_attached
 from relaxcomm.engine.binding import fitted
 from relaxcomm.engine.model_checks import check_initialised, check_model
 from relaxcomm.errors import CompositionError, ConfigError, UsageError
+from relaxcomm.replica.named_parameters import named_parameters, trainable
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 
 
@@ -68,11 +69,12 @@ def check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -
     """Refuse a model that is taken, or that an algorithm cannot work with."""
     if next(model.parameters(), None) is None:
         raise CompositionError("the model has no parameters")
-    check_initialised(model)
-    check_apart(model, all_attached())
-    check_unwrapped(model)
+    named = named_parameters(model)
+    check_initialised(model, named)
+    check_apart(model, named, all_attached())
+    check_unwrapped(model, named)
     for algorithm in settings.algorithms:
-        check_model(model, optimizers, fitted(model, algorithm))
+        check_model(model, named, optimizers, fitted(trainable(named), algorithm))
 
 
 def _named(config: str | Path | Mapping[str, Any] | Algorithm) -> str | Path | Mapping[str, Any] | Algorithm:

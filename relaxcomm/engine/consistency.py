@@ -13,7 +13,7 @@ from relaxcomm.config import Config
 from relaxcomm.engine.attached_models import all_attached
 from relaxcomm.errors import CommunicationError, ConfigError, RelaxcommError
 from relaxcomm.network import Transport
-from relaxcomm.replica.named_parameters import named_parameters
+from relaxcomm.replica.named_parameters import Named
 
 T = TypeVar("T")
 _Told: TypeAlias = tuple[str, str] | None
@@ -92,15 +92,22 @@ def digest(facts: Mapping[str, str]) -> str:
     return hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
 
 
-def fingerprint(model: nn.Module, settings: Config, world_size: int) -> dict[str, str]:
-    """What must be the same on all ranks, as readable text."""
+def fingerprint(model: nn.Module, named: Named, settings: Config, world_size: int) -> dict[str, str]:
+    """What must be the same on all ranks, as readable text.
+
+    Args:
+        model: that is attached.
+        named: its parameters.
+        settings: of the run.
+        world_size: ranks, or replicas.
+    """
     facts = {"algorithm": repr(settings.algorithm), "phases": repr(settings.phases)}
     facts |= {"bucket_bytes": str(settings.bucket_bytes)}
     facts["drift_guard"] = str(settings.drift_guard)
     facts["membership"] = str(settings.membership.model_copy(update={"secret": None}))  # its place may differ
     facts["metrics"] = "off" if settings.metrics is None else "on"  # the rest may differ between hosts
     facts |= settings.describe_topologies(world_size)
-    for name, p in named_parameters(model):
+    for name, p in named:
         kind = "trainable" if p.requires_grad else "frozen"
         facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"
     for name, b in model.named_buffers():

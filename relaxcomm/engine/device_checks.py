@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relaxcomm.errors import UsageError
 from relaxcomm.network import TorchTransport, Transport
-from relaxcomm.replica.named_parameters import named_parameters
+from relaxcomm.replica.named_parameters import Named
 
 _MOST_NAMES = 5
 
@@ -22,9 +22,9 @@ def current_gpu() -> int:
     return torch.cuda.current_device() if in_use else 0
 
 
-def gpu_of(model: nn.Module, transport: Transport) -> str:
-    """The GPU of a model, see `gpu_holding`."""
-    return gpu_holding(dict(named_parameters(model)), dict(model.named_buffers()), transport, current_gpu())
+def gpu_of(model: nn.Module, named: Named, transport: Transport) -> str:
+    """The GPU of a model with its parameters, see `gpu_holding`."""
+    return gpu_holding(dict(named), dict(model.named_buffers()), transport, current_gpu())
 
 
 def gpu_holding(

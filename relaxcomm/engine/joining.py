@@ -21,6 +21,7 @@ from relaxcomm.engine.session import Session
 from relaxcomm.errors import ConfigError, worded
 from relaxcomm.network import TorchTransport, elastic_store
 from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.replica import Replica
 from relaxcomm.system.telling import tell
 
@@ -46,7 +47,7 @@ def join(
     secret = settings.membership.read_secret()
     store = elastic_store.connect(address, settings.timeout_seconds, secret)
     run = elastic_store.find(store, address, settings.timeout_seconds)
-    mine = elastic_facts(fingerprint(model, settings, run.size))
+    mine = elastic_facts(fingerprint(model, named_parameters(model), settings, run.size))
     compare([run.facts, mine], "join with the run's model and configuration")
     elastic = Elastic.begin(elastic_store.place_of(store, run, settings.timeout_seconds, secret), settings)
     replica = Replica(model, tuple(optimizers), scaler, settings.bucket_bytes)

@@ -15,7 +15,7 @@ from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import nesterov, sgd
 from relaxcomm.primitives.outers.slowmo import slowmo
-from relaxcomm.replica.named_parameters import check_stepped_once, named_parameters, trainable
+from relaxcomm.replica.named_parameters import Named, check_stepped_once, trainable
 from relaxcomm.replica.sharding import is_sharded_model
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.system.torch_classes import derives_from
@@ -24,9 +24,9 @@ _LINEAR = (average, sgd, nesterov, slowmo)
 """Outers that take complex numbers as they are."""
 
 
-def check_initialised(model: nn.Module) -> None:
+def check_initialised(model: nn.Module, named: Named) -> None:
     """Refuse parameters and buffers that have no values, or wait for the first batch to have a shape."""
-    for name, tensor in (*named_parameters(model), *model.named_buffers()):
+    for name, tensor in (*named, *model.named_buffers()):
         if is_lazy(tensor):
             raise CompositionError(
                 f"{name} has no shape yet, as lazy modules get one from their first batch; call the model "
@@ -39,9 +39,18 @@ def check_initialised(model: nn.Module) -> None:
             )
 
 
-def check_model(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Algorithm) -> None:
-    """Refuse a model or an optimizer that the algorithm cannot work with."""
-    items = trainable(model)
+def check_model(
+    model: nn.Module, named: Named, optimizers: Sequence[Optimizer], algorithm: Algorithm
+) -> None:
+    """Refuse a model or an optimizer that the algorithm cannot work with.
+
+    Args:
+        model: that is trained.
+        named: its parameters.
+        optimizers: of them.
+        algorithm: for this model, see `fitted`.
+    """
+    items = trainable(named)
     if not items:
         raise CompositionError(
             "the model has no parameter that requires a gradient, so nothing can be exchanged"
@@ -53,7 +62,7 @@ def check_model(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Al
     if is_sharded_model(model):
         _check_shards(algorithm)
     if optimizers:
-        _check_optimizers(model, optimizers, algorithm)
+        _check_optimizers(named, optimizers, algorithm)
     else:
         needy = [
             rule
@@ -67,7 +76,7 @@ def check_model(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Al
             )
 
 
-def _check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], algorithm: Algorithm) -> None:
+def _check_optimizers(named: Named, optimizers: Sequence[Optimizer], algorithm: Algorithm) -> None:
     groups = [{**group, "optimizer": type(one)} for one in optimizers for group in one.param_groups]
     for one in optimizers if algorithm.lets_replicas_differ else ():
         if derives_from(type(one), "ZeroRedundancyOptimizer"):
@@ -79,8 +88,8 @@ def _check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer], algorit
     for rule in algorithm.rules:
         for made in rule.primitives.values():
             made.check_optimizer(groups)
-    check_stepped_once(model, optimizers)
-    known = {id(p) for _, p in named_parameters(model)}
+    check_stepped_once(named, optimizers)
+    known = {id(p) for _, p in named}
     for index, group in enumerate(groups):
         foreign = sum(id(p) not in known for p in group["params"])
         if foreign:

@@ -21,6 +21,7 @@ from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.model_checks import check_model, check_switchable
 from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
 from relaxcomm.replica.fused_optimizers import lay_out_as_parameters
+from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.roles import Payload, is_buffer
 from relaxcomm.step import kept_replica, replicas, served
 from relaxcomm.step.bound import Bound
@@ -55,10 +56,10 @@ def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residua
         world_size = bound.world.size
         settings.check_world_size(world_size)
         graphs = settings.describe_topologies(world_size)
-        following = fitted(replica.model, settings.algorithm)
+        following = fitted(replica.parameters, settings.algorithm)
         replica.check_parameters()
         replica.check_frozen()
-        check_model(replica.model, replica.optimizers, following)
+        check_model(replica.model, named_parameters(replica.model), replica.optimizers, following)
         for one in (bound.algorithm, following):
             check_switchable(one)
     except RelaxcommError as error:

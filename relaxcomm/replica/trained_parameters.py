@@ -28,9 +28,10 @@ class TrainedParameters:
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         self._model, self._optimizers = model, optimizers
-        self.trained = trainable(model)
+        named = named_parameters(model)
+        self.trained = trainable(named)
         """What is exchanged, whatever becomes of the model later."""
-        self.frozen = [item_of(name, p) for name, p in named_parameters(model) if not p.requires_grad]
+        self.frozen = [item_of(name, p) for name, p in named if not p.requires_grad]
         self._known = {item.parameter for item in (*self.trained, *self.frozen)}
         self._is_sharded = is_sharded_model(model)
         self._remember()
@@ -92,12 +93,13 @@ class TrainedParameters:
 
     def _look(self) -> None:
         """Something has changed; it may be harmless, such as a new name for the same parameter."""
+        named = named_parameters(self._model)
         try:
-            check_unwrapped(self._model)
-            check_stepped_once(self._model, self._optimizers)
+            check_unwrapped(self._model, named)
+            check_stepped_once(named, self._optimizers)
         except CompositionError as error:
             raise UsageError(str(error)) from None
-        present: dict[Tensor, str] = {p: name for name, p in named_parameters(self._model)}
+        present: dict[Tensor, str] = {p: name for name, p in named}
         for item in self.trained:
             if item.parameter not in present:
                 raise UsageError(

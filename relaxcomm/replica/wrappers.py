@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from relaxcomm.errors import CompositionError, UsageError
 from relaxcomm.replica.hybrid_sharding import check_hybrid
-from relaxcomm.replica.named_parameters import named_parameters
+from relaxcomm.replica.named_parameters import Named
 from relaxcomm.replica.shard_groups import check_sharding
 
 _DDP = (
@@ -28,8 +28,12 @@ _WRAPPERS = {
 """PyTorch's classes that exchange by themselves, looked up by name so that none is imported for it."""
 
 
-def check_unwrapped(model: nn.Module) -> None:
+def check_unwrapped(model: nn.Module, named: Named) -> None:
     """Refuse a model that is scripted, that PyTorch exchanges already, or shards as attach cannot exchange.
+
+    Args:
+        model: to be attached, or attached.
+        named: its parameters.
 
     Raises: CompositionError.
     """
@@ -42,7 +46,7 @@ def check_unwrapped(model: nn.Module) -> None:
         name = _wrapper(type(module))
         if name is not None:
             raise CompositionError(f"{place or 'the model'} is under {name}, which {_why(name)}")
-    for place, parameter in named_parameters(model):
+    for place, parameter in named:
         if _is_flattened(parameter):
             raise CompositionError(f"{place} is under FullyShardedDataParallel: {_FLATTENED}")
     check_sharding(model)
@@ -71,12 +75,17 @@ def check_forward(model: nn.Module, called: nn.Module, parameter: torch.Tensor) 
         raise UsageError(f"the attached model is called by {name}, which {_why(name)}")
 
 
-def check_apart(model: nn.Module, others: Iterable[nn.Module]) -> None:
+def check_apart(model: nn.Module, named: Named, others: Iterable[nn.Module]) -> None:
     """Refuse a model of which an open engine exchanges some parameter already.
+
+    Args:
+        model: to be attached.
+        named: its parameters.
+        others: that are attached.
 
     Raises: UsageError.
     """
-    mine = {p: name for name, p in named_parameters(model) if p.requires_grad}
+    mine = {p: name for name, p in named if p.requires_grad}
     for other in others:
         if other is model:
             raise UsageError("an engine is attached to this model already; close it first")

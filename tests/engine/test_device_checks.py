@@ -44,7 +44,7 @@ def test_ranks_that_share_a_gpu_are_named():
 def attaches(rank, spoilt):
     """Rank `spoilt` finds its model where NCCL cannot take it; without one all find the same GPU."""
 
-    def gpu_of(model, transport):
+    def gpu_of(model, named, transport):
         if rank == spoilt:
             check_devices({"weight": ZERO}, {"mean": CPU}, 0)
         return "here GPU-7"
@@ -71,4 +71,4 @@ def test_over_gloo_nothing_is_asked():
     class Elsewhere:
         backend = "gloo"
 
-    assert device_checks.gpu_of(torch.nn.Linear(2, 2), Elsewhere()) == ""
+    assert device_checks.gpu_of(torch.nn.Linear(2, 2), (), Elsewhere()) == ""

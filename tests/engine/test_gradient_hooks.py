@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from relaxcomm.engine.gradient_hooks import GradientHooks
-from relaxcomm.replica.named_parameters import trainable
+from relaxcomm.replica.named_parameters import named_parameters, trainable
 from tests.engine.harness import World, in_process
 from tests.engine.situations import Checkpointed
 
@@ -28,7 +28,7 @@ class Branches(nn.Module):
 
 
 def hooks_on(model: nn.Module, told: list[list[int]]) -> GradientHooks:
-    return GradientHooks(trainable(model), told.append)
+    return GradientHooks(trainable(named_parameters(model)), told.append)
 
 
 def chain() -> nn.Sequential:
@@ -50,7 +50,7 @@ def test_each_is_told_of_until_they_are_collected():
 
 def test_one_that_is_frozen_tells_when_it_is_trained_again():
     model, told = chain(), []
-    parameters = trainable(model)
+    parameters = trainable(named_parameters(model))
     model[2].requires_grad_(False)
     hooks = GradientHooks(parameters, told.append)
     assert not model[2].weight.requires_grad
@@ -102,7 +102,7 @@ def test_the_first_one_may_have_the_others_collected():
         told.append(indices)
         hooks.collect()
 
-    hooks = GradientHooks(trainable(model), tell)
+    hooks = GradientHooks(trainable(named_parameters(model)), tell)
     hooks.await_also([3])
     model(torch.ones(1, 2)).sum().backward()
     assert told == [[0], [1, 2, 3]]
@@ -111,7 +111,7 @@ def test_the_first_one_may_have_the_others_collected():
 def test_hooks_that_the_user_hangs_later_run_first():
     """Then ours are behind them, so that nothing waits for the next gradient any more."""
     ran, told = [], []
-    parameters = trainable(model := chain())
+    parameters = trainable(named_parameters(model := chain()))
     hooks = GradientHooks(parameters, lambda indices: told.append((indices, list(ran))))
     for index, item in enumerate(parameters):
         item.parameter.register_post_accumulate_grad_hook(lambda p, index=index: ran.append(index))

@@ -319,3 +319,25 @@ def test_an_error_without_words_is_told_by_its_name(monkeypatch):
     with pytest.raises(KeyboardInterrupt), engine:
         raise KeyboardInterrupt
     assert said == ["failed: KeyboardInterrupt"]
+
+
+class Counting(nn.Sequential):
+    """Counts how often its parameters are asked for, each time by a walk through all modules."""
+
+    walks = 0
+
+    def named_parameters(self, *args, **options):
+        self.walks += 1
+        return super().named_parameters(*args, **options)
+
+
+def test_attach_walks_seldom_through_a_model():
+    """Which takes milliseconds where there are hundreds of modules."""
+    model = Counting(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.walks = 0
+    with relaxcomm.attach(model, optimizer, "bsp") as engine:
+        assert model.walks <= 7
+        model.walks = 0
+        engine.switch("local_sgd")
+        assert model.walks <= 2
