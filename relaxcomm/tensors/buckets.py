@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
+from itertools import accumulate
+from operator import attrgetter, is_
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from relaxcomm.errors import UsageError
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.differences import Difference
+from relaxcomm.tensors.flat_views import flat_views
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.memory_order import Strides, dense_strides, shape_in_memory
 from relaxcomm.tensors.precision import wide
@@ -98,11 +100,8 @@ class Bucket:
         self.names = tuple(item.name for item in self.items)
         first = self.items[0].tensor
         self.dtype, self.device = first.dtype, first.device
-        self.offsets: list[int] = []
-        self.numel = 0
-        for item in self.items:
-            self.offsets.append(self.numel)
-            self.numel += item.tensor.numel()
+        sizes = (item.tensor.numel() for item in self.items)
+        *self.offsets, self.numel = accumulate(sizes, initial=0)
         self.parameters = [item.parameter for item in self.items]
         self._held = [item.tensor for item in self.items]
         # Asked for once: an exchange makes views many times.
@@ -140,9 +139,7 @@ class Bucket:
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         """Whether it is a layout of just these tensors, in this order."""
-        return len(tensors) == len(self.items) and all(
-            item.tensor is tensor for item, tensor in zip(self.items, tensors, strict=True)
-        )
+        return len(tensors) == len(self._held) and all(map(is_, tensors, self._held))
 
     def empty(self) -> Tensor:
         """A new flat buffer, `[numel]`."""
@@ -162,17 +159,8 @@ class Bucket:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """One view of `flat` for each tensor, with its shape and, where they are dense, its strides."""
-        result = []
-        begin, step = flat.storage_offset(), flat.stride(-1)
-        for item, offset, strides in zip(self.items, self.offsets, self.strides, strict=True):
-            shape = item.tensor.shape
-            if strides is None:
-                view = flat[offset : offset + shape.numel()].view(shape)
-            else:
-                there = strides if step == 1 else [step * one for one in strides]  # a column of a matrix
-                view = flat.as_strided(shape, there, begin + step * offset)
-            result.append(view)
-        return result
+        shapes = (one.shape for one in self._held)
+        return flat_views(flat, zip(self.offsets, shapes, self.strides, strict=True))
 
     def scratch(self) -> Tensor:
         """The bucket's own message buffer, made once; one exchange at a time may use it."""
@@ -195,8 +183,13 @@ class Bucket:
         They began at `flat` as their type holds it: what it cannot hold is no movement.
         """
         self.check_unchanged()
-        for view, tensor, result in zip(self.views(flat), self.tensors, self._views_of(out), strict=True):
-            torch.sub(view.to(self.dtype), tensor, out=result)
+        with torch.no_grad():
+            if self._is_staged and flat.shape == out.shape == (self.numel,):
+                stage, views = self._stage
+                torch._foreach_copy_(views, self._held)
+                return torch.sub(flat.to(self.dtype), stage, out=out)
+            for view, tensor, result in zip(self.views(flat), self._held, self._views_of(out), strict=True):
+                torch.sub(view.to(self.dtype), tensor, out=result)
         return out
 
     def difference(self, flat: Tensor) -> Difference | None:
@@ -209,15 +202,14 @@ class Bucket:
 
     def scatter(self, flat: Tensor) -> None:
         """Copy the flat buffer into the tensors."""
-        stage, views = self._stage_for(flat)
         with torch.no_grad():
-            if stage is not None:
-                stage.copy_(flat)
-            torch._foreach_copy_(self._held, views)
+            torch._foreach_copy_(self._held, self._read(flat))
 
     def add(self, flat: Tensor) -> None:
         """Add the flat buffer to the tensors."""
-        torch._foreach_add_(self.tensors, self._views_of(flat))
+        read = self._read if flat.dtype == self.dtype else self._views_of  # a sum is rounded once
+        with torch.no_grad():
+            torch._foreach_add_(self._held, read(flat))
 
     def check_unchanged(self) -> None:
         """Raise UsageError if a tensor was converted or moved since the layout was made."""
@@ -232,6 +224,13 @@ class Bucket:
 
     def _views_of(self, flat: Tensor) -> list[Tensor]:
         return self._scratch_views if flat is self._scratch else self.views(flat)
+
+    def _read(self, flat: Tensor) -> list[Tensor]:
+        """Views of what `flat` holds, to be read at once."""
+        stage, views = self._stage_for(flat)
+        if stage is not None:
+            stage.copy_(flat)
+        return views
 
     def _stage_for(self, flat: Tensor) -> tuple[Tensor | None, list[Tensor]]:
         """Memory between the tensors and `flat`, None where there is no use for it, and the views to copy."""

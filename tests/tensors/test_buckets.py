@@ -33,16 +33,6 @@ def test_a_layout_has_the_shapes_in_memory(tensor, shape):
     assert torch.equal(rows, tensor.permute(order))
 
 
-@pytest.mark.parametrize(
-    "flat", [torch.randn(17, 2)[3:, 1], torch.ones(()).expand(14)], ids=["column", "one"]
-)
-def test_views_heed_the_strides_of_what_they_are_views_of(flat):
-    tensors = [torch.zeros(2), torch.zeros(3, 2).t(), torch.zeros(3, 4)[:, ::2]]
-    bucket = Bucket(0, [Item(name, tensor) for name, tensor in zip("abc", tensors, strict=True)])
-    for view, same in zip(bucket.views(flat), bucket.views(flat.contiguous()), strict=True):
-        assert torch.equal(view, same)
-
-
 def test_small_tensors_are_copied_by_way_of_memory_that_nobody_else_sees():
     """An outer optimizer keeps what was gathered, and a first copy may be made in inference mode."""
     weight, bias = torch.nn.Parameter(torch.ones(2, 3).t()), torch.nn.Parameter(torch.zeros(2))
@@ -56,3 +46,36 @@ def test_small_tensors_are_copied_by_way_of_memory_that_nobody_else_sees():
     assert torch.equal(weight, torch.arange(6.0).view(2, 3).t())
     assert weight.is_leaf
     assert not first.requires_grad
+
+
+@pytest.mark.parametrize("numel", [3, 40_000], ids=["small", "large"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wider", [torch.float32, torch.float64])
+def test_differences_and_sums_are_those_of_each_tensor(numel, dtype, wider):
+    draw = torch.Generator().manual_seed(0)
+    held = [torch.randn(2, numel, generator=draw).to(dtype) for _ in range(3)]
+    held = [held[0].t(), held[1][:, ::2], torch.nn.Parameter(held[2])]
+    bucket = Bucket(0, [Item(name, tensor) for name, tensor in zip("abc", held, strict=True)])
+    flat = torch.randn(bucket.numel, generator=draw, dtype=wider)
+    before = [tensor.detach().clone() for tensor in held]
+    for given in (flat, flat.to(dtype), torch.stack([flat, flat], dim=1)[:, 1]):
+        difference = bucket.subtract_from(given, torch.empty(bucket.numel, dtype=wider))
+        bucket.add(given)
+        for began, now, moved, by in zip(
+            before, held, bucket.views(difference), bucket.views(given), strict=True
+        ):
+            assert torch.equal(moved, (by.to(dtype) - began).to(wider))
+            assert torch.equal(now, began.clone().add_(by))
+            now.data.copy_(began)
+    assert held[2].is_leaf
+    assert not difference.requires_grad
+
+
+def test_small_tensors_are_subtracted_and_added_without_views_made_anew(monkeypatch):
+    """Which take several times as long as the sums."""
+    bucket = Bucket(0, [Item(name, torch.ones(3)) for name in "abc"])
+    bucket.gather(bucket.empty())
+    monkeypatch.delattr(Bucket, "views")
+    assert torch.equal(bucket.subtract_from(torch.full((9,), 3.0), torch.empty(9)), torch.full((9,), 2.0))
+    bucket.add(torch.full((9,), 4.0))
+    assert torch.equal(bucket.gather(bucket.empty()), torch.full((9,), 5.0))
