@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import torch
 
 from relaxcomm.errors import CompositionWarning, RelaxcommError
 from relaxcomm.system.time_limit import within
@@ -46,11 +49,22 @@ def expect(holds: bool, complaint: str) -> None:
         raise Broken(complaint)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Have torch share no operation out: tensors are small here, and its threads would wait for each other."""
+    number = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(number)
+
+
 def attempt(subject: str, check: str, run: Callable[[], None], limit_seconds: float) -> Finding:
     """Run one check; whatever it raises is its fault, and so is that it does not end."""
     begin = time.monotonic()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _one_thread():
             warnings.simplefilter("ignore", CompositionWarning)
             within(limit_seconds, run, end=True)
     except Broken as broken:

@@ -15,6 +15,7 @@ from relaxcomm import (
     round_trip,
     trajectory,
 )
+from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.trial_model import trial_model
 from relaxcomm.checks.trial_problem import Trial
 from relaxcomm.plugin import AllToAll
@@ -119,3 +120,14 @@ def test_what_a_planner_chooses_in_a_trial_is_not_told(capsys):
     found = Trial(auto()).run(lambda rank: [rank.epoch() for _ in range(4)] and rank.engine.choice)
     assert "chose" in found[0]
     assert capsys.readouterr().err == ""
+
+
+def test_a_check_runs_in_one_thread():
+    """Small products of matrices, such as those of `dct_top_k`, take many times as long in two."""
+    before, inside = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        attempt("it", "threads", lambda: inside.append(torch.get_num_threads()), 60)
+        assert (inside, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
