@@ -51,7 +51,7 @@ def expect(holds: bool, complaint: str) -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Have torch share no operation out: tensors are small here, and its threads would wait for each other."""
+    """Have torch share no operation out: of tensors this small its threads would only wait for each other."""
     number = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
