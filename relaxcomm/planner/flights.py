@@ -12,7 +12,7 @@ from relaxcomm.network.operations import Agree
 from relaxcomm.network.timeline import Timeline, Times
 from relaxcomm.network.traffic import messages
 from relaxcomm.planner.links import Way
-from relaxcomm.planner.priced_plan import PricedTask
+from relaxcomm.planner.priced_task import PricedTask
 
 
 @dataclass(eq=False)

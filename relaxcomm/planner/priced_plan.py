@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +21,7 @@ from relaxcomm.planner.agreed import Agreed, agreed
 from relaxcomm.planner.collectives import Collective, collective
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.pairs import AllPairs, Pair
+from relaxcomm.planner.priced_task import PricedTask
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.roles import Compressor, Context
@@ -37,26 +37,6 @@ _LEAST_STEPS = 16
 _LEAST_FLIGHTS = 8
 _MOST_STEPS = 20_000
 _MOST_IN_CYCLE = 2_000  # unless a rule's own period is longer
-
-
-@dataclass(frozen=True, eq=False)
-class PricedTask:
-    """A task with its costs.
-
-    Args:
-        task: a rule on a bucket.
-        cost: of one exchange, to a worker.
-        travels: who waits for whom.
-        operations: that wait for each other: seconds for which each occupies a worker's link, and those of
-            the latency of its messages.
-        busiest_bytes: through the busiest link, in one direction.
-    """
-
-    task: Task
-    cost: ExchangeCost
-    travels: Collective
-    operations: Sequence[tuple[float, float]]
-    busiest_bytes: float
 
 
 def _entry_bytes(task: Task) -> int:
@@ -145,6 +125,12 @@ class PricedPlan:
         parameters = sum(len(bucket.items) for bucket in self._buckets)
         return [agreed(held[0], parameters) if held else Agreed() for held in self._plan.tasks]
 
+    @cached_property
+    def votes(self) -> tuple[int, int]:
+        """How many numbers the ranks vote with in each step, 0 for none, and how late answers count."""
+        triggers = self._plan.votes
+        return 2 + len(triggers) if triggers else 0, min((one.vote_delay for one in triggers), default=0)
+
     def by_bucket(self) -> list[tuple[Bucket, list[Task]]]:
         """The buckets in the order of backward, with what exchanges their gradients."""
         return [(bucket, self._plan.of_bucket(bucket, "backward")) for bucket in self._buckets]
@@ -168,10 +154,18 @@ class PricedPlan:
         """Steps in which even exchanges that nobody waits for have come several times."""
         if all(rule.delay != "unbounded" for rule in self.algorithm.rules):
             return _LEAST_STEPS
-        tasks = [self.priced(task, links) for held in self._plan.tasks for task in held]
-        flights = sum(sum(seconds) for one in tasks for seconds in one.operations)
+        flights = sum(self._under_way_seconds(index, links) for index in range(len(self.by_rule)))
         wanted = _LEAST_FLIGHTS * flights / self.scenario.step_times.seconds
         return int(min(max(_LEAST_STEPS, wanted), _MOST_STEPS))
+
+    def outlasts_a_step(self, index: int, links: Links) -> bool:
+        """Whether an exchange of a rule takes longer than a step."""
+        return self._under_way_seconds(index, links) > self.scenario.step_times.seconds
+
+    def _under_way_seconds(self, index: int, links: Links) -> float:
+        """Of a rule's messages, one after the other."""
+        tasks = [self.priced(task, links) for task in self.by_rule[index]]
+        return sum(sum(seconds) for one in tasks for seconds in one.operations)
 
     def draw(self, steps: int) -> None:
         """Draw the times of as many steps, once."""

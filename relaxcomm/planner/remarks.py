@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from relaxcomm.composition.exchange_cost import ExchangeCost, exchange_cost
+from relaxcomm.composition.rule import Rule
 from relaxcomm.planner.connections import too_many
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.two_levels import hierarchical_instead
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.roles import Compressor, Exchange
-from relaxcomm.system.quantities import bandwidth, duration, number
+from relaxcomm.system.quantities import bandwidth, data_size, duration, number
 from relaxcomm.tensors.buckets import Item
 from relaxcomm.tensors.layout import Layout
 
@@ -40,22 +41,36 @@ def _assumed(replay: Replay) -> Iterator[str]:
     scenario, plan = replay.scenario, replay.plan
     if plan.last_change:
         yield f"counted from step {plan.last_change:,} on, from which its rules stay as they are"
-    for rule in [one for one in plan.algorithm.rules if one.is_active(plan.settled_from)]:
-        facts = rule.trigger.facts
-        if facts.known == "backward" or facts.needs:
-            every = facts.period_steps
-            when = "in every step" if every == 1 else f"every {every} steps"
-            yield f"counted as if it exchanged {when}, the most that it can; its trigger decides"
-        if facts.known == "event":
-            yield f"a round was taken to have {plan.period} steps of a worker, the mean over all"
-        if plan.is_irregular(rule):
-            yield f"its trigger follows no period that is known, so {plan.cycle:,} steps were counted"
-        if len(rule.compressor.phases) > 1:
-            since = rule.compressor.phases[-1][0]
-            yield f"counted as after its first {since} steps, from which on it codes otherwise"
+    for index, rule in enumerate(plan.algorithm.rules):
+        if rule.is_active(plan.settled_from):
+            yield from _assumed_of(rule, index, replay)
     topology, groups = scenario.topology, scenario.links.groups
     if topology.has_groups and groups is not None and topology.groups(scenario.workers) == groups:
         yield f"its groups are those between which links are slow: {[len(one) for one in groups]}"
+
+
+def _assumed_of(rule: Rule, index: int, replay: Replay) -> Iterator[str]:
+    facts, plan = rule.trigger.facts, replay.plan
+    if facts.known == "backward" or facts.needs:
+        every = facts.period_steps
+        when = "in every step" if every == 1 else f"every {every} steps"
+        least = replay.run(without={index})
+        yield (
+            f"counted as if it exchanged {when}, the most that it can; its trigger decides: if it never did, "
+            f"a step would take {duration(least.step_seconds)} and send {data_size(least.sent_bytes)}"
+        )
+    if facts.known == "event":
+        yield f"a round was taken to have {plan.period} steps of a worker, the mean over all"
+    if plan.is_irregular(rule):
+        yield f"its trigger follows no period that is known, so {plan.cycle:,} steps were counted"
+    if len(rule.compressor.phases) > 1:
+        since = rule.compressor.phases[-1][0]
+        yield f"counted as after its first {since} steps, from which on it codes otherwise"
+    if rule.delay == "unbounded" and plan.outlasts_a_step(index, replay.scenario.links):
+        yield (
+            "its exchanges outlast a step, and the next follows when the last is there: how many there are "
+            "depends on who asks whom, and when, so the bytes may be a third less or more"
+        )
 
 
 def _losses(replay: Replay) -> Iterator[str]:

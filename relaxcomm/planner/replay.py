@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 
@@ -57,7 +57,12 @@ class Replay:
         self.scenario = scenario
 
     def run(
-        self, steps: int | None = None, *, first: int | None = None, links: Links | None = None
+        self,
+        steps: int | None = None,
+        *,
+        first: int | None = None,
+        links: Links | None = None,
+        without: Set[int] = frozenset(),
     ) -> Replayed:
         """Replay steps.
 
@@ -66,9 +71,10 @@ class Replay:
             first: the first that counts, 0 for a run from its beginning; unless given `settled_from`, and
                 nothing is replayed from before the last of the rules begins or ends.
             links: other ones than the scenario's.
+            without: rules, by index, that never exchange.
         """
         begin, first = (self.plan.last_change, self.plan.settled_from) if first is None else (0, first)
         links = links or self.scenario.links
         steps = steps or self.plan.cycle * math.ceil(self.plan.least_steps(links) / self.plan.cycle)
         self.plan.draw(first + steps - begin)
-        return ReplayedRun(self.plan, links, begin).steps(first, steps)
+        return ReplayedRun(self.plan, links, begin, without).steps(first, steps)

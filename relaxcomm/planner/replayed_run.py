@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from relaxcomm.network.timeline import Times
 from relaxcomm.planner.flights import Flight, Flights
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.priced_plan import PricedPlan
+from relaxcomm.roles import VotingTrigger
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,14 @@ class ReplayedRun:
         plan: what is replayed.
         links: between the workers.
         begin: the first step.
+        without: rules that never exchange.
     """
 
-    def __init__(self, plan: PricedPlan, links: Links, begin: int) -> None:
+    def __init__(self, plan: PricedPlan, links: Links, begin: int, without: Set[int]) -> None:
         self._plan, self._backward, self._begin = plan, plan.scenario.step_times.backward, begin
         self._flights = Flights(plan.ranks, plan.scenario.workers, links.way(None))
-        self._late: list[_Sent] = []
+        self._without, self._late = without, list[_Sent]()
+        self._ballots: deque[Times | None] = deque()  # under way
         self._free_from: dict[int, Times] = {}  # when all that a rule without due steps has sent is there
         tasks = {task: plan.priced(task, links) for held in plan.by_rule for task in held}
         self._by_rule = [[tasks[task] for task in held] for held in plan.by_rule]
@@ -89,8 +93,9 @@ class ReplayedRun:
         return Replayed(seconds, compute, coding, exposed, hidden, sent, busiest)
 
     def _step(self, step: int) -> None:
-        compute, fired = self._plan.compute_seconds(step - self._begin)[0], self._plan.fired(step)
-        if not fired and not self._late:
+        compute = self._plan.compute_seconds(step - self._begin)[0]
+        fired = self._plan.fired(step) - self._without
+        if not (fired or self._late or self._plan.votes[0]):
             self._flights.work(compute)
             return
         self._flights.work((1 - self._backward) * compute)
@@ -109,22 +114,45 @@ class ReplayedRun:
         """Send buckets as their gradients become ready, and take in what is due."""
         window: list[Flight] = []
         late: dict[int, list[Flight]] = {}
+        voted = {index for index in fired if isinstance(self._rules[index].trigger, VotingTrigger)}
         for bucket, tasks in self._by_bucket:
             self._flights.work(self._backward * compute * (bucket.numel / self._numel))
-            for priced in tasks:
+            for priced in [one for one in tasks if one.task.index in fired - voted]:
                 index = priced.task.index
-                if index in fired and self._rules[index].delay:
+                if self._rules[index].delay:
                     late.setdefault(index, []).append(self._flights.launch(priced, []))
-                elif index in fired:
+                else:
                     self._flights.launch(priced, window)
-        agreed = [self._plan.agreed[index] for index in fired]
+        agreed = [self._plan.agreed[index] for index in fired - voted]
         asked = self._flights.ask(max((one.beside for one in agreed), default=0))
         self._flights.finish(window)
         self._flights.wait_for(asked)
         for index, flights in late.items():
             self._late.append(_Sent(index, flights, None, step, self._rules[index].due(step)))
         self._land(step, self._at_backward)
-        self._flights.wait_for(self._flights.ask(max((one.behind for one in agreed), default=0)))
+        self._decide(max((one.behind for one in agreed), default=0))
+        self._send_voted(voted)
+
+    def _decide(self, behind: int) -> None:
+        """Ask what comes behind results, and vote; wait for what is asked, and for votes that count now."""
+        ballot, vote_delay = self._plan.votes
+        asked = self._flights.ask(behind + ballot)
+        if behind:
+            self._flights.wait_for(asked)
+        if ballot:
+            self._ballots.append(asked)
+        if len(self._ballots) > vote_delay:
+            self._flights.wait_for(self._ballots.popleft())
+
+    def _send_voted(self, voted: Set[int]) -> None:
+        """Send gradients for which the ranks have voted, when all of them are there."""
+        window: list[Flight] = []
+        for _, tasks in self._by_bucket:
+            for priced in [one for one in tasks if one.task.index in voted]:
+                self._flights.launch(priced, window)
+        self._flights.finish(window)
+        behind = [self._plan.agreed[index].behind for index in voted]
+        self._flights.wait_for(self._flights.ask(max(behind, default=0)))
 
     def _send(self, index: int, step: int) -> None:
         """Send what a rule covers; without a delay, take it in: the next rule reads what it has written."""

@@ -1,0 +1,30 @@
+"""A rule on a bucket with what its exchange costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relaxcomm.composition.exchange_cost import ExchangeCost
+from relaxcomm.planner.collectives import Collective
+from relaxcomm.step.plan import Task
+
+
+@dataclass(frozen=True, eq=False)
+class PricedTask:
+    """A task with its costs.
+
+    Args:
+        task: a rule on a bucket.
+        cost: of one exchange, to a worker.
+        travels: who waits for whom.
+        operations: that wait for each other: seconds for which each occupies a worker's link, and those of
+            the latency of its messages.
+        busiest_bytes: through the busiest link, in one direction.
+    """
+
+    task: Task
+    cost: ExchangeCost
+    travels: Collective
+    operations: Sequence[tuple[float, float]]
+    busiest_bytes: float

@@ -1,0 +1,121 @@
+"""A replay beside ranks that train over the same links in virtual time: operation by operation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from relaxcomm import Link, attach, simulate
+from relaxcomm.composition.exchange_cost import Speeds
+from relaxcomm.config.grammar import parse_algorithm, parse_primitive
+from relaxcomm.planner.links import OwnLinks
+from relaxcomm.planner.remarks import remarks_on
+from relaxcomm.planner.replay import Replay
+from relaxcomm.planner.scenario import Scenario, StepTimes
+from relaxcomm.tensors.buckets import Item
+from relaxcomm.training.pilot import Pace
+
+FAR = Link(latency_seconds=0.02, bytes_per_second=2e6)
+SIZE, LAYERS, WORKERS = 32, 3, 4
+TIMES = StepTimes(0.05)
+GROUPS = {"hierarchical": {"sizes": 2}}
+
+
+def make_model(dtype):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(SIZE, SIZE, bias=False, dtype=dtype) for _ in range(LAYERS)]
+    return torch.nn.Sequential(*layers)
+
+
+def simulated(algorithm, topology, link, dtype, steps):
+    """Seconds and bytes of a step, on average over the ranks, after as many steps."""
+    drawn = TIMES.draw(2 * steps, WORKERS, 0)
+
+    def train(group):
+        model, pace = make_model(dtype), Pace(group, TIMES, drawn[:, group.rank()])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        pace.follow(model)
+        config = {"algorithm": algorithm, "topology": topology, "bucket_bytes": SIZE**2 * dtype.itemsize}
+        with attach(model, optimizer, config, process_group=group) as engine:
+            for step in range(2 * steps):
+                if step == steps:
+                    began, sent = group.time(), engine.statistics["bytes_sent"]
+                pace.forward(step, 1.0)
+                model(torch.ones(2, SIZE, dtype=dtype)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            taken = group.time() - began, engine.statistics["bytes_sent"] - sent
+            engine.close(average=False)
+        return [one / steps for one in taken]
+
+    return [sum(one) / WORKERS for one in zip(*simulate(train, WORKERS, link=link), strict=True)]
+
+
+def replay_of(algorithm, topology="complete", link=FAR, dtype=torch.float32):
+    items = [Item(name, one) for name, one in make_model(dtype).named_parameters()]
+    graph, bucket_bytes = parse_primitive("topology", topology), SIZE**2 * dtype.itemsize
+    on = Scenario(
+        WORKERS,
+        TIMES,
+        OwnLinks(link),
+        topology=graph,
+        speeds=Speeds(0.0, 0.0, 0.0, 0.0),
+        bucket_bytes=bucket_bytes,
+    )
+    return Replay(parse_algorithm(algorithm), items, on), items
+
+
+LATE_GOSSIP = {"rules": [{"payload": "parameters", "exchange": "gossip", "delay": 1}]}
+EIGHT_BITS = {"quantize": {"bits": 8}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "topology", "steps"),
+    [
+        pytest.param({"name": "choco_sgd", "compressor": EIGHT_BITS, "gamma": 0.5}, "ring", 4, id="asked after"),
+        pytest.param(LATE_GOSSIP, "ring", 4, id="asked beside what is late"),
+        pytest.param({"name": "qsgd"}, "complete", 4, id="scattered and gathered"),
+        pytest.param({"name": "powersgd", "matrix_rank": 2}, "complete", 4, id="two rounds"),
+        pytest.param({"name": "hierarchical_local_sgd", "steps": 4}, GROUPS, 4, id="groups"),
+        pytest.param({"name": "ssp", "staleness": 0}, "complete", 4, id="a server"),
+        pytest.param({"name": "heloco", "steps": 2}, "complete", 4, id="a quorum"),
+        pytest.param({"name": "local_sgd", "steps": 2, "compressor": EIGHT_BITS}, "complete", 4, id="all alike"),
+        pytest.param({"name": "selsync", "threshold": 0.0}, "complete", 4, id="votes"),
+        pytest.param({"name": "async_model_average"}, "complete", 12, id="whenever it comes"),
+        pytest.param({"name": "ad_psgd"}, "ring", 4, id="in pairs"),
+    ],
+)
+def test_a_replay_takes_as_long_and_sends_as_much(algorithm, topology, steps):
+    found = replay_of(algorithm, topology)[0].run()
+    seconds, sent = simulated(algorithm, topology, FAR, torch.float32, steps)
+    assert found.step_seconds == pytest.approx(seconds, rel=0.01)
+    assert found.sent_bytes == pytest.approx(sent, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "topology"), [("all_reduce", "complete"), ("hierarchical_all_reduce", GROUPS)]
+)
+def test_halves_of_parameters_are_summed_in_full_precision(exchange, topology):
+    """In parts, of which one goes to each rank at once, and between groups at twice the width."""
+    algorithm = {"rules": [{"payload": "parameters", "exchange": exchange}]}
+    found = replay_of(algorithm, topology, dtype=torch.bfloat16)[0].run()
+    seconds, sent = simulated(algorithm, topology, FAR, torch.bfloat16, 4)
+    assert found.step_seconds == pytest.approx(seconds, rel=0.01)
+    assert found.sent_bytes == pytest.approx(sent, rel=0.02)
+
+
+def test_how_many_exchanges_in_pairs_outlast_steps_is_said_to_be_uncertain():
+    slow = Link(latency_seconds=0.001, bytes_per_second=1e5)
+    replay, items = replay_of("ad_psgd", "ring", slow)
+    _, sent = simulated("ad_psgd", "ring", slow, torch.float32, 100)
+    assert replay.run().sent_bytes == pytest.approx(sent, rel=1 / 3)
+    assert any("a third less or more" in one for one in remarks_on(replay, items, float("inf")))
+    fast, items = replay_of("ad_psgd", "ring")
+    assert not any("a third less or more" in one for one in remarks_on(fast, items, float("inf")))
+
+
+def test_what_a_trigger_may_save_is_said():
+    replay, items = replay_of({"name": "selsync", "threshold": 1e9})
+    assert replay.run(without={0}).step_seconds == pytest.approx(0.05 + 4 * 0.02)  # votes of three numbers
+    said = " ".join(remarks_on(replay, items, float("inf")))
+    assert "if it never did, a step would take 130 ms and send 0 B" in said
