@@ -62,6 +62,8 @@ def selecting(*selects):
         (["weight", "*ia*"], ["weight", "bias"]),
         (["head.*", ["encoder.*", "rows"]], ["head.a", "head.b", "encoder.a", "encoder.b", "rows"]),
         (["block.[qk].w", "block.[!q].v"], ["block.q.w", "block.a.v", "block.b.v"]),
+        ([["head", "head.*"], ["body.*", "body"]], ["head", "body.a", "body.b"]),
+        (["type.*", "*"], ["weight", "bias"]),
         ([f"{index}/6" for index in range(1, 7)], ["weight", "bias", *(f"layer_{one}" for one in range(4))]),
     ],
 )
@@ -73,9 +75,21 @@ def test_a_trial_s_model_has_the_names_that_are_selected(selects, names):
     assert found.loss == pytest.approx(rehearse("bsp").loss, rel=1e-4)
 
 
-def test_a_rule_that_leaves_a_parameter_out_is_still_refused():
+@pytest.mark.parametrize(
+    ("name", "frozen"), [("adapter.weight", "frozen_adapter.weight"), ("bias", "frozen_bias")]
+)
+def test_beside_the_only_selected_name_the_other_parameter_is_frozen(name, frozen):
+    algorithm = selecting([name])
+    trained = {name: one.requires_grad for name, one in trial_model(algorithm, 12, 4).named_parameters()}
+    assert trained == {name: True, frozen: False}
+    found = rehearse(algorithm, epochs=40)
+    assert found.replicas_equal
+    assert found.loss < 0.01
+
+
+def test_rules_that_select_no_possible_name_are_still_refused():
     with pytest.raises(CompositionError, match="no rule selects the parameter 'bias'"):
-        rehearse(selecting("weight"))
+        rehearse(selecting("type.*"))
 
 
 def test_a_trajectory_of_vectors_over_a_graph():
