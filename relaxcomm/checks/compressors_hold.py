@@ -26,6 +26,7 @@ _SHARES = 0.7, 0.2  # weights of two workers; those of push-sum do not sum to 1
 _TWO = "two messages with the weights {} and {}".format(*_SHARES)
 _RANKS = 3
 _STEPS = 8  # of which the first may send less than the others
+_MOST_STEPS = 200  # in which a rank sends something at last, though it seldom does
 
 
 def messages_are_declared(compressor: Compressor) -> None:
@@ -65,19 +66,24 @@ def _sends_the_same(compressor: Compressor, layout: Layout) -> None:
 
 def every_rank_sends(compressor: Compressor) -> None:
     """Of the same tensors no rank sends nothing at all, where another one sends something."""
-    sent = []
-    for rank in range(_RANKS):
-        state, most = slots(compressor, drawn(0)), 0.0
-        for step in range(_STEPS):
-            coding = compressor.encode_decode(context(rank, _RANKS, step), drawn(step), state, keep_sent=True)
-            most = max(most, float(as_dense(ended(coding)[2], drawn(step)).abs().max()))
-        sent.append(most)
-    silent = [rank for rank, most in enumerate(sent) if not most]
-    expect(
-        len(silent) in (0, _RANKS),
-        f"in {_STEPS} steps on {_RANKS} ranks nothing is sent by the ranks {silent}, but by the others: what "
-        "these have learned is lost",
-    )
+    silent = [rank for rank in range(_RANKS) if not _sends(compressor, rank, _STEPS)]
+    if 0 < len(silent) < _RANKS:
+        silent = [rank for rank in silent if not _sends(compressor, rank, _MOST_STEPS)]
+        expect(
+            not silent,
+            f"in {_MOST_STEPS} steps on {_RANKS} ranks nothing is sent by the ranks {silent}, but by the "
+            "others: what these have learned is lost",
+        )
+
+
+def _sends(compressor: Compressor, rank: int, steps: int) -> bool:
+    """Whether a rank sends anything but zeros in some steps."""
+    state = slots(compressor, drawn(0))
+    for step in range(steps):
+        coding = compressor.encode_decode(context(rank, _RANKS, step), drawn(step), state, keep_sent=True)
+        if as_dense(ended(coding)[2], drawn(step)).any():
+            return True
+    return False
 
 
 def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: int) -> int:

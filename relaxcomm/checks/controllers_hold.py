@@ -37,7 +37,7 @@ def _decided(controller: Controller, cx: Context, seen: ExchangedBucket) -> Mapp
 
 def _works(controller: Controller, *, local: bool, micro: bool) -> bool:
     """Whether it can be told of an exchange, and decide."""
-    cx = replace(context(size=2), values=Values(16.0))
+    cx = replace(context(size=2), values=_values(controller))
     try:
         _decided(controller, cx, _observed(local=local, micro=micro))
     except Exception:  # whatever it says
@@ -59,7 +59,7 @@ def inputs_are_declared(controller: Controller) -> None:
 
 def needs_are_declared(controller: Controller) -> None:
     """It asks for no value but those that it needs, and writes none but those and its `init_values`."""
-    values, facts = Values(16.0), controller.facts
+    values, facts = _values(controller), controller.facts
     cx = replace(context(size=2), values=values)
     seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
     written(_decided(controller, cx, seen), controller)
@@ -71,9 +71,11 @@ def ranks_decide_alike(controller: Controller) -> None:
     """Of the same sum every rank makes the same values, and makes them again."""
     facts, decided = controller.facts, []
     seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
-    total = added(None, controller.observe(_seen_by(0), seen), "observe", controller)
+    total = added(None, controller.observe(_seen_by(0, controller), seen), "observe", controller)
     for rank in (*range(_RANKS), 0):
-        decided.append(dict(written(controller.decide(_seen_by(rank), _RANKS * total), controller)))
+        decided.append(
+            dict(written(controller.decide(_seen_by(rank, controller), _RANKS * total), controller))
+        )
         expect(
             decided[-1] == decided[0],
             f"decides {decided[0]} on rank 0 and {decided[-1]} on rank {rank}, of the same sum: decide from "
@@ -81,8 +83,13 @@ def ranks_decide_alike(controller: Controller) -> None:
         )
 
 
-def _seen_by(rank: int) -> Context:
-    return replace(context(rank, _RANKS), values=Values(16.0))
+def _seen_by(rank: int, controller: Controller) -> Context:
+    return replace(context(rank, _RANKS), values=_values(controller))
+
+
+def _values(controller: Controller) -> Values:
+    """As at its first decision: its own ones, and of others, such as the batch size, some number."""
+    return Values(16.0, controller.init_values())
 
 
 def controller_checks(controller: Controller) -> dict[str, Callable[[], None]]:

@@ -1,0 +1,141 @@
+"""Plug-ins that are right, however unusual, pass the checks of their role."""
+
+import math
+from typing import ClassVar
+
+import pytest
+import torch
+
+from relaxcomm.checks.compressors_hold import every_rank_sends
+from relaxcomm.checks.controllers_hold import controller_checks
+from relaxcomm.checks.finding import Broken
+from relaxcomm.checks.triggers_hold import trigger_checks
+from relaxcomm.plugin import (
+    DENSE,
+    Compressor,
+    CompressorFacts,
+    Controller,
+    ControllerFacts,
+    Dense,
+    Trigger,
+    TriggerFacts,
+    frozen,
+)
+
+_FIRST, _SECOND = frozenset({"rung"}), frozenset({"mode"})
+
+
+@frozen
+class ladder(Controller):
+    """Goes down a list of periods."""
+
+    rule: int = 0
+    periods: tuple[int, ...] = (1, 2, 4, 8)
+    facts: ClassVar[ControllerFacts] = ControllerFacts(
+        needs=_FIRST, needs_local=True, needs_micro_gradients=False
+    )
+
+    def init_values(self):
+        return {"rung": 0.0, "due": 1.0}
+
+    def observe(self, cx, seen):
+        return torch.stack([seen.local.square().sum(), seen.result.square().sum()])
+
+    def decide(self, cx, total):
+        rung = int(cx.values["rung"])
+        return {"rung": float(rung), "due": float(cx.step + self.periods[rung])}
+
+
+@frozen
+class by_mode(Trigger):
+    """Looks its period up in a table."""
+
+    needs: frozenset[str] = _SECOND
+
+    @property
+    def facts(self):
+        return TriggerFacts(
+            known="start", event=None, period_steps=1, needs=self.needs, looks_at=frozenset(), slots={}
+        )
+
+    def fires(self, cx):
+        return (cx.step - cx.start) % (1, 4, 16)[int(cx.values["mode"])] == 0
+
+
+@frozen
+class from_first(Trigger):
+    """Fires in the first step, and every 8 from it."""
+
+    period: int = 8
+
+    @property
+    def facts(self):
+        return TriggerFacts(
+            known="start",
+            event=None,
+            period_steps=self.period,
+            needs=frozenset(),
+            looks_at=frozenset(),
+            slots={},
+        )
+
+    def fires(self, cx):
+        return (cx.step - cx.start) % 8 == 0
+
+
+@frozen
+class seldom(Compressor):
+    """The whole tensor over p with the probability p, else nothing; or never, on some ranks."""
+
+    p: float = 0.1
+    silent: bool = False
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({DENSE}),
+        rounds=1,
+        scope="bucket",
+        linear=True,
+        unbiased=True,
+        clip=math.inf,
+        max_norm=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=True,
+        slots={},
+    )
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        yes = bool(torch.rand(1, generator=cx.generator(7, tensor.device)) < self.p)
+        sent = tensor / self.p if yes and not (self.silent and cx.membership.rank) else torch.zeros_like(tensor)
+        parts = yield Dense(sent.clone())
+        return sum(weight * message.tensor for weight, message in parts), sent
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+
+@pytest.mark.parametrize("name", ["inputs", "needs", "ranks"])
+def test_a_controller_looks_its_own_value_up_in_a_table(name):
+    controller_checks(ladder())[name]()
+
+
+@pytest.mark.parametrize("trigger", [by_mode(), from_first()], ids=repr)
+def test_a_trigger_passes(trigger):
+    for run in trigger_checks(trigger).values():
+        run()
+
+
+def test_a_table_hides_no_value_that_is_not_declared():
+    with pytest.raises(Broken, match="looks at \\['mode'\\]"):
+        trigger_checks(by_mode(needs=frozenset()))["needs"]()
+
+
+def test_firings_that_are_closer_than_declared_are_found():
+    with pytest.raises(Broken, match="declares at least 9 steps between two firings, fires after 8"):
+        trigger_checks(from_first(period=9))["firing"]()
+
+
+def test_a_compressor_may_seldom_send():
+    every_rank_sends(seldom())
+    with pytest.raises(Broken, match=r"in 200 steps on 3 ranks nothing is sent by the ranks \[1, 2\]"):
+        every_rank_sends(seldom(silent=True))
