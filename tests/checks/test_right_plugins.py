@@ -106,7 +106,9 @@ class seldom(Compressor):
 
     def encode_decode(self, cx, tensor, state, *, keep_sent):
         yes = bool(torch.rand(1, generator=cx.generator(7, tensor.device)) < self.p)
-        sent = tensor / self.p if yes and not (self.silent and cx.membership.rank) else torch.zeros_like(tensor)
+        sent = (
+            tensor / self.p if yes and not (self.silent and cx.membership.rank) else torch.zeros_like(tensor)
+        )
         parts = yield Dense(sent.clone())
         return sum(weight * message.tensor for weight, message in parts), sent
 
@@ -126,7 +128,7 @@ def test_a_trigger_passes(trigger):
 
 
 def test_a_table_hides_no_value_that_is_not_declared():
-    with pytest.raises(Broken, match="looks at \\['mode'\\]"):
+    with pytest.raises(Broken, match=r"looks at \['mode'\]"):
         trigger_checks(by_mode(needs=frozenset()))["needs"]()
 
 
