@@ -35,9 +35,9 @@ def is_statistic(buffer: Tensor) -> bool:
     """Whether a buffer that has means may be a statistic, as BatchNorm has, by what it holds now.
 
     A mean would spoil a mask of -inf, or of the least number that there is. A least or largest value that was
-    seen may begin so, and become a statistic later.
+    seen may begin so, or without an entry, and become a statistic later.
     """
-    return bool((buffer.abs() <= torch.finfo(buffer.dtype).max / 4).all())
+    return buffer.numel() > 0 and bool((buffer.abs() <= torch.finfo(buffer.dtype).max / 4).all())
 
 
 def moved_by_forwards(model: nn.Module) -> set[str]:

@@ -98,7 +98,7 @@ class Replica:
         return found
 
     def maybe_buffers(self) -> list[Item]:
-        """Those that were no statistics at attach, such as masks, and may have become such."""
+        """Those that were no statistics at attach, such as masks and empty ones, and may have become such."""
         return self._named(self._buffers.keys() - self._averaged)
 
     def check_shapes(self, buffers: Iterable[Item]) -> None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
+from relaxcomm.errors import UsageError
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.network.transport import Transport
 from relaxcomm.replica.buffers import can_be_copied, is_statistic
@@ -178,9 +179,16 @@ def _later_statistics(bound: Bound) -> list[Bucket]:
         return []
     mine = [item for item in items if is_statistic(item.tensor)]
     bound.replica.check_shapes(mine)
-    names = [item.name for item in mine]
-    told = bound.world.gather_all(names, "the average of buffers")
-    common = set(names).intersection(*told)
+    shapes = {item.name: list(item.tensor.shape) for item in mine}
+    told = bound.world.gather_all(shapes, "the average of buffers")
+    common = sorted(set.intersection(*map(set, told)))
+    for name in common:
+        if any(one[name] != told[0][name] for one in told):
+            raise UsageError(
+                f"the buffer {name} was empty when the engine was attached, and is averaged; now it has the "
+                f"shapes {[one[name] for one in told]} on the ranks, in order. Let it grow to the same shape "
+                "on all ranks, or keep it by register_buffer(…, persistent=False), which stays on its rank"
+            )
     return bound.replica.pack(item for item in mine if item.name in common)
 
 

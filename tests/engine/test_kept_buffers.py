@@ -9,7 +9,7 @@ from torch.ao import quantization
 from torch.ao.quantization._learnable_fake_quantize import _LearnableFakeQuantize
 from torch.nn.utils import prune
 
-from relaxcomm import attach, simulate
+from relaxcomm import UsageError, attach, simulate
 
 KEPT = {
     "mask": lambda: torch.full((3, 3), float("-inf")).triu(1),
@@ -113,6 +113,59 @@ def test_what_becomes_a_statistic_is_averaged_when_all_evaluate_and_at_the_end(a
             torch.testing.assert_close(back[index], own[index], rtol=0, atol=0)
             torch.testing.assert_close(end[index], mean)
             assert unseen == float("inf")
+
+
+class Growing(nn.Module):
+    """Keeps a range that has no entry before it is looked at, and is the same tensor then.
+
+    Args:
+        seen: the number of its entries then.
+        neighbour: of the buffer beside it; a small one shares a bucket with it, and is copied otherwise.
+    """
+
+    def __init__(self, seen: int, neighbour: int) -> None:
+        super().__init__()
+        self.layer, self.seen, self.calls = nn.Linear(3, 3), seen, 0
+        self.register_buffer("least", torch.empty(0))
+        self.register_buffer("most", torch.zeros(neighbour))
+
+    def forward(self, x):
+        self.calls += 1
+        self.most.fill_(x.max().item())
+        if self.calls >= 3:
+            self.least.resize_(self.seen).fill_(x.min().item() - 100)
+        return self.layer(x)
+
+
+def grown(group, seen, neighbour=2):
+    torch.manual_seed(0)
+    model = Growing(seen, neighbour)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with attach(model, optimizer, {"algorithm": "local_sgd", "bucket_bytes": 32}, process_group=group):
+        for step in range(4):
+            model(torch.full((2, 3), step + 10.0 * group.rank())).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return model.least.tolist(), model.most.unique().tolist()
+
+
+@pytest.mark.parametrize("neighbour", [2, 8192])
+def test_a_buffer_that_is_empty_at_attach_is_averaged_at_the_end(neighbour):
+    assert simulate(lambda group: grown(group, 3, neighbour), 3) == [([-87.0] * 3, [13.0])] * 3
+
+
+def test_a_buffer_that_is_still_empty_on_some_rank_is_left_as_it_is():
+    ranks = simulate(lambda group: grown(group, 2 if group.rank() else 0), 3)
+    assert ranks == [([], [13.0]), ([-87.0] * 2, [13.0]), ([-77.0] * 2, [13.0])]
+
+
+def test_a_buffer_that_grows_to_several_shapes_is_refused_on_all_ranks():
+    def rank(group):
+        with pytest.raises(UsageError, match=r"least was empty .* the shapes \[\[1\], \[2\], \[3\]\]"):
+            grown(group, 1 + group.rank())
+        return True
+
+    assert simulate(rank, 3) == [True] * 3
 
 
 @pytest.mark.parametrize("users", [(), (1,), (0, 1, 2)], ids=str)
