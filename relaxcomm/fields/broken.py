@@ -6,6 +6,7 @@ import importlib.machinery
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from importlib.abc import MetaPathFinder
@@ -112,6 +113,8 @@ class _Modules(MetaPathFinder):
         name = module.__name__
         if name in self._left_out:
             module.__getattr__ = partial(self._missing, name)  # type: ignore[method-assign]
+            with suppress(Exception, SystemExit):  # what stands before the error is usable
+                run(module)
             return
         try:
             run(module)

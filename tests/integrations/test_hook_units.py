@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from relaxcomm import Rule
+from relaxcomm import Rule, UsageError
 from relaxcomm.integrations.hook_units import HookUnits
 from relaxcomm.integrations.hooked_model import HookedModel
 from relaxcomm.network.transport import Membership
@@ -18,14 +19,14 @@ def test_residuals_stay_with_what_was_asked_for_and_move_with_what_changes():
     rule = Rule(payload=gradients(), compressor=compressor, exchange=all_gather())
     units = HookUnits(rule, HookedModel(model), Membership(0, 3))
 
-    def backward(*names: str) -> dict[str, float]:
-        """The residual of each parameter, after a backward that asks for them in this order."""
+    def backward(*names: str, counts: bool = True) -> dict[str, float]:
+        """The residual of each parameter, before a backward that asks for them in this order."""
         found = {}
         for index, name in enumerate(names):
             unit = units.of(index, [model[name]])
             found[name] = float(unit.slots["compressor"]["residual"].sum())
             unit.slots["compressor"]["residual"] = torch.full((4,), float(ord(name)))
-            unit.slots.commit(True)
+            unit.slots.commit(counts)
         units.end_backward()
         return found
 
@@ -33,3 +34,7 @@ def test_residuals_stay_with_what_was_asked_for_and_move_with_what_changes():
     rest = {name: 4.0 * ord(name) for name in "abc"}
     assert backward("a", "c", "b") == rest, "the first bucket stays, others change"
     assert backward("a", "c", "b") == rest
+    assert backward("c", "a", "b", counts=False) == rest, "a scaler skips the step"
+    assert backward("c", "a", "b") == rest, "what has moved stays"
+    with pytest.raises(UsageError, match="another DistributedDataParallel, whose residuals would be lost"):
+        units.of(0, [nn.Parameter(torch.zeros(4))])

@@ -72,14 +72,18 @@ EIGHT_BITS = {"quantize": {"bits": 8}}
 @pytest.mark.parametrize(
     ("algorithm", "topology", "steps"),
     [
-        pytest.param({"name": "choco_sgd", "compressor": EIGHT_BITS, "gamma": 0.5}, "ring", 4, id="asked after"),
+        pytest.param(
+            {"name": "choco_sgd", "compressor": EIGHT_BITS, "gamma": 0.5}, "ring", 4, id="asked after"
+        ),
         pytest.param(LATE_GOSSIP, "ring", 4, id="asked beside what is late"),
         pytest.param({"name": "qsgd"}, "complete", 4, id="scattered and gathered"),
         pytest.param({"name": "powersgd", "matrix_rank": 2}, "complete", 4, id="two rounds"),
         pytest.param({"name": "hierarchical_local_sgd", "steps": 4}, GROUPS, 4, id="groups"),
         pytest.param({"name": "ssp", "staleness": 0}, "complete", 4, id="a server"),
         pytest.param({"name": "heloco", "steps": 2}, "complete", 4, id="a quorum"),
-        pytest.param({"name": "local_sgd", "steps": 2, "compressor": EIGHT_BITS}, "complete", 4, id="all alike"),
+        pytest.param(
+            {"name": "local_sgd", "steps": 2, "compressor": EIGHT_BITS}, "complete", 4, id="all alike"
+        ),
         pytest.param({"name": "selsync", "threshold": 0.0}, "complete", 4, id="votes"),
         pytest.param({"name": "async_model_average"}, "complete", 12, id="whenever it comes"),
         pytest.param({"name": "ad_psgd"}, "ring", 4, id="in pairs"),
