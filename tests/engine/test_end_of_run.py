@@ -12,13 +12,14 @@ def gather(engine, value):
     return engine.together(lambda: engine.world.gather(value, "a test"))
 
 
-def run(group, then):
+LOCAL = {"name": "local_sgd", "steps": 2}
+
+
+def run(group, then, algorithm=LOCAL, steps=3):
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with attach(
-        model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 2}}, process_group=group
-    ) as engine:
-        for _ in range(3):
+    with attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
+        for _ in range(steps):
             model(torch.ones(1, 2) * group.rank()).sum().backward()
             optimizer.step()
         return then(engine, model)
@@ -47,6 +48,29 @@ def test_what_was_ended_is_not_ended_again():
         return float(model.weight.detach().sum())
 
     assert len(set(simulate(lambda group: run(group, then), 3))) > 1, "it was told not to average"
+
+
+@pytest.mark.parametrize(("average", "added"), [(True, [1.0] * 3), (None, [0.0, 3.0, 0.0])])
+def test_replicas_that_cannot_differ_are_averaged_if_that_is_wanted(average, added):
+    def then(engine, model):
+        before = model.bias.detach().clone()
+        with torch.no_grad():
+            model.bias += 3 * (engine.world.rank == 1)
+        engine.finish(average=average)
+        return float(model.bias.detach() - before)
+
+    assert simulate(lambda group: run(group, then, "bsp"), 3) == pytest.approx(added)
+
+
+def test_what_is_on_its_way_is_applied():
+    def then(engine, model):
+        before = model.weight.detach().sum().item()
+        engine.finish(average=False)
+        return before, model.weight.detach().sum().item()
+
+    before, after = zip(*simulate(lambda group: run(group, then, LOCAL | {"delay": 1}, 2), 3), strict=True)
+    assert len(set(before)) == 3
+    assert after == pytest.approx([sum(before) / 3] * 3)
 
 
 def test_the_generation_of_a_run_whose_ranks_stay():
