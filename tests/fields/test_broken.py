@@ -1,4 +1,4 @@
-"""What is broken in a plug-in leaves the rest usable, and says why; what the plug-in handles itself stays so."""
+"""What is broken in a plug-in leaves the rest usable; what the plug-in itself handles stays handled."""
 
 import importlib
 import sys
