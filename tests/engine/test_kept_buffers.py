@@ -141,7 +141,7 @@ def grown(group, seen, neighbour=2):
     torch.manual_seed(0)
     model = Growing(seen, neighbour)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with attach(model, optimizer, {"algorithm": "local_sgd", "bucket_bytes": 32}, process_group=group):
+    with attach(model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 2}}, process_group=group):
         for step in range(4):
             model(torch.full((2, 3), step + 10.0 * group.rank())).square().mean().backward()
             optimizer.step()
