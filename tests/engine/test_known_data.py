@@ -116,7 +116,7 @@ def test_orders_go_on_behind_those_of_data_that_are_held():
 
 def train_and_val(group, stop, saved=None, *, with_val=True, holds=False):
     """Orders of data made anew for each epoch, up to a batch of an epoch, or from what was saved there on."""
-    first = 0 if saved is None else stop[0]
+    first = 0 if saved is None else stop[0] + (stop[1] == "val")
     held, orders = [], []
     with attach(group) as engine:
         if saved is not None:
@@ -132,6 +132,8 @@ def train_and_val(group, stop, saved=None, *, with_val=True, holds=False):
             if with_val and epoch % 2 == 0:
                 val = engine.loader(Data(), batch_size=4)
                 orders.append([batch.tolist() for batch in val])
+                if saved is None and (epoch, "val") == stop:
+                    return orders, engine.state_dict()
     return orders, None
 
 
@@ -149,6 +151,16 @@ def test_data_made_anew_go_on_in_the_orders_of_a_whole_run(settings, stop):
     rests = ranks(stop, [saved for _, saved in parts])
     for (orders, _), (before, _), (after, _) in zip(whole, parts, rests, strict=True):
         assert [*before[:-1], before[-1] + after[0], *after[1:]] == orders
+
+
+def test_data_made_anew_go_on_behind_the_orders_of_others_that_are_not_made_yet():
+    def ranks(stop, saved=(None, None)):
+        return relaxcomm.simulate(lambda group: train_and_val(group, stop, saved[group.rank()]), 2)
+
+    whole, parts = ranks(None), ranks((0, "val"))
+    rests = ranks((0, "val"), [saved for _, saved in parts])
+    for (orders, _), (before, _), (after, _) in zip(whole, parts, rests, strict=True):
+        assert [*before, *after] == orders
 
 
 def resumed(group, saved, reads):
