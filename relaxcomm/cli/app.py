@@ -7,9 +7,10 @@ import io
 import os
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from relaxcomm.cli.algorithms import algorithms
 from relaxcomm.cli.compare import compare
@@ -24,7 +25,18 @@ from relaxcomm.cli.show import show
 from relaxcomm.cli.top import top
 from relaxcomm.cli.train import train
 
+
+class _Commands(TyperGroup):
+    """Points those who ask for a list, which many programs have, to the one that there is."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in ("list", "ls"):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean 'algorithms'?")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",  # joins the lines of a paragraph
@@ -48,18 +60,18 @@ def options(
     """Train data-parallel PyTorch models over slow networks."""
 
 
-app.command()(demo)
-app.command()(train)
-app.command()(join)
-app.command()(compare)
-app.command()(plan)
-app.command()(algorithms)
-app.command()(show)
-app.command()(schema)
-app.command()(doctor)
-app.command()(check)
-app.command()(new_algorithm)
-app.command()(top)
+app.command(short_help="Train on bundled images over a simulated slow network.")(demo)
+app.command(short_help="Train the configured task.")(train)
+app.command(short_help="Join a run as one more worker.")(join)
+app.command(short_help="Train with several algorithms and compare them.")(compare)
+app.command(short_help="Predict what algorithms will cost on your network.")(plan)
+app.command(short_help="List the algorithms that are installed.")(algorithms)
+app.command(short_help="Show an algorithm, a primitive, or a configuration.")(show)
+app.command(short_help="Print the JSON Schema of the YAML.")(schema)
+app.command(short_help="Look at this machine and its network.")(doctor)
+app.command(short_help="Hold a plug-in against the contract.")(check)
+app.command(short_help="Make an installable package for a plug-in.")(new_algorithm)
+app.command(short_help="Show a running job, one line a rank.")(top)
 
 
 def _complete_streams() -> None:

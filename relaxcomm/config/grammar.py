@@ -14,6 +14,7 @@ from relaxcomm.config import registry
 from relaxcomm.config.origin import Origin
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
+from relaxcomm.fields.schedules import piecewise
 from relaxcomm.fields.validation import closest, shown
 
 _ROLES = ("trigger", "payload", "compressor", "exchange", "outer")
@@ -171,6 +172,8 @@ def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
 def _parse_field(role: str | None, item: object) -> object:
     if role is None or not isinstance(item, str | Mapping | list | Declared):  # a number, or none
         return tuple(item) if isinstance(item, list) else item
+    if role == piecewise.role and isinstance(item, str):  # no number, which its own error says
+        return item
     return (
         tuple(parse_primitive(role, one) for one in item)
         if isinstance(item, list)

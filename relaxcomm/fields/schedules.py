@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Bits, Declared, Index, Share, frozen
@@ -45,6 +46,17 @@ class piecewise(Declared):
         return self.values[sum(step >= begin for begin in self.steps)]
 
 
+def _number(allowed: str) -> WrapValidator:
+    """Says of text, which YAML makes of 1%, what may stand there instead."""
+
+    def check(value: object, inner: ValidatorFunctionWrapHandler) -> object:
+        if isinstance(value, str):
+            raise PydanticCustomError("text", f"write {allowed}, or a schedule of it")
+        return inner(value)
+
+    return WrapValidator(check)
+
+
 def _checked_density(density: float | piecewise) -> float | piecewise:
     if isinstance(density, piecewise) and not all(0 < value <= 1 for value in density.values):
         raise ConfigError(f"a density is a fraction in (0, 1]; got {density!r}")
@@ -57,10 +69,14 @@ def _checked_bits(bits: int | piecewise) -> int | piecewise:
     return bits
 
 
-Density: TypeAlias = Annotated[Share | piecewise, AfterValidator(_checked_density)]
+Density: TypeAlias = Annotated[
+    Share | piecewise, AfterValidator(_checked_density), _number("a number above 0, and 1 at most")
+]
 """The fraction of entries that are sent, in (0, 1], or a schedule of it."""
 
-ScheduledBits: TypeAlias = Annotated[Bits | piecewise, AfterValidator(_checked_bits)]
+ScheduledBits: TypeAlias = Annotated[
+    Bits | piecewise, AfterValidator(_checked_bits), _number("a whole number, 1 to 8")
+]
 """Bits of a number, 1 to 8, or a schedule of them."""
 
 

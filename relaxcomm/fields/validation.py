@@ -61,9 +61,14 @@ def signature_of(target: Callable[..., Any]) -> str:
 def closest(got: str, allowed: Iterable[str]) -> str:
     """A hint: the name that the user probably meant, and all that are allowed."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(got[:_CLOSEST_CHARACTERS], names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{hint or ';'} allowed: {', '.join(names)}"
+    return f"{_meant(got, names)} allowed: {', '.join(names)}"
+
+
+def _meant(got: str, names: Iterable[str]) -> str:
+    """The one that is closest, in upper or lower case; before what may stand there."""
+    lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(got[:_CLOSEST_CHARACTERS].lower(), lower, n=1)
+    return f"; did you mean {lower[near[0]]!r}?" if near else ";"
 
 
 def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -> str:
@@ -78,7 +83,8 @@ def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -
             return f"{subject} takes {takes}: {signature_of(target)}"
         if fault["type"] == "unexpected_keyword_argument":
             lines[argument] = (
-                f"{subject} has no parameter {shown(argument)}; it takes: {signature_of(target)}"
+                f"{subject} has no parameter {shown(argument)}{_meant(argument, names)} it takes: "
+                f"{signature_of(target)}"
             )
         elif fault["type"].startswith("missing"):
             lines[argument] = f"{subject} needs {argument!r}; it takes: {signature_of(target)}"

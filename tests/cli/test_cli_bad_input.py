@@ -64,6 +64,20 @@ def test_bad_input_is_refused(folder, name, monkeypatch):
     assert_refused(name, result.exit_code, result.stdout, result.stderr)
 
 
+@pytest.mark.parametrize("name", ["list", "ls"])
+def test_who_asks_for_a_list_is_shown_its_command(name):
+    result = CliRunner().invoke(app, [name])
+    assert result.exit_code == 2
+    assert "Did you mean 'algorithms'?" in result.stderr
+
+
+def test_no_description_of_a_command_is_cut(monkeypatch):
+    monkeypatch.setattr(app, "rich_markup_mode", None)  # as where no terminal is
+    shown = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout.partition("Commands:")[2]
+    assert "List the algorithms" in shown
+    assert "..." not in shown
+
+
 def assert_refused(name, code, out, err):
     assert code == 2
     assert out == ""

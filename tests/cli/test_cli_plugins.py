@@ -89,6 +89,15 @@ def test_a_failed_check_is_an_exit_code(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("path", ["nothere.py", "no/folder"])
+def test_a_path_that_is_not_there_is_no_name(path):
+    done = CliRunner().invoke(app, ["check", path])
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"relaxcomm: error: {path}: No such file or directory; give the path\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

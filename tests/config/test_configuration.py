@@ -52,7 +52,22 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
             "unknown key 'phases.0.after_step'; did you mean 'after_steps'? allowed: after_steps, algorithm, "
             "residuals\nconfiguration: phases.0.after_steps is missing",
         ),
-        ({"algorithm": {"name": "local_sgd", "step": 2}}, ConfigError, "takes: steps=16"),
+        ({"algorithm": "BSP"}, ConfigError, "did you mean 'bsp'"),
+        (
+            {"algorithm": {"name": "local_sgd", "step": 2}},
+            ConfigError,
+            "'step'; did you mean 'steps'? it takes: steps=16",
+        ),
+        (
+            {"algorithm": {"rules": [{**RULE, "compressor": {"top_k": {"density": "1%"}}}]}},
+            ConfigError,
+            "density = '1%' is not allowed: write a number above 0, and 1 at most, or a schedule of it",
+        ),
+        (
+            {"algorithm": {"rules": [{**RULE, "compressor": {"quantize": {"bits": "8 bits"}}}]}},
+            ConfigError,
+            "bits = '8 bits' is not allowed: write a whole number, 1 to 8, or a schedule of it",
+        ),
         ({"algorithm": {"name": "local_sgd", "steps": 0}}, ConfigError, "steps = 0 is not allowed"),
         (
             {"algorithm": "fedavg", "phases": [{"after_steps": 5, "algorithm": "local_sgd"}]},
