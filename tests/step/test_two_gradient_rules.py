@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from relaxcomm import attach, simulate
+from tests.engine.harness import assert_resumes
 
 VOTED = {
     "trigger": {"relative_gradient_change": {"threshold": 0.0, "window_steps": 100}},
@@ -42,3 +43,10 @@ def test_their_gradients_are_the_mean_over_all(size):
     expected = gradients_of([{"payload": "gradients", "exchange": "all_reduce"}], {}, size)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def test_a_late_gradient_is_resumed_by_the_rule_that_sent_it():
+    gradients = {"payload": "gradients", "exchange": "all_reduce"}
+    prompt = gradients | {"outer": "signs", "active": [0, 4]}
+    late = gradients | {"delay": 2, "active": [4, None]}
+    assert_resumes({"algorithm": {"rules": [prompt, late]}})
