@@ -11,6 +11,7 @@ import heapq
 import itertools
 import math
 import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -61,7 +62,8 @@ class World:
         self.finished: dict[int, str] = {}
         self.services: dict[tuple[int, Desk], Service] = {}
         self.counters: dict[tuple[int, Desk], ByteCounters] = {}
-        self._asked: dict[tuple[int, Desk], Answers] = {}
+        # By server, who asked and desk, in turn: a rank may ask again before it is answered.
+        self._asked: defaultdict[tuple[int, int, Desk], deque[Answers]] = defaultdict(deque)
         self._downlinks = Timeline(size)  # of answers: what all send to all arrives as fast as it leaves
         # What happens at services: requests arrive (those before alarms of the same time), alarms are due.
         self._events: list[tuple[float, bool, int, Callable[[], None]]] = []
@@ -117,12 +119,13 @@ class World:
         slot = Slot()
         begin, at_once = self.clocks[rank], rank in self.stopped
         rows = dict(zip(request.asked, request.reply, strict=True))
-        self._asked[rank, desk] = Answers(slot, request, rows, at_once)
+        asked = Answers(slot, request, rows, at_once)
         link = self._link(request, rank, desk, at_once)
         there = traffic(request, rank, self.size)[0] / link.bytes_per_second
         arrived = self._timeline.depart(rank, begin, there, link.latency_seconds, link.burst_seconds)
         for server, sent in zip(request.asked, request.tensor, strict=True):
             row = sent.to("cpu", copy=True)  # services know no other device
+            self._asked[server, rank, desk].append(asked)
             if server != rank:
                 self.counters[server, desk].add(desk[1], received=size_bytes(row))
             arrives = begin if server == rank else float(arrived)
@@ -153,7 +156,7 @@ class World:
 
     def _deliver(self, server: int, desk: Desk, answers: Sequence[tuple[int, Tensor]], now: float) -> None:
         for client, reply in answers:
-            asked = self._asked[client, desk]
+            asked = self._asked[server, client, desk].popleft()
             if server != client:
                 self.counters[server, desk].add(desk[1], sent=size_bytes(reply))
             asked.rows[server].copy_(reply)

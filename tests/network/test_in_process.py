@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from relaxcomm import CommunicationError, DeadlockError, Link, simulate
-from relaxcomm.network.operations import AllReduce, Label, Neighbors
+from relaxcomm.network.operations import AllReduce, Label, Neighbors, Request
+from relaxcomm.network.transport import Service
 
 
 def reduce(group, step=0, size=1):
@@ -106,6 +107,66 @@ def test_a_slow_neighbor_hears_what_was_sent_and_not_what_its_sender_has_made_of
 
     found = simulate(ring, 4)
     assert found == [{peer: [peer + 0.5] * 2 for peer in ((me - 1) % 4, (me + 1) % 4)} for me in range(4)]
+
+
+class Echo(Service):
+    """Answers at once, and notes when."""
+
+    def __init__(self):
+        self.heard = []
+
+    def answer(self, client, request):
+        self.heard.append((client, self.now()))
+        return [(client, request.clone())]
+
+    def leave(self, client):
+        return []
+
+    def export(self):
+        return {}
+
+    def restore(self, saved):
+        pass
+
+
+def asked(group, transport, server):
+    rows = torch.zeros(1, 1000, dtype=torch.uint8)
+    return transport.issue(Request(rows, rows.clone(), (server,)), Label(0, "0"))
+
+
+def test_answers_leave_over_the_link_of_who_gives_them():
+    """Two that ask rank 0 at once wait for both answers to pass its link; what it asks itself goes on."""
+
+    def rank(group):
+        transport, echo = group.transport(), Echo()
+        blank = torch.zeros(1000, dtype=torch.uint8)
+        transport.serve(("0", 0), echo, blank, blank.clone())
+        begin = group.time()
+        asked(group, transport, server=1 if group.rank() == 0 else 0).wait()
+        taken = group.time() - begin
+        transport.leave()
+        return round(taken, 6), [(client, round(when - begin, 6)) for client, when in echo.heard]
+
+    found = simulate(rank, 3, link=Link(latency_seconds=0.5, bytes_per_second=1000))
+    assert found[0] == (3.0, [(1, 1.5), (2, 1.5)])  # rank 1 answers, whose link is free by then
+    assert sorted(taken for taken, _ in found[1:]) == [3.0, 4.0]
+
+
+def test_requests_are_answered_in_the_order_in_which_they_arrive():
+    def rank(group):
+        transport, echo = group.transport(), Echo()
+        blank = torch.zeros(1000, dtype=torch.uint8)
+        transport.serve(("0", 0), echo, blank, blank.clone())
+        first = asked(group, transport, 2) if group.rank() == 1 else None  # before what goes to rank 0
+        group.sleep(0.5)
+        if group.rank():
+            asked(group, transport, 0).wait()
+        if first is not None:
+            first.wait()
+        transport.leave()
+        return [client for client, _ in echo.heard]
+
+    assert simulate(rank, 3, link=Link(bytes_per_second=1000))[0] == [2, 1]
 
 
 def test_one_rank_may_be_on_any_device_and_several_may_not():
