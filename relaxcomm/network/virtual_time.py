@@ -188,7 +188,9 @@ class World:
     def _give(self, slot: Slot, rank: int, result: Any) -> None:
         slot.results[rank] = result
         if rank in self.waiting and self.waiting[rank][0] is slot:
-            heapq.heappush(self._ready_ranks, (self.clocks[rank], rank))
+            now = self.clocks[rank]
+            resumes = now if rank in self.stopped else max(now, slot.ready_at[rank])
+            heapq.heappush(self._ready_ranks, (resumes, rank))
 
     def choose(self) -> int | None:
         """The rank that goes on: the earliest that can, or one that must be told that it never will."""
