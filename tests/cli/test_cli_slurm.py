@@ -55,7 +55,7 @@ def test_another_number_of_workers_than_tasks_is_refused(refused):
 
 def test_what_starts_workers_itself_is_refused(refused):
     for error in refused("compare", "quick.yaml", "--algorithms", "bsp,local_sgd"):
-        assert "call it without torchrun or srun" in error
+        assert "call it without torchrun, srun or mpirun" in error
 
 
 def test_variables_that_contradict_each_other_are_refused(refused):
