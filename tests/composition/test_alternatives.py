@@ -8,7 +8,7 @@ from relaxcomm.primitives import all_reduce, gradients, top_k
 
 
 def test_compressors_of_trials_are_not_recommended():
-    with pytest.raises(CompositionError, match="a compressor such as cast, count_sketch") as raised:
+    with pytest.raises(CompositionError, match="a compressor such as") as raised:
         Rule(payload=gradients(), exchange=all_reduce(), compressor=top_k(density=0.01))
     for trial in (trial_coders.largest, trial_coders.in_two_rounds):
         assert trial.__name__ not in str(raised.value)
