@@ -130,6 +130,8 @@ class World:
                 self.counters[server, desk].add(desk[1], received=size_bytes(row))
             arrives = begin if server == rank else float(arrived)
             self._at(arrives, partial(self._take_in, server, rank, desk, row))
+        while self._happens(begin):  # what takes no time needs no switch to another rank
+            pass
         return slot
 
     def _take_in(self, server: int, client: int, desk: Desk, row: Tensor) -> None:

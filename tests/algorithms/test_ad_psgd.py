@@ -39,12 +39,23 @@ GRAPHS = {
 
 
 def reference(workers, steps, peers, late):
-    """Active ranks (those in `peers`) take a mean in `late` steps after they asked, passive ones the next."""
+    """Active ranks (those in `peers`) take a mean in `late` steps after they asked, passive ones the next.
+
+    A request arrives on the half of its way, after the passive ranks' exchange of that step.
+    """
     history = []
     copies = workers.parameters  # of the passive ranks
     taken = copies.copy()
     out = {}  # rank: (due, result, snapshot)
     rounds = [0] * len(copies)
+    asked = []  # (when it arrives, who asks, whom)
+
+    def arrive(now):
+        while asked and asked[0][0] <= now:
+            _, rank, peer = asked.pop(0)
+            due, _, sent = out[rank]
+            copies[peer] = (sent + copies[peer]) / 2
+            out[rank] = due, copies[peer].copy(), sent
 
     def land(now):
         x = workers.parameters
@@ -62,15 +73,16 @@ def reference(workers, steps, peers, late):
         for rank in (rank for rank in range(len(x)) if rank not in out):
             if rank in peers:
                 peer = random.Random(f"0/{rank}/{rounds[rank]}").choice(peers[rank])
-                mean = (x[rank] + copies[peer]) / 2
-                copies[peer] = mean
-                out[rank] = step + late, mean, x[rank]
+                asked.append((step + late // 2, rank, peer))
+                out[rank] = step + late, None, x[rank]
             else:
                 copies[rank] = copies[rank] + x[rank] - taken[rank]
                 taken[rank] = copies[rank].copy()
                 out[rank] = step + 1, copies[rank].copy(), x[rank]
             rounds[rank] += 1
+        arrive(step)
         history.append(workers.parameters)
+    arrive(steps + late)
     land(steps + late)
     x = workers.parameters
     for rank in set(range(len(x))) - set(peers):
