@@ -354,11 +354,11 @@ def test_streaming_diloco_over_a_gigabit_as_published():
 @pytest.mark.parametrize("billions", [1, 100])
 def test_a_thousand_workers_and_billions_of_parameters_take_seconds(billions):
     model = shapes_only([(10_000, 1000 * billions)] * 100)
-    begin = time.perf_counter()
+    begin = time.process_time()
     for algorithm in (bsp(), diloco(steps=100), parse_algorithm("streaming_diloco")):
         found = forecast(algorithm, model, scenario(1000, seconds=5.0, rate=1.25e10), utilisations=(0.5,))
         assert 0 < found.replayed.utilisation <= 1
-    assert time.perf_counter() - begin < 20
+    assert time.process_time() - begin < 20
 
 
 @pytest.mark.every_other("topology")
