@@ -65,22 +65,24 @@ class LoadedWeights:
             writes = zip(self._checksums(), self._written(), self._usual, strict=True)
             self._before = [checksum if times in (0, usual) else None for checksum, times, usual in writes]
 
-    def check(self, algorithm: Algorithm, step: int) -> None:
+    def check(self, algorithm: Algorithm, step: int) -> list[str]:
         """Before the engine changes parameters: look at what was loaded since it last did.
 
         Args:
             algorithm: that is followed.
             step: its clock.
 
-        Raises: UsageError if it has changed them, where the algorithm moves them from a base.
+        Returns: names of the parameters that loads have changed.
+
+        Raises: UsageError if there are any, where the algorithm moves them from a base.
         """
         if not self._matters:
-            return
-        changed = self.changed() if any(rule.is_active(step) for rule in self._based) else []
+            return []
+        changed = self.changed()
         if self._before is None and not self._is_restored and any(written := self._written()):
             self._usual = written
         self._before = None
-        if changed:
+        if changed and any(rule.is_active(step) for rule in self._based):
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise UsageError(
                 f"load_state_dict() has changed {changed[0]}{more} before step {step}, and {algorithm.name}, "
@@ -89,6 +91,7 @@ class LoadedWeights:
                 "engine.load_run_state_dict() or relaxcomm.checkpoint.load(), or load the engine's state; "
                 "to evaluate other weights, put them in by load_state_dict(), too"
             )
+        return changed
 
     def changed(self) -> list[str]:
         """Names of the parameters that loads have changed since the last step."""

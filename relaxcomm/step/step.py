@@ -92,10 +92,8 @@ class Step:
 
         Raises: UsageError for weights that would move a base.
         """
-        loaded, algorithm, step = self.bound.replica.loaded, self.bound.algorithm, self.bound.clock.step
-        changed = loaded.changed() if self.parameters.late or not algorithm.keeps_step else []
-        loaded.check(algorithm, step)
-        if changed:
+        algorithm, step = self.bound.algorithm, self.bound.clock.step
+        if changed := self.bound.replica.loaded.check(algorithm, step):
             self.parameters.overtake()
             if not algorithm.keeps_step:
                 warnings.warn(
