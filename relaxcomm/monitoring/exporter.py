@@ -153,15 +153,15 @@ class Exporter:
         _servers.add(self._server)
         self.port = self._server.server_port
         self.url = f"http://{before_port(address)}:{self.port}"
-        thread = threading.Thread(
+        self._thread = threading.Thread(
             target=self._server.serve, daemon=True, name=f"relaxcomm-metrics-{self.port}"
         )
-        thread.start()
+        self._thread.start()
 
     def close(self) -> None:
         """Stop answering and free the port."""
         self._server.shutdown()
-        self._server.server_close()  # which the thread may not have come to
+        self._thread.join()  # which frees the port
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):

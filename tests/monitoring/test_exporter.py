@@ -7,8 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from wsgiref.simple_server import WSGIServer
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -201,6 +203,20 @@ def test_an_elastic_restart_has_the_same_ports_again(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     for place in (f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}", f'["127.0.0.1:{port + 1}"]'):
         assert place in done.stdout, done.stdout + done.stderr[-4000:]
+
+
+def test_the_port_is_free_when_close_returns(monkeypatch):
+    def slowly(server):  # as socket.close does it: who comes second returns at once
+        number = server.socket.detach()
+        if number >= 0:
+            time.sleep(0.2)
+            os.close(number)
+
+    monkeypatch.setattr(WSGIServer, "server_close", slowly)
+    exporter = Exporter("127.0.0.1", 0, CollectorRegistry(), "run")
+    exporter.close()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", exporter.port))
 
 
 FORKED = """
