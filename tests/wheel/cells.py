@@ -22,6 +22,7 @@ TESTS = (
     "tests/config",
     "tests/tensors",
     "tests/primitives",
+    "tests/replica",
     "tests/network/test_in_process.py",
     "tests/network/test_signed_store.py",
     "tests/network/test_communicators.py",
@@ -86,11 +87,20 @@ def try_out(python: str, torch: str, wheel: Path) -> Cell:
         steps["train"] = _step(*trained, cwd=work)
         install(programs, *TEST_PACKAGES)
         for name, chosen in (("examples", EXAMPLES), ("tests", TESTS)):
-            steps[name] = _step(*_pytest(programs, folder / name), *chosen, cwd=folder / name)
+            steps[name] = _step(*pytest_in(folder / name, programs), *chosen, cwd=folder / name)
         ask = "import platform, torch; print(platform.python_version(), torch.__version__)"
         _, versions = command(programs / "python", "-c", ask, cwd=work)
         _, packages = command(programs / "python", "-m", "pip", "freeze", cwd=work)
     return Cell(*versions.split(), steps, packages.splitlines())
+
+
+def pytest_in(folder: Path, programs: Path) -> tuple[str | Path, ...]:
+    """The command that tests there, where the tests and what they read are put, but not the package."""
+    for name in ("tests", "benchmarks"):
+        kept_out = shutil.ignore_patterns("__pycache__", "results")
+        shutil.copytree(ROOT / name, folder / name, ignore=kept_out)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return (programs / "python", "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "-m", "not slow")
 
 
 def write(path: Path, machine: dict[str, Any], cells: Sequence[Cell]) -> None:
@@ -112,13 +122,6 @@ def _bare(programs: Path, work: Path) -> dict[str, Any]:
     refused, said = command(programs / "relaxcomm", "demo", cwd=work)
     names_it = refused != 0 and "pip install 'relaxcomm[demo]'" in said and "Traceback" not in said
     return listed if names_it or not listed["passed"] else {**listed, "passed": False, "said": said}
-
-
-def _pytest(programs: Path, folder: Path) -> tuple[str | Path, ...]:
-    """pytest in a folder with the tests and what they read, but not the package."""
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    return (programs / "python", "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "-m", "not slow")
 
 
 def _step(*words: str | Path, cwd: Path) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """The table of what the wheel was tried with."""
 
 import json
+import sys
 from pathlib import Path
 
 from benchmarks.report import RESULTS
 from tests.wheel.building import ROOT, command
-from tests.wheel.cells import STEPS, Cell, table
+from tests.wheel.cells import STEPS, Cell, table, pytest_in
 
 
 def test_the_page_links_the_newest_table():
@@ -26,3 +27,9 @@ def test_a_step_that_failed_is_seen():
 def test_a_command_that_takes_too_long_ends(tmp_path: Path):
     status, said = command("sh", "-c", "echo begun; exec sleep 60", cwd=tmp_path, seconds=0.3)
     assert (status, said) == (124, "begun\n\nit took more than 0.3 s")
+
+
+def test_the_tests_are_found_without_the_repository(tmp_path: Path):
+    words = pytest_in(tmp_path / "tests", Path(sys.executable).parent)
+    status, said = command(*words, "--collect-only", "tests/tensors", cwd=tmp_path / "tests")
+    assert status == 0, said
