@@ -34,6 +34,8 @@ class Backward:
         """Whether this step's gradients were exchanged."""
         self._large: dict[int, tuple[GradientTransfers, int]] = {}
         self._has_rules = bool(bound.algorithm.at("backward"))
+        self.sends_late = any(rule.delay for _, rule in bound.algorithm.at("backward"))
+        """Whether gradients come in later steps than they are sent in."""
         self._is_open = False
         self._readiness = Readiness([item.name for item in bound.replica.parameters])
         self._pipeline = Pipeline()
@@ -119,6 +121,11 @@ class Backward:
         self._readiness.abort()
         self._is_open = False
         self.tick()
+
+    def overtake(self) -> None:
+        """Other weights were loaded: what is on its way, which others wait for, comes as zeros."""
+        for bucket in self.buckets:
+            bucket.late.overtake()
 
     def drain(self) -> bool:
         """Put the oldest late gradients into `.grad`; whether there were any.

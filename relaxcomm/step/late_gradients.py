@@ -60,7 +60,7 @@ class LateGradients:
             replaces_own: whether this step's own gradients are sent, so that what nobody used then has none.
         """
         self._flying.remove(late)
-        numel, result = self._bucket.numel, _with_flags(late)
+        numel, result = self._bucket.numel, self._with_flags(late)
         value = late.apply(late.finalize(result[:numel]))
         if result.numel() > numel and (self._buffer.unused or not late.uses_all):
             used = result[numel:].tolist()
@@ -77,6 +77,11 @@ class LateGradients:
             if late.used is None and not late.task.carries_flags:
                 late.used = used
 
+    def overtake(self) -> None:
+        """Other weights were loaded, for which no gradient has come back yet: what comes is zeros."""
+        for late in self._flying:
+            late.is_overtaken = True
+
     def forget_sent_now(self) -> None:
         """Let go of what was sent in this step."""
         self._flying = deque(late for late in self._flying if late.sent != self._bound.clock.step)
@@ -84,7 +89,7 @@ class LateGradients:
     def export(self) -> list[list[object]]:
         """As a checkpoint keeps them; waits for them."""
         return [
-            [late.due, late.task.index, self._bucket.index, _with_flags(late).clone(), *late.counts]
+            [late.due, late.task.index, self._bucket.index, self._with_flags(late).clone(), *late.counts]
             for late in self._flying
         ]
 
@@ -94,8 +99,9 @@ class LateGradients:
         task = next(task for task in tasks if task.index == index)
         self._flying.append(Transfer.landed(self._bound, task, due=due, counts=counts, result=result))
 
-
-def _with_flags(late: Transfer) -> Tensor:
-    """A late result with the flags of its step behind it; waits for it."""
-    result = late.flight.land()
-    return result if late.used is None else torch.cat([result, late.used.to(result)])
+    def _with_flags(self, late: Transfer) -> Tensor:
+        """A late result with the flags of its step behind it; waits for it."""
+        result = late.flight.land()
+        if late.is_overtaken:
+            result[: self._bucket.numel].mul_(0)  # NaN stays, as on ranks that have loaded nothing
+        return result if late.used is None else torch.cat([result, late.used.to(result)])

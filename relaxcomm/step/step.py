@@ -62,6 +62,8 @@ class Step:
     def begin_backward(self) -> None:
         """The first gradient of a backward has come."""
         self.bound.flags.raise_if_bad(self.bound.clock.step)
+        if self.backward.sends_late:
+            self.check_loaded()  # before gradients of what was loaded are on their way, too
         self.inputs.check_first_backward()
         self.inputs.take_part(self.backward.meets)
         self.backward.begin()
@@ -94,6 +96,7 @@ class Step:
         """
         algorithm, step = self.bound.algorithm, self.bound.clock.step
         if changed := self.bound.replica.loaded.check(algorithm, step):
+            self.backward.overtake()
             self.parameters.overtake()
             if not algorithm.keeps_step:
                 warnings.warn(

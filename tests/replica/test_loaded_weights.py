@@ -445,3 +445,39 @@ def test_a_load_where_workers_have_no_common_step_is_told(algorithm):
 
     with pytest.warns(CompositionWarning, match=r"changed .* before step 2, .*no common step.* Close"):
         relaxcomm.simulate(program, 3)
+
+
+def steps_after_a_load(group, before, saves=False, width=4):
+    """Weights after each step from a load on, which comes after so many others."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, width), nn.Linear(width, 2)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    settings = {"algorithm": {"name": "delayed_sgd", "delay": 2}, "bucket_bytes": 150}
+    with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+        for step in range(before + 6):
+            if step == before:
+                model.load_state_dict({name: torch.full_like(one, 0.5) for name, one in kept(model).items()})
+            if step == before + 1 and saves:
+                engine.load_state_dict(copy.deepcopy(engine.state_dict()))
+            x = torch.full((2, 3), 1.0 + group.rank(), dtype=torch.float64)
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step >= before:
+                yield torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    yield torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+@pytest.mark.parametrize(
+    ("before", "saves", "width"), [(1, False, 4), (3, False, 4), (3, True, 4), (3, False, 60_000)]
+)
+def test_late_gradients_of_other_weights_move_none_that_are_loaded(before, saves, width):
+    """Training goes on as of an engine that is attached to them."""
+
+    def program(group, *arguments):
+        return list(steps_after_a_load(group, *arguments, width=width))
+
+    anew = relaxcomm.simulate(lambda group: program(group, 0), 3)
+    found = relaxcomm.simulate(lambda group: program(group, before, saves), 3)
+    for ours, theirs in zip(found, anew, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
