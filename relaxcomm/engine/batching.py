@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -22,6 +22,7 @@ from relaxcomm.data import (
 from relaxcomm.data.clients import CLIENT, ROUND, ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.shadow import Shadow
+from relaxcomm.engine.with_blocks import with_block
 from relaxcomm.errors import UsageError
 from relaxcomm.network.transport import ALONE
 
@@ -117,7 +118,7 @@ class Batching(Readable):
             with nullcontext() if index == len(parts) - 1 else self.no_sync():
                 yield part, share
 
-    @contextmanager
+    @with_block
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients: a backward in here exchanges nothing.
 
@@ -137,7 +138,7 @@ class Batching(Readable):
         with self._session.loop.paused(), self._session.loop.turns.uncounted():
             yield
 
-    @contextmanager
+    @with_block
     def join(self) -> Iterator[None]:
         """Let ranks run out of data at different times; every rank must enter.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -16,6 +15,7 @@ from relaxcomm.engine.batching import Batching
 from relaxcomm.engine.restorable import Restorable
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.telemetry import Telemetry
+from relaxcomm.engine.with_blocks import with_block
 from relaxcomm.errors import UsageError, worded
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Engine(Batching, Restorable, Telemetry):
         self._owns_default_group = owns_default_group
         self._finished = False
 
-    @contextmanager
+    @with_block
     def averaged(self) -> Iterator[None]:
         """Hold the mean model inside, or the server's (`ssp`), to evaluate or save it; every rank must enter.
 
