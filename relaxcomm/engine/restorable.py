@@ -27,7 +27,8 @@ class Restorable(Readable):
 
         Save one for every rank, or all that belongs to a run by `relaxcomm.checkpoint.save`. The tuple is
         what torch.distributed.checkpoint keeps as a whole: only what was saved tells what there is to load.
-        With a server (`ssp`) every rank must call it, and waits for the others.
+        With a server (`ssp`) or pairs (`ad_psgd`) every rank must call it, outside `join()`, and waits for
+        the others.
 
         Example:
             >>> import torch
@@ -41,7 +42,7 @@ class Restorable(Readable):
             >>> state["step"]
             1
         """
-        self._check_not_averaged("state_dict()", SAVES_MEAN)
+        self._begin_save("state_dict()")
         return {run_state.name_of(self.world.rank): (engine_state.export(self._session),)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -91,7 +92,7 @@ class Restorable(Readable):
             ...     list(engine.run_state_dict())[:6]
             ['model', 'optimizers', 'optimizer_settings', 'scaler', 'engine', 'random']
         """
-        self._check_not_averaged("run_state_dict() or checkpoint.save()", SAVES_MEAN)
+        self._begin_save("run_state_dict() or checkpoint.save()")
         return run_state.export(self._session, others)
 
     def load_run_state_dict(self, state: Mapping[str, Any], **others: Stateful) -> None:
@@ -166,6 +167,11 @@ class Restorable(Readable):
         """
         self._check_open()
         return run_state.carried(self._session, states, others)
+
+    def _begin_save(self, called: str) -> None:
+        self._check_not_averaged(called, SAVES_MEAN)
+        if not self.algorithm.is_collective:  # all meet, to have answered what each has asked
+            self._check_not_joined(called)
 
     def _begin_load(self, called: str) -> None:
         """Before ranks wait for each other; what services are asked before is no part of what is loaded."""

@@ -169,7 +169,7 @@ def goes_elsewhere_inside(world: World, algorithm: str):
             lambda: engine.load_run_state_dict(run_state),
             lambda: engine.together(lambda: engine.world.gather(1, "a comparison")),
             lambda: enter(engine.averaged()),
-            *([engine.finish] if engine.algorithm.keeps_step else []),
+            *([engine.finish] if engine.algorithm.keeps_step else [engine.state_dict, engine.run_state_dict]),
         ]
         with engine.join():
             for call in calls if world.rank else ():
@@ -179,7 +179,7 @@ def goes_elsewhere_inside(world: World, algorithm: str):
                 told.append("`phases`" in str(caught.value))
         for call in reversed(calls[:5]):
             call()
-        assert told == [algorithm == "bsp", *[False] * 5][: len(told)]
+        assert told == [algorithm == "bsp", *[False] * 6][: len(told)]
         return engine.algorithm.name, refused
 
 
@@ -188,7 +188,8 @@ def test_what_all_do_together_is_refused_inside_it(network, algorithm):
     loads = "load_run_state_dict() or checkpoint.load() inside join()"
     refused = ["switch() inside join()", "load_state_dict() inside join()", loads]
     refused += ["together() or checkpoint.save() inside join()", "averaged() inside join()"]
-    refused += ["close() or finish() inside join()"] if algorithm == "bsp" else []
+    saves = ["state_dict() inside join()", "run_state_dict() or checkpoint.save() inside join()"]
+    refused += ["close() or finish() inside join()"] if algorithm == "bsp" else saves
     for rank, (name, found) in enumerate(network(goes_elsewhere_inside, 3, algorithm)):
         assert name == "local_sgd"
         assert found == (refused if rank else [])
