@@ -40,6 +40,13 @@ def is_statistic(buffer: Tensor) -> bool:
     return buffer.numel() > 0 and bool((buffer.abs() <= torch.finfo(buffer.dtype).max / 4).all())
 
 
+def in_shape(buffer: Tensor, shape: torch.Size) -> Tensor:
+    """The same where it has this shape, else NaN of it."""
+    if buffer.shape == shape:
+        return buffer
+    return torch.full(shape, torch.nan, dtype=buffer.dtype, device=buffer.device)
+
+
 def moved_by_forwards(model: nn.Module) -> set[str]:
     """Names of the running statistics, as of BatchNorm, that forwards in train mode move.
 

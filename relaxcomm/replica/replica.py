@@ -11,7 +11,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.errors import UsageError
-from relaxcomm.replica.buffers import is_statistic, with_means
+from relaxcomm.replica.buffers import in_shape, is_statistic, with_means
 from relaxcomm.replica.client_optimizers import ClientOptimizers
 from relaxcomm.replica.grad_scaler import is_scaled
 from relaxcomm.replica.held_mean import HeldMean
@@ -92,23 +92,35 @@ class Replica:
         return bool(self._buffers)
 
     def buffers(self) -> list[Item]:
-        """Those that are averaged (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
+        """Those that are averaged (BatchNorm's statistics), looked up afresh since `.to()` replaces them.
+
+        One of another shape than at attach, which other ranks may have kept, stands there as NaN of that
+        shape: so all ranks see that it cannot be averaged.
+        """
         found = self._named(self._averaged)
-        self.check_shapes(found)
-        return found
+        return [Item(item.name, in_shape(item.tensor, self._buffers[item.name])) for item in found]
 
     def maybe_buffers(self) -> list[Item]:
         """Those that were no statistics at attach, such as masks and empty ones, and may have become such."""
         return self._named(self._buffers.keys() - self._averaged)
 
-    def check_shapes(self, buffers: Iterable[Item]) -> None:
-        """Raise UsageError for one of these that has another shape than at attach: other ranks' may not."""
-        for item in buffers:
-            was, now = self._buffers[item.name], item.tensor.shape
-            if now != was and was.numel():  # an observer's range has no entry before its first batch
+    def buffer_shapes(self) -> dict[str, list[int]]:
+        """Of those that are averaged, as they are now."""
+        return {item.name: list(item.tensor.shape) for item in self._named(self._averaged)}
+
+    def check_shapes(self, shapes: Mapping[str, list[int]], rank: int) -> None:
+        """Raise UsageError for a buffer that has another shape than at attach.
+
+        Args:
+            shapes: of a rank's buffers that are to be averaged.
+            rank: whose.
+        """
+        for name, now in shapes.items():
+            was = self._buffers[name]
+            if now != list(was) and was.numel():  # an observer's range has no entry before its first batch
                 raise UsageError(
-                    f"the buffer {item.name} is averaged, and had the shape {list(was)} when the engine was "
-                    f"attached; now it has {list(now)}, which other ranks may not have. Keep a cache by "
+                    f"the buffer {name} is averaged, and had the shape {list(was)} when the engine was "
+                    f"attached; now it has {now} on rank {rank}, which others may not have. Keep a cache by "
                     "register_buffer(…, persistent=False), which stays on its rank; for another size on all "
                     "ranks close the engine before, and attach anew after"
                 )

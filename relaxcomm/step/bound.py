@@ -40,7 +40,7 @@ class Bound:
         self.plan = Plan(algorithm, replica.parameters)
         self.state = State(world)
         self.agreements = Agreements(world)
-        self.flags = DeviceFlags(world)
+        self.flags = DeviceFlags(world, replica)
         self.votes = Votes(self.plan.votes, replica, world, self.agreements)
         self.controllers = Controllers(algorithm, replica, values, self.agreements)
         self.clock = Clock(replica, world, values, self.votes.decided)

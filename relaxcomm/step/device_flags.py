@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.network.transport import Pending
+from relaxcomm.replica.replica import Replica
 from relaxcomm.step.finite import NOT_FINITE, non_finite_error
 from relaxcomm.step.world import World, tensor_of
 from relaxcomm.tensors.finiteness import finite_flags
@@ -88,10 +89,11 @@ class DeviceFlags:
 
     Args:
         world: the ranks.
+        replica: what is exchanged.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, replica: Replica) -> None:
+        self._world, self._replica = world, replica
         self._flags: deque[_Flag] = deque()
 
     def add(self, good: Tensor, step: int, put_in: Sequence[PutIn] = ()) -> None:
@@ -121,7 +123,7 @@ class DeviceFlags:
             if not flag.good:
                 self._flags.clear()
                 names = [name for one in flag.put_in for name in one.bad()]
-                raise non_finite_error(self._world, names, (), flag.step, so=_SO)
+                raise non_finite_error(self._world, names, (), flag.step, so=_SO, replica=self._replica)
 
     def forget(self) -> None:
         """Raise no error for what was exchanged until now: the run goes on from before it."""

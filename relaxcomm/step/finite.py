@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from relaxcomm.errors import CommunicationError, NonFiniteError
+from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
@@ -47,6 +48,7 @@ def non_finite_error(
     step: int,
     *,
     so: str = "nothing of this exchange was kept",
+    replica: Replica | None = None,
 ) -> NonFiniteError:
     """An error that says on which ranks NaN or infinity arose; all ranks make it at the same place.
 
@@ -58,13 +60,20 @@ def non_finite_error(
         came: what was not finite when it came.
         step: in which.
         so: what follows.
+        replica: of which buffers were exchanged, too; None if none were.
+
+    Raises: UsageError in its place for a buffer that stood as NaN, since a rank has changed its shape.
     """
+    shapes = {} if replica is None else replica.buffer_shapes()
     try:
-        everyone = world.gather_all(_listed(put_in), "an error about NaN or infinity")
+        told = world.gather_all((_listed(put_in), shapes), "an error about NaN or infinity")
     except CommunicationError as error:
         where = f"{_listed(put_in or came)} (on which ranks they arose could not be asked: {error})"
         return _error(f"step {step}: NaN or infinity in {where}; {so}")
-    where = _by_rank(everyone)
+    for rank, (_, theirs) in enumerate(told):
+        if replica is not None:
+            replica.check_shapes(theirs, rank)
+    where = _by_rank([names for names, _ in told])
     where = where or f"{_listed(came) or 'a result'} though no rank put any in, so it overflowed on the way"
     return _error(f"step {step}: NaN or infinity in {where}; {so}", on_all_ranks=True)
 

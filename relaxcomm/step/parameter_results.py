@@ -211,7 +211,7 @@ def _error(bound: Bound, made: Sequence[Transfer], bad: Sequence[Transfer]) -> N
     ):  # the others do not wait for a question
         return local_error(came or [_ANOTHER], bound.world.rank, step, "the exchange gave it back")
     put_in = [name for one in made for name in spoilt(one.task.bucket, one.sent_values(), _kind(one.task))]
-    return non_finite_error(bound.world, put_in, came, step)
+    return non_finite_error(bound.world, put_in, came, step, replica=bound.replica)
 
 
 def _kind(task: Task) -> str:

@@ -127,6 +127,8 @@ def _equalise_optimizers(bound: Bound, names: Collection[str]) -> None:
 def check(bound: Bound, parameters: Sequence[Item]) -> None:
     """Raise NonFiniteError on ranks where some parameters, or with all of them a buffer, are not finite."""
     is_all = len(parameters) == len(bound.replica.parameters)
+    if is_all:
+        bound.replica.check_shapes(bound.replica.buffer_shapes(), bound.world.rank)  # else they look as NaN
     looked_at = bound.replica.pack([*parameters, *(bound.replica.buffers() if is_all else ())])
     if bad := [name for bucket, flat in gathered(looked_at) for name in spoilt(bucket, flat)]:
         raise local_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
@@ -139,7 +141,7 @@ def _finite(bound: Bound, found: list[tuple[Bucket, Tensor]], kind: str = "") ->
         local = gathered(bucket for bucket, _ in found)
         put_in = [name for bucket, flat in local for name in spoilt(bucket, flat, kind)]
         so = "no mean was taken, and every rank's model is left as it is"
-        raise non_finite_error(bound.world, put_in, came, bound.clock.step, so=so)
+        raise non_finite_error(bound.world, put_in, came, bound.clock.step, so=so, replica=bound.replica)
     return found
 
 
@@ -178,9 +180,10 @@ def _later_statistics(bound: Bound) -> list[Bucket]:
     if not items:
         return []
     mine = [item for item in items if is_statistic(item.tensor)]
-    bound.replica.check_shapes(mine)
     shapes = {item.name: list(item.tensor.shape) for item in mine}
     told = bound.world.gather_all(shapes, "the average of buffers")
+    for rank, one in enumerate(told):
+        bound.replica.check_shapes(one, rank)
     common = sorted(set.intersection(*map(set, told)))
     for name in common:
         if any(one[name] != told[0][name] for one in told):

@@ -242,11 +242,35 @@ def test_a_cache_is_no_reason_to_exchange_replicas_that_are_equal(algorithm, per
     assert simulate(rank, 2) == [(differ, differ)] * 2
 
 
-@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=str)
-def test_a_buffer_of_the_state_that_has_grown_is_named(algorithm):
-    words = r"buffer cos_cached is averaged.* shape \[8, 4\].*now it has \[12, 4\].*persistent=False"
-    with pytest.raises(Exception, match=words):
-        simulate(lambda group: trained(group, persistent=True, algorithm=algorithm), 2)
+@pytest.mark.parametrize(
+    "algorithm",
+    ["bsp", "d_psgd", *({"name": "local_sgd", "steps": 2, "delay": late} for late in (0, 1))],
+    ids=str,
+)
+def test_a_buffer_of_the_state_that_has_grown_on_a_rank_is_named_on_all(algorithm):
+    words = (
+        r"buffer cos_cached is averaged.* shape \[8, 4\].*now it has \[12, 4\] on rank 1,.*persistent=False"
+    )
+
+    def rank(group):
+        with pytest.raises(UsageError, match=words):
+            trained(group, persistent=True, algorithm=algorithm)
+        return True
+
+    assert simulate(rank, 3) == [True] * 3
+
+
+def test_a_mask_that_has_become_a_statistic_of_another_shape_is_named_on_all():
+    def rank(group):
+        model = Ranged()
+        with (
+            pytest.raises(UsageError, match=r"buffer unseen .* shape \[\] .* has \[2\] on rank 1,"),
+            attach(model, torch.optim.SGD(model.parameters()), "bsp", process_group=group),
+        ):
+            model.unseen = torch.zeros(2 if group.rank() == 1 else ())
+        return True
+
+    assert simulate(rank, 3) == [True] * 3
 
 
 def pruned(group, *, in_averaged):
