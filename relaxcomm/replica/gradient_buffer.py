@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from operator import attrgetter
 
 import torch
@@ -96,11 +96,12 @@ class GradientBuffer:
                 raise
             self._taken.add(index)
 
-    def collect(self, factor: float | None = None) -> None:
+    def collect(self, factor: float | None = None, missing: Set[str] = frozenset()) -> None:
         """Copy gradients that do not lie in the buffer yet, and make `.grad` the views into it.
 
         Args:
             factor: by which all are multiplied on the way, while they are in the cache; None for 1.
+            missing: parameters whose `.grad` is as it was before this backward.
         """
         # A look at a tensor in C takes a third of one in Python, and there may be hundreds.
         gradients: list[Tensor | None] = list(map(_grad, self.parameters))
@@ -111,7 +112,7 @@ class GradientBuffer:
             if gradient is not own and gradient is not None
         }
         try:
-            self._take_theirs(fresh)
+            self._take_theirs(fresh, missing)
             for span, flat in self._spans:
                 self._fill(span, flat, fresh, factor)
             self._expose(fresh)
@@ -188,9 +189,10 @@ class GradientBuffer:
         self._references = list(map(sys.getrefcount, self._grads))
         self._holders = memory_holders(self.whole)
 
-    def _take_theirs(self, fresh: Mapping[int, Tensor]) -> None:
+    def _take_theirs(self, fresh: Mapping[int, Tensor], missing: Set[str] = frozenset()) -> None:
         if not self._is_sharded:  # there FSDP hands out views of what it has reduced
-            self.theirs.take(fresh)
+            names = self.bucket.names
+            self.theirs.take(fresh, [index for index in fresh if names[index] in missing] if missing else ())
 
     def _fill(self, span: range, flat: Tensor, fresh: Mapping[int, Tensor], factor: float | None) -> None:
         """Copy the gradients that have come for tensors side by side; multiply what was not taken before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 from torch import Tensor
@@ -61,11 +61,12 @@ class GradientInPlace:
     def take(self, index: int, factor: float | None) -> None:
         """Nothing is taken before it is collected: the bucket is complete with its one gradient."""
 
-    def collect(self, factor: float | None = None) -> None:
+    def collect(self, factor: float | None = None, missing: Set[str] = frozenset()) -> None:
         """Multiply the gradient where it is, unless it shares its memory.
 
         Args:
             factor: by which; None for 1.
+            missing: parameters whose `.grad` is as it was before this backward.
         """
         gradient = self._parameter.grad
         self.unused = [0] if gradient is None else []
@@ -74,7 +75,7 @@ class GradientInPlace:
         if gradient is None:
             return
         if not self._is_alone(gradient):
-            self.theirs.take({0: gradient})
+            self.theirs.take({0: gradient}, [0] if self.bucket.names[0] in missing else [])
             gradient = self._parameter.grad = self._copy(gradient)
         self._flat = gradient.as_strided((self.bucket.numel,), (1,))
         if factor is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from itertools import compress
 from operator import attrgetter
@@ -50,7 +50,7 @@ class UserGradients:
         self._parameters = parameters
         self._taken: dict[int, Tensor] = {}
 
-    def take(self, fresh: Mapping[int, Tensor]) -> None:
+    def take(self, fresh: Mapping[int, Tensor], before: Collection[int] = ()) -> None:
         """Find the user's own among gradients in whose place others are about to come.
 
         Autograd has added to these, and somebody else has them, too. Those that it has made are told apart
@@ -58,8 +58,9 @@ class UserGradients:
 
         Args:
             fresh: gradients by the parameters' places; the caller holds each once more.
+            before: places of those that were there before this backward, which has added nothing.
         """
-        for index in compress(fresh, map(_version, fresh.values())):
+        for index in {*before, *compress(fresh, map(_version, fresh.values()))}:
             if _is_held(self._parameters[index], references=2):
                 self._taken[index] = fresh[index]
 

@@ -195,7 +195,7 @@ class Backward:
             self._begin_buckets()
         self._readiness.learn()
         if self._is_open:
-            self._launch(self._readiness.rest())
+            self._launch(self._readiness.rest(), self._readiness.missing())
             self._land()
             for bucket in self.buckets:
                 bucket.land_late()
@@ -207,11 +207,12 @@ class Backward:
                 bucket, place = self._large[index]
                 bucket.take(place)
 
-    def _launch(self, indices: Iterable[int]) -> None:
+    def _launch(self, indices: Iterable[int], missing: Set[str] = frozenset()) -> None:
+        """Launch buckets, in which these parameters have got no gradient in this backward."""
         for index in indices:
-            self.exchanged = self.buckets[index].launch(self._pipeline) or self.exchanged
+            self.exchanged = self.buckets[index].launch(self._pipeline, missing) or self.exchanged
             for place in self.buckets[index].buffer.unused:
-                if self._readiness.has_come(name := self.buckets[index].bucket.names[place]):
+                if (name := self.buckets[index].bucket.names[place]) not in missing:
                     raise taken_away_error(name)
 
     def _ask(self) -> Answer | DeviceAnswer | None:
@@ -230,7 +231,7 @@ class Backward:
         self._bound.votes.read(voting, step)
         voted = self._plan.at("backward", step, self._clock.context, known="backward")
         fired = [index for index, bucket in enumerate(self.buckets) if bucket.fire(voted)]
-        self._launch(fired)
+        self._launch(fired, self._readiness.missing())
         if fired:
             self._land()
         return bool(fired)

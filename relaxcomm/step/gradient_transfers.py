@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -72,12 +72,17 @@ class GradientTransfers:
         if self.firing.tasks:
             self.buffer.take(place, self._factor if self.firing.divided else None)
 
-    def launch(self, pipeline: Pipeline) -> bool:
-        """Collect the gradients and issue the first operation; whether there is anything to exchange."""
+    def launch(self, pipeline: Pipeline, missing: Set[str]) -> bool:
+        """Collect the gradients and issue the first operation; whether there is anything to exchange.
+
+        Args:
+            pipeline: of other buckets.
+            missing: parameters that have got no gradient in this backward.
+        """
         firing, due = self.firing, self.late.due()
         if not firing.tasks and not due:
             return False
-        self.buffer.collect(self._factor if firing.divided else None)
+        self.buffer.collect(self._factor if firing.divided else None, missing)
         if not firing.carries_flags:
             self.trained = trained_flags(self.bucket, self.buffer.views)
         # The exchange overwrites it, so later nobody could say on which rank it arose.

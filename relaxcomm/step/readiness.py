@@ -24,7 +24,6 @@ class Readiness:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self._places = {name: index for index, name in enumerate(names)}
         self._learning = True
         self._expected = [1] * len(names)
         self._bucket_of: list[int] = []
@@ -66,9 +65,10 @@ class Readiness:
             self._count(begin)
         return self._is_complete(self._next)
 
-    def has_come(self, name: str) -> bool:
-        """Whether a gradient has come in this backward."""
-        return self._places[name] in self._come
+    def missing(self) -> set[str]:
+        """The parameters without a gradient in this backward."""
+        come = set(self._come)
+        return {name for index, name in enumerate(self._names) if index not in come}
 
     def has_all(self, index: int) -> bool:
         """Whether a gradient has come as often as it will."""

@@ -146,3 +146,46 @@ def collected(held):
 def test_what_no_sync_has_left_is_let_go():
     assert collected(held=True) == (True, True)
     assert collected(held=False) == (False, False)
+
+
+class Routed(nn.Module):
+    """Uses its second part in every other step, and not in the first one."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.first, self.second, self.calls = nn.Linear(3, size), nn.Linear(3, size), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.first(x) + (self.second(x) if self.calls % 2 == 0 else 0.0)
+
+
+def routed(world, algorithm, own, size):
+    """Loops with tensors of their own have zeros where a part was not used."""
+    torch.manual_seed(0)
+    model = Routed(size).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(world.rank)
+    kept = own(model) if own else []
+    found = []
+    with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 150}):
+        for step in range(5):
+            for tensor in kept if step else ():
+                tensor.zero_()
+            if not kept:
+                optimizer.zero_grad(set_to_none=False)
+            model(torch.randn(4, 3, generator=draw, dtype=torch.float64)).square().mean().backward()
+            if kept:
+                assert torch.equal(gradients(kept), gradients(p.grad for p in model.parameters()))
+            optimizer.step()
+            found.append(values(model))
+    return found
+
+
+@pytest.mark.parametrize("size", [5, 50_000], ids=["buckets", "in place"])
+@pytest.mark.parametrize("algorithm", ["bsp", "topk_sgd"])
+def test_zeros_that_the_first_backward_leaves_are_the_loops_own(algorithm, size):
+    expected = in_process(routed, 3, algorithm, None, size)
+    for found, wanted in zip(in_process(routed, 3, algorithm, list_of_tensors, size), expected, strict=True):
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert abs(ours - theirs).max() < 1e-12
