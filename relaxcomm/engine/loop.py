@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from relaxcomm.engine import loop_checks, scaler_sharing
@@ -17,7 +17,7 @@ from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.listeners import Between, Survivors
 from relaxcomm.engine.optimizer_turns import OptimizerTurns
 from relaxcomm.errors import RankLostError
-from relaxcomm.replica.fused_optimizers import lay_out_as_parameters
+from relaxcomm.replica.fused_optimizers import lay_out_as_parameters, put_back
 from relaxcomm.replica.wrappers import check_forward
 from relaxcomm.step.step import Step
 
@@ -47,6 +47,7 @@ class Loop:
         self.turns = OptimizerTurns(step.bound.replica)
         """Which optimizers have stepped in this step."""
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
+        self._replaced: list[tuple[Tensor, Tensor]] = []  # gradients, while an optimizer steps
 
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""
@@ -174,11 +175,12 @@ class Loop:
             if not self.given_up.include_this:
                 loop_checks.check_exchanged(self.step, unsynchronised=self._unsynchronised)
                 self.step.before_step()
-        lay_out_as_parameters(optimizer)
+        self._replaced = lay_out_as_parameters(optimizer)
 
     @callback
     def step_ends(self, optimizer: Optimizer) -> None:
         """It has stepped."""
+        put_back(self._replaced)
         self.turns.stepped.append(optimizer)
         if self.turns.are_over:
             self.close_step()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -10,23 +12,36 @@ from relaxcomm.tensors.buckets import local
 from relaxcomm.tensors.memory_order import laid_out_like
 
 
-def lay_out_as_parameters(optimizer: Optimizer) -> None:
+def lay_out_as_parameters(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
     """Give gradients and moments the strides of their parameters, where an optimizer's groups are fused.
 
     A view into a flat buffer lies as the parameter did when the buffer was laid out, maybe in another memory
-    format; so does a moment that was made before the model was converted.
+    format; so does a moment that was made before the model was converted, or a tensor of the training loop's.
+
+    Returns: parameters with the gradients in whose place copies are, for `put_back` after the step.
     """
+    replaced = []
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("fused") else ():
             if parameter.grad is None:
                 continue
             laid_out = _laid_out(parameter, parameter.grad)
             if laid_out is not parameter.grad:
+                replaced.append((parameter, parameter.grad))
                 parameter.grad = laid_out
             if not local(parameter).is_contiguous():  # seldom, so that moments are not looked at in each step
                 kept = optimizer.state.get(parameter, {})
                 tensors = {name: value for name, value in kept.items() if isinstance(value, Tensor)}
                 kept.update({name: _laid_out(parameter, value) for name, value in tensors.items()})
+    return replaced
+
+
+def put_back(replaced: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Make `.grad` again what `lay_out_as_parameters` has replaced, as the optimizer has left its copy."""
+    for parameter, gradient in replaced:
+        if parameter.grad is not None:
+            local(gradient).copy_(local(parameter.grad))
+        parameter.grad = gradient
 
 
 def _laid_out(parameter: Tensor, values: Tensor) -> Tensor:

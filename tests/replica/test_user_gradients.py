@@ -189,3 +189,37 @@ def test_zeros_that_the_first_backward_leaves_are_the_loops_own(algorithm, size)
     for found, wanted in zip(in_process(routed, 3, algorithm, list_of_tensors, size), expected, strict=True):
         for ours, theirs in zip(found, wanted, strict=True):
             assert abs(ours - theirs).max() < 1e-12
+
+
+def fused(world, own, fused):
+    model, _ = made()
+    for layer in model[0], model[2]:
+        layer.weight.data = layer.weight.data.t().contiguous().t()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, fused=fused)
+    kept = own(model) if own else []
+    draw = torch.Generator().manual_seed(world.rank)
+    with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 150}):
+        for _ in range(4):
+            for tensor in kept:
+                tensor.zero_()
+            if not kept:
+                optimizer.zero_grad()
+            model(torch.randn(4, 3, generator=draw, dtype=torch.float64)).square().mean().backward()
+            optimizer.step()
+            if kept:
+                assert torch.equal(gradients(kept), gradients(p.grad for p in model.parameters()))
+    return values(model)
+
+
+def contiguous(model):
+    """In another memory order than parameters."""
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros(parameter.shape, dtype=parameter.dtype)
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore:grad and param do not obey the gradient layout contract")
+def test_a_fused_optimizer_leaves_gradients_in_another_memory_order_the_loops_own():
+    expected = in_process(fused, 3, None, False)
+    for found, wanted in zip(in_process(fused, 3, contiguous, True), expected, strict=True):
+        assert abs(found - wanted).max() < 1e-12
