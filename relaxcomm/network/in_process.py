@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, UsageError, worded
 from relaxcomm.network.byte_counters import ByteCounters
+from relaxcomm.network.desks import Desk
 from relaxcomm.network.link import Link
 from relaxcomm.network.operation_slots import Slot
 from relaxcomm.network.operations import Label, Neighbors, Operation, Received, Request
@@ -18,7 +19,7 @@ from relaxcomm.network.reductions import Meeting, Objects
 from relaxcomm.network.simulated_network import EqualLinks, SimulatedNetwork
 from relaxcomm.network.traffic import traffic
 from relaxcomm.network.transport import Membership, Pending, Place, Service, Transport
-from relaxcomm.network.virtual_time import Desk, World
+from relaxcomm.network.virtual_time import World
 
 T = TypeVar("T")
 CodingSeconds: TypeAlias = Callable[[Label], float]

@@ -15,13 +15,14 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, DeadlockError
 from relaxcomm.network.byte_counters import ByteCounters
+from relaxcomm.network.desks import Desk, Failures
 from relaxcomm.network.link import Link
 from relaxcomm.network.operation_slots import Slot
 from relaxcomm.network.operations import AllGather, Operation, Request
@@ -31,8 +32,6 @@ from relaxcomm.network.timeline import Timeline
 from relaxcomm.network.traffic import messages_of, size_bytes, traffic
 from relaxcomm.network.transport import Service
 
-Desk: TypeAlias = tuple[int, str, int]
-"""Where a rank serves: its transport's number, a rule and a unit."""
 _NOTHING, _AT_ONCE = torch.empty(0), Link()
 
 
@@ -61,6 +60,7 @@ class World:
         self._ready_ranks = [(0.0, rank) for rank in range(1, size)]
         self.finished: dict[int, str] = {}
         self.services: dict[tuple[int, Desk], Service] = {}
+        self._failures = Failures()
         self.counters: dict[tuple[int, Desk], ByteCounters] = {}
         # By server, who asked and desk, in turn: a rank may ask again before it is answered.
         self._asked: defaultdict[tuple[int, int, Desk], deque[Answers]] = defaultdict(deque)
@@ -95,8 +95,10 @@ class World:
         """Let others run until the rank's result is there."""
         if rank not in slot.results:
             self.waiting[rank] = (slot, label)
-            self._switch(rank)
-            del self.waiting[rank]
+            try:
+                self._switch(rank)
+            finally:
+                del self.waiting[rank]
         if rank not in slot.results:
             raise self._stuck(rank, slot, label)
         if rank not in self.stopped:
@@ -135,7 +137,8 @@ class World:
         return slot
 
     def _take_in(self, server: int, client: int, desk: Desk, row: Tensor) -> None:
-        self._deliver(server, desk, self.services[server, desk].answer(client, row), self.now)
+        with self._failures.noted(server, desk):
+            self._deliver(server, desk, self.services[server, desk].answer(client, row), self.now)
 
     def _link(self, request: Request, rank: int, desk: Desk, at_once: bool) -> Link:
         return _AT_ONCE if at_once else self._network.link(request, rank, self.size, desk[1])
@@ -154,7 +157,9 @@ class World:
         """A rank asks nothing more at a desk."""
         self.now = self.clocks[rank]
         for server in range(self.size):
-            self._deliver(server, desk, self.services[server, desk].leave(rank), self.now)
+            with self._failures.noted(server, desk):
+                self._deliver(server, desk, self.services[server, desk].leave(rank), self.now)
+        self._failures.check()
 
     def _deliver(self, server: int, desk: Desk, answers: Sequence[tuple[int, Tensor]], now: float) -> None:
         for client, reply in answers:
@@ -184,8 +189,9 @@ class World:
 
     def _expire(self, server: int, desk: Desk, due: float) -> None:
         service = self.services[server, desk]
-        if service.due() == due:
-            self._deliver(server, desk, service.expire(), due)
+        with self._failures.noted(server, desk):
+            if service.due() == due:
+                self._deliver(server, desk, service.expire(), due)
 
     def _give(self, slot: Slot, rank: int, result: Any) -> None:
         slot.results[rank] = result
@@ -224,6 +230,7 @@ class World:
             self.gates[following].set()
             self.gates[rank].wait()
             self.gates[rank].clear()
+        self._failures.check()
 
     def _stuck(self, rank: int, slot: Slot, label: str) -> CommunicationError:
         failed = [f"rank {r} {how}" for r, how in self.finished.items() if how.startswith("failed")]

@@ -169,6 +169,54 @@ def test_requests_are_answered_in_the_order_in_which_they_arrive():
     assert simulate(rank, 3, link=Link(bytes_per_second=1000))[0] == [2, 1]
 
 
+class Failing(Echo):
+    """Raises something in one of its methods, or has it raised by an answer that does not fit."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def fail(self, where):
+        if where == self.where:
+            raise ValueError("nothing works")
+        return []
+
+    def answer(self, client, request):
+        self.fail("answer")
+        return [(client, request[:3] if self.where == "reply" else request)]
+
+    def due(self):
+        return 1.0 if self.where == "expire" else None
+
+    def expire(self):
+        return self.fail("expire")
+
+    def leave(self, client):
+        return self.fail("leave")
+
+
+def ask_in_a_ring(group, service):
+    """Rank 0 asks rank 1 as the only one."""
+    transport, blank = group.transport(), torch.zeros(1000, dtype=torch.uint8)
+    transport.serve(("0", 0), service, blank, blank)
+    for _ in range(20):
+        group.sleep(0.1)
+        asked(group, transport, (1, 2, 0)[group.rank()]).wait()
+    transport.leave()
+
+
+@pytest.mark.parametrize("where", ["answer", "reply", "expire", "leave"])
+def test_a_service_that_fails_is_an_error_on_every_rank(where):
+    words = "^the service of rank 1 for rule 0, unit 0 has failed: (ValueError: nothing works$|RuntimeError)"
+
+    def rank(group):
+        with pytest.raises(CommunicationError, match=words) as told:
+            ask_in_a_ring(group, Failing(where if group.rank() == 1 else None))
+        return isinstance(told.value.__cause__, ValueError | RuntimeError)
+
+    assert simulate(rank, 3) == [True] * 3
+
+
 def test_one_rank_may_be_on_any_device_and_several_may_not():
     """A device without memory stands for a GPU."""
 
