@@ -68,6 +68,8 @@ class Readiness:
     def missing(self) -> set[str]:
         """The parameters without a gradient in this backward."""
         come = set(self._come)
+        if len(come) == len(self._names):  # as a rule: names are not looked through in each backward
+            return set()
         return {name for index, name in enumerate(self._names) if index not in come}
 
     def has_all(self, index: int) -> bool:
