@@ -64,7 +64,7 @@ def check_forward(model: nn.Module, called: nn.Module, parameter: torch.Tensor) 
     Raises: UsageError.
     """
     active = DistributedDataParallel._active_ddp_module
-    name = None
+    name = _wrapper(type(model))  # the class that replicate() of torch 2.8 gives a model
     if called is not model:
         name = "DataParallel"
     elif active is not None and any(one is parameter for one in active.parameters()):

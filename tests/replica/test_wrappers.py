@@ -42,7 +42,7 @@ WRAPPERS = {
     "compiled DDP": (lambda m: torch.compile(DDP(m), backend="eager"), "DistributedDataParallel"),
     "DDP of a compiled one": (lambda m: DDP(torch.compile(m, backend="eager")), "DistributedDataParallel"),
     "DDP around more": (lambda m: DDP(nn.Sequential(m, nn.Linear(2, 2))), "DistributedDataParallel"),
-    "replicate": (replicate, "is under DDP|is called by DistributedDataParallel"),
+    "replicate": (replicate, "is (under|called by) D(DP|istributedDataParallel)"),
     "FSDP": (flattened, "FullyShardedDataParallel.*shard it with torch.distributed.fsdp.fully_shard"),
     "FSDP, flat": (
         lambda m: flattened(m, use_orig_params=False),
