@@ -168,9 +168,9 @@ def _begin(
     undo.callback(metering.close, "failed: attach did not succeed")
     elastic = None
     if settings.membership.elastic and isinstance(transport, TorchTransport):
-        elastic = Elastic.begin(transport.place, settings)
+        elastic = Elastic.begin(transport.rendezvous, settings)
         if not bound.world.rank:
-            elastic_store.publish(transport.place, elastic_facts(facts), metering.name)
+            elastic_store.publish(transport.rendezvous, elastic_facts(facts), metering.name)
     return Session(bound, settings, metering, elastic)
 
 

@@ -17,7 +17,7 @@ from relaxcomm.engine.next_generation import Going, Gone
 from relaxcomm.engine.standings import Standing
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import GivenUpError
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
@@ -125,12 +125,12 @@ class Reconfiguration:
             if in_order:
                 world.transport.close()  # the others have left it, too
             next_step, rests = before.bound.clock.step + in_step, bucket_parts.rests(before.bound)
-            place = before.bound.place(next_step, in_round=in_round)
+            progress = before.bound.progress(next_step, in_round=in_round)
             runs = repr(before.bound.algorithm)
             events, target = run.common_events.ended, run.metering.target
             read_until = run.loaders.read_until(next_step)
             standing = Standing(
-                next_step, place, events, digest, in_order, loaders, read_until, rests, runs, target
+                next_step, progress, events, digest, in_order, loaders, read_until, rests, runs, target
             )
             going = Going(before, following, standing, generation, elastic.generation)
             try:
@@ -155,8 +155,8 @@ class Reconfiguration:
             ) from None
         tell(f"{error}; it asks to join them")
 
-        def meet(place: MeetingPlace) -> None:
-            following = self.elastic.at(world, place)
+        def meet(rendezvous: Rendezvous) -> None:
+            following = self.elastic.at(world, rendezvous)
             try:
                 self.join(before, following, in_step=in_step)
             except RankLostError:

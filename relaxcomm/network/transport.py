@@ -62,8 +62,8 @@ class Pending(ABC):
         """
 
 
-Place: TypeAlias = tuple[str, int]
-"""A rule and a unit, as in a label."""
+ServiceKey: TypeAlias = tuple[str, int]
+"""A rule and a bucket, as in a label."""
 
 
 class Service(ABC):
@@ -167,8 +167,8 @@ class Transport(ABC):
         """Bytes that this rank sends and receives for `operation`, as this backend really does it."""
 
     @abstractmethod
-    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
-        """Answer requests for `place`, of the size of a row of `request` and `reply`; on every rank."""
+    def serve(self, key: ServiceKey, service: Service, request: Tensor, reply: Tensor) -> None:
+        """Answer requests for `key`, of the size of a row of `request` and `reply`; on every rank."""
 
     @abstractmethod
     def leave(self) -> None:
