@@ -13,7 +13,7 @@ from relaxcomm.engine.common_events import CommonEvents
 from relaxcomm.engine.elastic import Elastic, forget_locals
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.next_generation import Going, Gone
+from relaxcomm.engine.next_generation import Resumed, Transition
 from relaxcomm.engine.standings import Standing
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import GivenUpError
@@ -37,7 +37,7 @@ class Run(Protocol):
     def make_step(self, bound: Bound) -> Step:
         """What is done in a step of an algorithm."""
 
-    def go_on_with(self, gone: Gone) -> None:
+    def go_on_with(self, resumed: Resumed) -> None:
         """Follow the training loop among the ranks now."""
 
 
@@ -90,11 +90,11 @@ class Reconfiguration:
         """
         run = self._run
         algorithm_of = run.schedule.algorithm_of
-        gone, saved = next_generation.join(
+        resumed, saved = next_generation.join(
             fresh, world, run.make_step, algorithm_of, in_step=in_step, target=run.metering.target
         )
         run.schedule.begin_at(saved)
-        self._go_on_with(gone)
+        self._go_on_with(resumed)
 
     def _change(
         self, late: Mapping[str, Any] | None, *, in_step: bool, in_round: bool = False, newest: int = -1
@@ -132,20 +132,20 @@ class Reconfiguration:
             standing = Standing(
                 next_step, progress, events, digest, in_order, loaders, read_until, rests, runs, target
             )
-            going = Going(before, following, standing, generation, elastic.generation)
+            transition = Transition(before, following, standing, generation, elastic.generation)
             try:
-                gone = next_generation.stay(going, run.make_step, late, run.schedule.export())
+                resumed = next_generation.stay(transition, run.make_step, late, run.schedule.export())
                 break
             except RankLostError as error:  # one more is lost
                 forget_locals(error)
                 world, in_order, late = following, False, None
                 elastic.give_up(world)
-        self._go_on_with(gone)
-        bound = gone.step.bound
+        self._go_on_with(resumed)
+        bound = resumed.step.bound
         if bound.world.rank == 0:  # the clock is that of the algorithm, which may have begun later
-            step = bound.world.statistics.steps + gone.resumes_at - bound.clock.step
+            step = bound.world.statistics.steps + resumed.resumes_at - bound.clock.step
             elastic.say(step, in_order=in_order)
-        return gone.is_behind
+        return resumed.is_behind
 
     def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:
         """Ask those who have gone on without this rank to admit it."""
@@ -165,9 +165,9 @@ class Reconfiguration:
 
         self.elastic.join(meet)
 
-    def _go_on_with(self, gone: Gone) -> None:
-        self._run.go_on_with(gone)
-        self._look_for_newcomers(gone.step.bound.world)
+    def _go_on_with(self, resumed: Resumed) -> None:
+        self._run.go_on_with(resumed)
+        self._look_for_newcomers(resumed.step.bound.world)
 
     def _look_for_newcomers(self, world: World) -> None:
         self._newcomers, self._has_synchronised = Newcomers(self.elastic, world), False
