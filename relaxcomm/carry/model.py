@@ -111,7 +111,7 @@ def _beside(old: Old, unit: int) -> list[Tensor]:
     """What a rank holds of a bucket's mean beside its parameters, each as what it adds to them."""
     found = [by for (_, of), by in old.late(buffers=False) if of == unit]
     for task in old.tasks_of(unit):
-        facts, slots = task.rule.exchange.facts, old.slots[task.place].get("compressor", {})
+        facts, slots = task.rule.exchange.facts, old.slots[task.key].get("compressor", {})
         base, service = old.base(task), old.service(task)
         if facts.returns == "base" and base is not None:
             came = old.came(task)  # from which the rank would have gone on

@@ -156,7 +156,7 @@ class Loaders:
                 followed = self._data_sets.begin(bound, data, may_follow=loader in self._unread)
                 if followed is not None and followed is self._followed:
                     self._followed = data
-            elif not data.progress.place.batches:
+            elif not data.progress.position.batches:
                 data.is_anew = False
             if loader in self._unread:
                 self._unread.remove(loader)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import TypeAlias
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
@@ -18,6 +19,9 @@ from relaxcomm.step.buffer_rule import buffer_rule
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket, Item
 from relaxcomm.tensors.memory_order import Strides
+
+TaskKey: TypeAlias = tuple[int, int]
+"""A rule and a bucket."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,7 @@ class Task:
     label: str
 
     @cached_property
-    def place(self) -> tuple[int, int]:
+    def key(self) -> TaskKey:
         """Where its state is kept: the rule and the bucket."""
         return self.index, self.bucket.index
 
