@@ -16,7 +16,7 @@ _Word: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 class OptimizerState(Part):
-    """As torch's optimizers give it, by the places of parameters; some add names and entries of their own."""
+    """As torch's optimizers give it, by the indices of parameters; some add names and entries."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -26,9 +26,9 @@ class OptimizerState(Part):
     @field_validator("state")
     @classmethod
     def _check_state(cls, value: dict[int | str, Any]) -> dict[int | str, Any]:
-        for place, held in value.items():
-            if isinstance(place, int) and not (isinstance(held, dict) and all(map(_is_key, held))):
-                raise ValueError(f"of parameter {place} it needs a dict by names")
+        for index, held in value.items():
+            if isinstance(index, int) and not (isinstance(held, dict) and all(map(_is_key, held))):
+                raise ValueError(f"of parameter {index} it needs a dict by names")
         return value
 
     @field_validator("param_groups")
@@ -36,7 +36,7 @@ class OptimizerState(Part):
     def _check_params(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for group in value:
             params = group.get("params")
-            if not isinstance(params, list) or not all(type(place) is int for place in params):
+            if not isinstance(params, list) or not all(type(index) is int for index in params):
                 raise ValueError("each group needs params, a list of whole numbers")
         return value
 

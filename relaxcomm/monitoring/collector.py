@@ -124,13 +124,13 @@ def _counts(now: Snapshot, local_steps: int) -> Iterator[Metric]:
 
 
 def _traffic(now: Snapshot) -> Iterator[Metric]:
-    for place, what in enumerate(("sent", "received")):
+    for index, what in enumerate(("sent", "received")):
         text = f"Bytes {what} for training, by exchange primitive or purpose."
-        values = {primitive: moved[place] for primitive, moved in now.bytes_moved.items()}
+        values = {primitive: moved[index] for primitive, moved in now.bytes_moved.items()}
         yield _family(CounterMetricFamily, f"bytes_{what}", text, "primitive", values)
         text = f"Bytes {what} for evaluations, which average replicas to look at them."
         yield CounterMetricFamily(
-            f"relaxcomm_evaluation_bytes_{what}", text, value=now.evaluation_bytes[place]
+            f"relaxcomm_evaluation_bytes_{what}", text, value=now.evaluation_bytes[index]
         )
     yield CounterMetricFamily(
         "relaxcomm_bytes_uncompressed",

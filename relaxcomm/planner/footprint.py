@@ -87,7 +87,7 @@ def _of_bucket(
     """Bytes kept, of buffers, and under way."""
     kept = buffers = 0
     under_way = [0]  # rules take turns
-    cx = Context(0, 0, membership, _no_rate, topology=topology, layout=bucket.layout, place=(0,))
+    cx = Context(0, 0, membership, _no_rate, topology=topology, layout=bucket.layout, bucket_part=(0,))
     for rule in rules:
         state = RuleState(rule, bucket, membership)
         for name, value in (pair for made in state.values() for pair in made.items()):

@@ -75,7 +75,7 @@ class GradientBuffer:
 
     def expect_all(self) -> None:
         """Nothing is exchanged yet, so that no parameter is known to have no gradient."""
-        if list(map(Tensor.data_ptr, self.views)) != self._places:
+        if list(map(Tensor.data_ptr, self.views)) != self._addresses:
             self._make_views()  # `.to()` has moved the memory of those that are `.grad`
         elif self._are_kept():
             self._allocate()
@@ -179,7 +179,7 @@ class GradientBuffer:
         # No views to autograd, so that loops may `p.grad.detach_()`, as before there was `set_to_none`.
         self.views = [view.detach() for view in self.bucket.views(self.main)]
         self._grads = [like(p, view) for p, view in zip(self.parameters, self.views, strict=True)]
-        self._places = list(map(Tensor.data_ptr, self.views))
+        self._addresses = list(map(Tensor.data_ptr, self.views))
         offsets = [*self.bucket.offsets, self.bucket.numel]
         sizes = [view.nbytes for view in self.views]
         # On a GPU one launch for all costs less than what the cache saves.

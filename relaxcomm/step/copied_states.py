@@ -154,8 +154,8 @@ def begin_as(
     Returns: the tensors, which are to be copied from that rank, and names of what cannot be.
     """
     parts = [
-        _Part(f"{place}", states.setdefault(parameter, {}), parameter)
-        for place, parameter, states in states_of(replica, names)
+        _Part(f"{key}", states.setdefault(parameter, {}), parameter)
+        for key, parameter, states in states_of(replica, names)
     ]
     parts += _settings(replica) if settings else []
     seen: dict[int, Any] = {}

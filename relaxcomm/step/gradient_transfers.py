@@ -67,10 +67,10 @@ class GradientTransfers:
         self.firing = self._firings.of(fired)
         return bool(self.firing.tasks)
 
-    def take(self, place: int) -> None:
-        """A large gradient has come, by its place in the bucket."""
+    def take(self, index: int) -> None:
+        """A large gradient has come, by its index in the bucket."""
         if self.firing.tasks:
-            self.buffer.take(place, self._factor if self.firing.divided else None)
+            self.buffer.take(index, self._factor if self.firing.divided else None)
 
     def launch(self, pipeline: Pipeline) -> bool:
         """Collect the gradients and issue the first operation; whether there is anything to exchange."""

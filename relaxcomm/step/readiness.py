@@ -24,7 +24,7 @@ class Readiness:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self._places = {name: index for index, name in enumerate(names)}
+        self._index_of = {name: index for index, name in enumerate(names)}
         self._learning = True
         self._expected = [1] * len(names)
         self._bucket_of: list[int] = []
@@ -38,8 +38,8 @@ class Readiness:
 
     def bind(self, buckets: Sequence[Bucket]) -> None:
         """Follow these buckets."""
-        place = {name: bucket.index for bucket in buckets for name in bucket.names}
-        self._bucket_of = [place[name] for name in self._names]
+        bucket_of = {name: bucket.index for bucket in buckets for name in bucket.names}
+        self._bucket_of = [bucket_of[name] for name in self._names]
         self._sizes = [len(bucket.items) for bucket in buckets]
         self._order, self._complete_at = [], [math.inf] * len(buckets)
 
@@ -68,7 +68,7 @@ class Readiness:
 
     def has_come(self, name: str) -> bool:
         """Whether a gradient has come in this backward."""
-        return self._places[name] in self._come
+        return self._index_of[name] in self._come
 
     def has_all(self, index: int) -> bool:
         """Whether a gradient has come as often as it will."""

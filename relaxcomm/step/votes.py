@@ -89,9 +89,9 @@ class Votes:
             ballot[1] = 1
         elif not abstain:
             ballot[0] = 1
-            for place, trigger in enumerate(active):
+            for index, trigger in enumerate(active):
                 vote = trigger.vote(contexts[trigger], self.slots[trigger], observation)
-                ballot[2 + place] = is_yes(vote, "vote", trigger)
+                ballot[2 + index] = is_yes(vote, "vote", trigger)
         for trigger in active:
             if trigger.vote_delay:  # the next vote comes before this one is counted
                 self.slots[trigger].commit(finite)

@@ -51,7 +51,7 @@ def make_bucket():
 def sent(group, exchange, compressor):
     """What this rank's transport counts for one exchange."""
     transport, bucket = group.transport(), make_bucket()
-    cx = replace(context(group.rank(), group.size()), layout=bucket.layout, place=(0,))
+    cx = replace(context(group.rank(), group.size()), layout=bucket.layout, bucket_part=(0,))
     state = dict(exchange.coding_slots(bucket, compressor, cx.membership))
     running = exchange.run(cx, bucket.gather(bucket.empty()), compressor, state)
     operation, stage = next(running), 0
