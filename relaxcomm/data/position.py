@@ -168,7 +168,7 @@ def left_over(order: NDArray[np.int64], dealt: Dealt) -> NDArray[np.int64]:
 
     Example:
         >>> import numpy as np
-        >>> left_over(np.arange(7), ((Place(2, 1, 2), Place(1, 1, 2)),))  # of two ranks
+        >>> left_over(np.arange(7), ((Position(2, 1, 2), Position(1, 1, 2)),))  # of two ranks
         array([3, 4, 5, 6])
     """
     for positions in dealt:

@@ -29,8 +29,8 @@ def load_from(engine: Engine, folder: Path, index: int = 0) -> None:
     """
     if checkpoint.load(engine, _inside(folder, index)) is None:
         raise ConfigError(
-            f"{_inside(folder, index)} holds no checkpoint, so {folder} was saved without relaxcomm; to begin "
-            "anew from its weights, load these into the model before it is attached"
+            f"{_inside(folder, index)} holds no checkpoint, so {folder} was saved without relaxcomm; to "
+            "begin anew from its weights, load these into the model before it is attached"
         )
 
 

@@ -110,7 +110,7 @@ def new_group(rendezvous: Rendezvous, purpose: str) -> Any:
 
     torch's own watchdog would end the process as soon as NCCL reports that a connection broke, whatever the
     time limit. So it only writes down what it sees. Its limit, after which it does the same, is later than
-    ours (`MeetingPlace.limit`): else another thread of its own would count until it ends a process in which
+    ours (`Rendezvous.limit`): else another thread of its own would count until it ends a process in which
     an operation has timed out.
 
     Raises: ConfigError if PyTorch was built without NCCL.
