@@ -27,7 +27,9 @@ class OptimizerState(Part):
     @classmethod
     def _check_state(cls, value: dict[int | str, Any]) -> dict[int | str, Any]:
         for index, held in value.items():
-            if isinstance(index, int) and not (isinstance(held, dict) and all(map(_is_key, held))):
+            if not isinstance(index, int):
+                continue
+            if not isinstance(held, dict) or not all(isinstance(name, str | int) for name in held):
                 raise ValueError(f"of parameter {index} it needs a dict by names")
         return value
 
@@ -39,10 +41,6 @@ class OptimizerState(Part):
             if not isinstance(params, list) or not all(type(index) is int for index in params):
                 raise ValueError("each group needs params, a list of whole numbers")
         return value
-
-
-def _is_key(name: object) -> bool:
-    return isinstance(name, str | int)
 
 
 class RandomState(Part):

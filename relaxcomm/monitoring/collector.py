@@ -17,7 +17,6 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 from relaxcomm.errors import UsageError
 from relaxcomm.monitoring.snapshot import Snapshot
@@ -191,8 +190,7 @@ class Labelled(Collector):
 
     def collect(self) -> Iterable[Metric]:
         for metric in self._registry.collect():
-            metric.samples = [self._extended(sample) for sample in metric.samples]
+            metric.samples = [
+                sample._replace(labels={**sample.labels, **self._labels}) for sample in metric.samples
+            ]
             yield metric
-
-    def _extended(self, sample: Sample) -> Sample:
-        return sample._replace(labels={**sample.labels, **self._labels})
