@@ -15,7 +15,7 @@ from relaxcomm.network.transport import Membership, Service
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context
 from relaxcomm.step.plan import Plan, Task, TaskKey
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 @dataclass(frozen=True)

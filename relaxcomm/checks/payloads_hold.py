@@ -15,7 +15,8 @@ from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Payload
 from relaxcomm.roles.payload import finalized, read, read_as
 from relaxcomm.step.kept_slots import Slots
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 _NUMEL = 12
 _SAMPLES = 4.0

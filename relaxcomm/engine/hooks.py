@@ -21,7 +21,7 @@ from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
 from relaxcomm.system.compiler import uncompiled
 from relaxcomm.system.weak_methods import weakly
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 class Hooks:

@@ -20,7 +20,8 @@ from relaxcomm.roles.payload import as_read, read_as
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan
 from relaxcomm.step.state import RuleState
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.topology import Topology
 
 _BUCKET_BYTES = 1 << 62  # buckets of any size need as much a parameter

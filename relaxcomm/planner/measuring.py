@@ -19,7 +19,8 @@ from relaxcomm.planner.scenario import StepTimes
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.roles import Compressor, Context, Exchange
 from relaxcomm.tasks.task import Task
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 _STEPS, _FIRST = 20, 3  # of which the first are not counted
 _ROUNDS = 5

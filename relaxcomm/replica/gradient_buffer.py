@@ -12,7 +12,8 @@ from torch import Tensor
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.sharding import like
 from relaxcomm.replica.user_gradients import UserGradients, memory_holders
-from relaxcomm.tensors.buckets import Bucket, Item, local
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item, local
 
 CACHED_BYTES, _LARGE_BYTES, _SPAN_BYTES = 1 << 20, 1 << 17, 1 << 19
 _grad = attrgetter("grad")

@@ -21,7 +21,8 @@ from relaxcomm.replica.sharding import as_held, is_sharded_model, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
 from relaxcomm.replica.untrained import check_untrained
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Bucket, Item, local
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item, local
 
 
 class Replica:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from relaxcomm.system.torch_classes import derives_from
-from relaxcomm.tensors.buckets import Item, local
+from relaxcomm.tensors.items import Item, local
 from relaxcomm.tensors.memory_order import laid_out_like
 
 _MOVES_NO_SHARDS = "2.10"  # pytorch/pytorch#163130; where it is in, `.float()` may follow attach as before

@@ -16,7 +16,7 @@ from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import moment_like
 from relaxcomm.step.optimizer_states import is_plain, states_of
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Item, local
+from relaxcomm.tensors.items import Item, local
 from relaxcomm.tensors.memory_order import Strides, dense_strides
 
 _EVENT = "the copy of optimizers"

@@ -13,7 +13,7 @@ from torch import Tensor
 from relaxcomm.replica.buffers import can_be_copied
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Item, local
+from relaxcomm.tensors.items import Item, local
 
 StateKey: TypeAlias = tuple[int, str]
 """An optimizer and a parameter."""

@@ -17,7 +17,8 @@ from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import stays_in_place
 from relaxcomm.step.buffer_rule import buffer_rule
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.memory_order import Strides
 
 TaskKey: TypeAlias = tuple[int, int]

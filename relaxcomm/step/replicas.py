@@ -22,8 +22,9 @@ from relaxcomm.step.shard_means import gathered, of_replicas
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.digest import digest
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.precision import wide
 
 AVERAGE = "average"

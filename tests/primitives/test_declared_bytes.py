@@ -12,7 +12,8 @@ from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context
 from relaxcomm.composition.exchange_cost import exchange_cost
 from relaxcomm.network.operations import Label
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.topology import complete
 
 SHAPES = {"a": (13, 7), "b": (11,), "c": (5, 3, 2), "d": (1,), "e": (17, 9)}
