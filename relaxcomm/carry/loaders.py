@@ -39,7 +39,7 @@ def _begun(ranks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 
 
 def _carried(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of one data set. Ranks without a common step may be in different epochs: each is shared out."""
+    """How far one data set was read. Ranks without a common step may be in several epochs, all shared out."""
     positions = [Position(*one["place"]) for one in ranks]
     if any(one.batches and not one.unit for one in positions):
         raise ConfigError(

@@ -38,7 +38,7 @@ class Old:
 
     @classmethod
     def of(cls, state: Mapping[str, Any], algorithm: Algorithm, replica: Replica) -> Old:
-        """That of one rank."""
+        """What one rank has saved."""
         engine = state["engine"]
         return cls(
             Membership(engine["rank"], engine["world_size"]),

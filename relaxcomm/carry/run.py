@@ -118,7 +118,7 @@ class _Carrying:
         }
 
     def _slots(self, task: Task) -> dict[str, dict[str, Tensor]]:
-        """Of all primitives of a rule, for one bucket."""
+        """The slots of all primitives of a rule, for one bucket."""
         made = {}
         for role, slots in RuleState(task.rule, task.bucket, self._membership).items():
             if any(not is_buffer(slot) for slot in slots):
@@ -156,7 +156,7 @@ class _Carrying:
         return made
 
     def _votes(self) -> list[dict[str, Tensor]]:
-        """Of the triggers on which the ranks vote."""
+        """The slots of the triggers on which the ranks vote."""
         made = []
         for index, trigger in enumerate(self._plan.votes):
             olds = [one["votes"]["slots"][index] for one in self._engines]

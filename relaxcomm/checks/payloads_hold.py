@@ -45,7 +45,7 @@ class _Trial:
         return self.bucket.copy()
 
     def moved(self, by: float) -> _Trial:
-        """The same after an optimizer's steps."""
+        """Move the parameters as an optimizer's steps do; returns itself."""
         self.bucket.scatter(self.parameters + by)
         if self._payload.facts.event is not None:
             self._payload.event(self.cx, self.bucket, self.state, "client", {"samples": _SAMPLES})

@@ -44,7 +44,7 @@ def trial_model(algorithm: Algorithm, inputs: int, outputs: int) -> nn.Module:
 
 
 def _names(algorithm: Algorithm) -> tuple[str, ...]:
-    """Of parameters: the usual ones that any rule covers, and some that each pattern matches."""
+    """Names of parameters: the usual ones that any rule covers, and some that each pattern matches."""
     patterns = [one for rule in algorithm.rules for one in rule.select or ()]
     count = fragments.most(patterns)
     named = [one for one in patterns if not fragments.is_fragment(one)]

@@ -83,7 +83,7 @@ class CountedFor:
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """As YAML has it.
+    """A type's name as YAML has it.
 
     Example:
         >>> import torch

@@ -26,7 +26,7 @@ def in_parts(bound: Bound) -> list[Task]:
 
 
 def rests(bound: Bound) -> dict[TaskKey, dict[str, Tensor]]:
-    """Those of this rank."""
+    """What this rank has left to send of the mean of its part, by task."""
     own = f"{bound.world.size}."
     return {
         task.key: {

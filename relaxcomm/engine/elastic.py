@@ -70,7 +70,7 @@ class Elastic:
                 continue
 
     def at(self, world: World, rendezvous: Rendezvous) -> World:
-        """The same among those who meet there."""
+        """This rank's world among those who meet there."""
         assert isinstance(world.transport, TorchTransport), "other networks lose no ranks"
         return replace(world, transport=world.transport.at(rendezvous))
 

@@ -31,7 +31,7 @@ class Loaders:
         self._followed: Data | None = None
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
-        """Those that may turn out to follow another one when they are read."""
+        """Loaders that may turn out to follow another one when they are read."""
         self._later: list[_Later] = []
         self._bound: Bound | None = None  # the algorithm among the present ranks
         self._is_over = False

@@ -16,7 +16,7 @@ _Word: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 class OptimizerState(Part):
-    """As torch's optimizers give it, by the indices of parameters; some add names and entries."""
+    """An optimizer's state as torch's give it, by the indices of parameters; some add names and entries."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -100,7 +100,7 @@ class Standings:
 
     @property
     def read_farthest(self) -> Standing:
-        """Of the rank that has read the farthest."""
+        """The standing of the rank that has read the farthest."""
         return max(self.by_rank, key=lambda one: one.read_until)
 
     @property

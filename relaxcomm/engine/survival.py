@@ -25,7 +25,7 @@ RECOVERY = "recovery"
 
 
 def rebound(old: Bound, world: World) -> Bound:
-    """The same algorithm among other ranks, with what this rank has kept."""
+    """Bind the algorithm among other ranks, with what this rank has kept."""
     new = Bound(old.algorithm, old.replica, world, old.norms)
     if old.plan.buckets is not None:
         new.lay_out_like(old.plan.buckets)
@@ -36,7 +36,7 @@ def rebound(old: Bound, world: World) -> Bound:
 
 
 def shared_digest(bound: Bound) -> str:
-    """Of what should be the same on all ranks."""
+    """The digest of what should be the same on all ranks."""
     return digest(_shared(bound))
 
 
@@ -131,7 +131,7 @@ def _begins_anew(rule: Rule) -> bool:
 
 
 def tasks_of(bound: Bound) -> Iterator[Task]:
-    """Those that have slots which other ranks do not make meaningless."""
+    """The tasks that have slots which other ranks do not make meaningless."""
     for task in bound.plan.every_task:
         is_served = not task.rule.exchange.facts.collective  # see `Handover`
         if task.key in bound.state.slots and not (is_served or _begins_anew(task.rule)):

@@ -84,7 +84,7 @@ class Reader:
         return _addresses(_fetch(f"{self.url}/sd"))
 
     def read(self, addresses: Mapping[int, str], now: float) -> dict[int, Reading]:
-        """Those ranks that answer."""
+        """Readings of the ranks that answer."""
         deadline = time.monotonic() + _LOOK_SECONDS
         with ThreadPoolExecutor(max_workers=min(32, len(addresses) or 1)) as pool:
             found = pool.map(lambda rank: _try(rank, addresses[rank], now, deadline), addresses)

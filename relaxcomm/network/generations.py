@@ -29,7 +29,7 @@ class GivenUpError(CommunicationError):
 
 @dataclass(frozen=True)
 class Generation:
-    """Those who train together between two changes.
+    """The workers that train together between two changes of membership.
 
     Args:
         number: from 0; none is used twice.
@@ -182,7 +182,7 @@ class Generations:
         return lost
 
     def _not_ready(self, workers: Sequence[int], number: int) -> Iterator[int]:
-        """Those who have not said that they are ready, one after the other: by halves, since most have."""
+        """Workers that have not said that they are ready, one after the other: by halves, since most have."""
         if not workers or self._store.check([f"{number}/ready/{worker}" for worker in workers]):
             return
         if len(workers) == 1:

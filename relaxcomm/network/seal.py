@@ -112,7 +112,7 @@ def _found(rank: int) -> str:
 
 
 def _proof(secret: Secret | None, name: str, rank: int, *parts: Any) -> str:
-    """That somebody knows the secret, without telling it."""
+    """A digest that proves that a rank knows the secret, without telling it."""
     if secret is None:
         return _NONE
     return secret.tag("seal", *(str(part).encode() for part in (name, rank, *parts))).hex()

@@ -148,7 +148,7 @@ class Transport(ABC):
         """Seconds on the clock on which operations take time."""
 
     def processor_seconds(self) -> float:
-        """Of this thread's work so far; always 0 where the clock does not run by itself."""
+        """Processor seconds of this thread's work so far; always 0 where the clock does not run by itself."""
         return time.thread_time()
 
     def device_seconds(self) -> tuple[float, float]:

@@ -66,7 +66,7 @@ class Waiting:
         self._asked = -math.inf  # when, in `look`, what became of the peers
 
     def status(self, state: State, words: str, operations: int | None = None) -> Status:
-        """Of this rank.
+        """The status of this rank.
 
         Args:
             state: what it does.

@@ -59,7 +59,7 @@ class GradientBuffer:
         self.bucket = bucket
         self.parameters = [item.parameter for item in bucket.items]
         self.theirs = UserGradients(self.parameters)
-        """Those that are tensors of the training loop's own."""
+        """The gradients that are tensors of the training loop's own."""
         self._allocate()
         self.unused: list[int] = []
         self._is_sharded = any(item.sharded is not None for item in bucket.items)

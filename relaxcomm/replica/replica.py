@@ -64,7 +64,7 @@ class Replica:
 
     @property
     def device(self) -> torch.device:
-        """Of the parameters."""
+        """The device of the parameters."""
         return self.parameters[0].tensor.device
 
     def reshard(self) -> None:
@@ -93,13 +93,13 @@ class Replica:
         return bool(self._buffers)
 
     def buffers(self) -> list[Item]:
-        """Those that are averaged (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
+        """Averaged buffers (BatchNorm's statistics), looked up afresh since `.to()` replaces them."""
         found = self._named(self._averaged)
         self.check_shapes(found)
         return found
 
     def maybe_buffers(self) -> list[Item]:
-        """Those that were no statistics at attach, such as masks and empty ones, and may have become such."""
+        """Buffers that were no statistics at attach, such as masks and empty ones, but may be by now."""
         return self._named(self._buffers.keys() - self._averaged)
 
     def check_shapes(self, buffers: Iterable[Item]) -> None:

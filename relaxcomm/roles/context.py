@@ -107,7 +107,7 @@ class Context:
     optimizer_state: Callable[[Bucket, Sequence[str]], list[Tensor | None]] = _no_optimizer
 
     def at(self, **changed: Any) -> Context:
-        """The same but for some fields; asked in every step, so without the cost of `replace`."""
+        """This context but for some fields; asked in every step, so without the cost of `replace`."""
         made = object.__new__(Context)
         vars(made).update(vars(self), **changed)
         return made

@@ -42,7 +42,7 @@ class _Form:
 
     @classmethod
     def of(cls, held: Tensor) -> _Form:
-        """That of a tensor."""
+        """The form of a tensor."""
         return cls(tuple(held.shape), dense_strides(held), held.dtype, held.device.type != "cpu")
 
     def empty(self, parameter: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class _Part:
     is_group: bool = False
 
     def keys(self) -> list[str | int]:
-        """Of what is told of it."""
+        """The keys of what is told of it."""
         own = {"params"} if self.is_group else set()
         return [key for key in self.values if isinstance(key, str | int) and key not in own]
 

@@ -38,7 +38,7 @@ class Held:
 
     @classmethod
     def of(cls, state: Mapping[str, Any], parameter: Tensor) -> Held:
-        """That of an optimizer's state of a parameter."""
+        """What is held in an optimizer's state of a parameter."""
         moments = {
             name: (value.shape, value.dtype)
             for name, value in state.items()

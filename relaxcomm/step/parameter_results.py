@@ -40,7 +40,7 @@ class Sent:
     others: Answer | DeviceAnswer | None = None
 
     def split(self, step: int, arrived: Collection[Transfer]) -> tuple[Sent, Sent]:
-        """Those that are applied in a step, as they are due then or have arrived, and the others."""
+        """The results that are applied in a step, as they are due then or have arrived, and the others."""
         due = [transfer.due <= step or transfer in arrived for transfer in self.transfers]
         parts = [
             [t for t, now in zip(self.transfers, due, strict=True) if now is want] for want in (True, False)
@@ -49,7 +49,7 @@ class Sent:
 
 
 def arrived(bound: Bound, late: Sequence[Sent]) -> list[Transfer]:
-    """Those results without a due step that have come, of all shards of this replica.
+    """The results without a due step that have come, of all shards of this replica.
 
     Asked once a step, as one may arrive in between.
     """

@@ -140,7 +140,7 @@ class Plan:
 
     @property
     def every_task(self) -> Iterator[Task]:
-        """Those of all rules, one after the other."""
+        """The tasks of all rules, one after the other."""
         return chain.from_iterable(self.tasks)
 
     def bucket(self, unit: int) -> Bucket:

@@ -126,7 +126,7 @@ class State:
         return self._exchanged_before | {rule for (rule, _), count in self.rounds.items() if count}
 
     def follow(self, before: State) -> None:
-        """The same rules have kept that among other ranks; the rounds of services are counted anew."""
+        """Go on from what the same rules have kept among other ranks; rounds of services are counted anew."""
         self._exchanged_before = before.exchanged
 
     def rests(self, plan: Plan) -> list[tuple[Bucket, Tensor]]:

@@ -177,7 +177,7 @@ class Votes:
         self._answers = {(order[index], cast): answer for index, cast, answer in saved["answers"]}
 
     def _whole_norm(self, squared: float) -> float:
-        """That of the whole replica."""
+        """The squared norm of the whole replica, from that of this rank's shards."""
         label = Label(self._last or 0, "the norm of a replica's gradients")
         return self._world.over_shards(torch.tensor([squared], dtype=torch.float64), label).item()
 

@@ -105,7 +105,7 @@ class Bucket:
         return torch.zeros(self.numel, dtype=wide(self.dtype), device=self.device)
 
     def copy(self) -> Tensor:
-        """The same with what the tensors hold."""
+        """A new flat buffer with what the tensors hold, `[numel]`, at least float32."""
         return self.gather(torch.empty(self.numel, dtype=wide(self.dtype), device=self.device))
 
     def views(self, flat: Tensor) -> list[Tensor]:

@@ -234,7 +234,7 @@ class Topology(Declared):
 
 
 def _whole(period_steps: Any) -> Callable[[Any, int], int]:
-    """The same, which may be static, but what it returns is looked at, whoever counts steps by it."""
+    """A `period_steps`, which may be static, whose result is checked, whoever counts steps by it."""
 
     @functools.wraps(period_steps)
     def checked(self: Topology, world_size: int) -> int:

@@ -98,7 +98,7 @@ def telling_of_options(optimizers: Sequence[Optimizer], *, rank: int) -> Iterato
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that stay: the first learning rate where a schedule moves it, and no momentum that one cycles."""
+    """What stays as it is: the first learning rate where a schedule moves it, no momentum that one cycles."""
     kept = {
         name: value for name, value in group.items() if isinstance(value, bool | int | float | tuple | list)
     }
