@@ -14,7 +14,7 @@ from relaxcomm.engine.elastic import Elastic, forget_locals
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.next_generation import Resumed, Transition
-from relaxcomm.engine.standings import Standing
+from relaxcomm.engine.standings import Loaded, Standing
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import GivenUpError
 from relaxcomm.network.rendezvous import Rendezvous
@@ -124,13 +124,9 @@ class Reconfiguration:
             run.settings.check_world_size(following.size)
             if in_order:
                 world.transport.close()  # the others have left it, too
-            next_step, rests = before.bound.clock.step + in_step, bucket_parts.rests(before.bound)
-            progress = before.bound.progress(next_step, in_round=in_round)
-            runs = repr(before.bound.algorithm)
-            events, target = run.common_events.ended, run.metering.target
-            read_until = run.loaders.read_until(next_step)
-            standing = Standing(
-                next_step, progress, events, digest, in_order, loaders, read_until, rests, runs, target
+            next_step = before.bound.clock.step + in_step
+            standing = self._standing(
+                next_step, in_round=in_round, shared=digest, is_whole=in_order, loaders=loaders
             )
             transition = Transition(before, following, standing, generation, elastic.generation)
             try:
@@ -146,6 +142,24 @@ class Reconfiguration:
             step = bound.world.statistics.steps + resumed.resumes_at - bound.clock.step
             elastic.say(step, in_order=in_order)
         return resumed.is_behind
+
+    def _standing(
+        self, next_step: int, *, in_round: bool, shared: str, is_whole: bool, loaders: Loaded
+    ) -> Standing:
+        """Where this rank stands, see `Standing`; `in_round` as `Bound.progress` has it."""
+        run, bound = self._run, self._run.step.bound
+        return Standing(
+            next_step=next_step,
+            progress=bound.progress(next_step, in_round=in_round),
+            events=run.common_events.ended,
+            shared=shared,
+            is_whole=is_whole,
+            loaders=loaders,
+            read_until=run.loaders.read_until(next_step),
+            rests=bucket_parts.rests(bound),
+            algorithm=repr(bound.algorithm),
+            target=run.metering.target,
+        )
 
     def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:
         """Ask those who have gone on without this rank to admit it."""
